@@ -1,0 +1,250 @@
+//! The process: everything built from the configuration, started in order, drained in order.
+//!
+//! ```text
+//! build:  transports ─> routes ─> calls ─> pipelines          (nothing has to be reachable yet)
+//! run:    admin door ─> front door ─> reply legs, pipelines    (each starts again until its bus answers)
+//! drain:  not ready ─> no new calls ─> bindings finish ─> calls finish ─> buses flush and close
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use a2abus_plugin::{Hint, Limits, MapOptions, Text};
+use a2abus_transports::{AnyTransport, Subscription, TransportError};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::bus::{Bus, Buses};
+use crate::callid::Replica;
+use crate::calls::{CallLimits, Calls, DOOR};
+use crate::cancel::{Cancel, Canceller};
+use crate::config::{BindingConfig, Config, Name};
+use crate::deadletter::DeadLetters;
+use crate::metrics::Metrics;
+use crate::outbound::Outbound;
+use crate::pipeline::{DataLook, Pipeline};
+use crate::http::Readiness;
+use crate::reply::ReplyLegs;
+use crate::route::RouteTable;
+
+/// Why a bridge cannot be built or cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// A transport cannot be made from its configuration.
+    #[error("transport {name}")]
+    Transport {
+        /// Its name.
+        name: Text,
+        /// Why.
+        source: TransportError,
+    },
+    /// A listener cannot be opened.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The metrics cannot be registered.
+    #[error("cannot register the metrics")]
+    Metrics(#[source] prometheus::Error),
+    /// The operating system gives no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// A part of the configuration that [`Config::load`] lets pass only when it is right.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// A bridge, ready to run.
+#[derive(Debug)]
+pub struct Bridge {
+    pub(crate) buses: Buses,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) cancels: mpsc::Receiver<Cancel>,
+    pub(crate) pipelines: Vec<(Pipeline, Subscription)>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) readiness: Arc<Readiness>,
+    pub(crate) limits: Limits,
+    pub(crate) door: Option<TcpListener>,
+    pub(crate) admin: Option<TcpListener>,
+    pub(crate) http: crate::config::HttpConfig,
+}
+
+// === impl Bridge ===
+
+impl Bridge {
+    /// Builds everything and opens the listeners. No bus has to be reachable.
+    ///
+    /// # Errors
+    /// When a transport's configuration cannot be used, or a listener cannot be opened.
+    pub async fn build(config: Config) -> Result<Self, BridgeError> {
+        let mut transports = BTreeMap::new();
+        for (name, transport) in &config.transports {
+            let connected = transport
+                .connect()
+                .await
+                .map_err(|source| BridgeError::Transport { name: name.text().clone(), source })?;
+            transports.insert(name.clone(), connected);
+        }
+        Self::build_on(config, transports).await
+    }
+
+    /// As [`Bridge::build`], on transports that are there already: for tests and for programs that embed the bridge.
+    ///
+    /// # Errors
+    /// As [`Bridge::build`].
+    pub async fn build_on(
+        config: Config,
+        transports: BTreeMap<Name, AnyTransport>,
+    ) -> Result<Self, BridgeError> {
+        let metrics = Arc::new(Metrics::new().map_err(BridgeError::Metrics)?);
+        let list = transports.into_iter().map(|(name, transport)| {
+            let metrics = metrics.transport(name.text());
+            Bus { name, transport, metrics }
+        });
+        let buses = Buses::new(list.collect());
+        let routes = RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops)
+            .map_err(|(route, error)| BridgeError::Config(format!("route {}: {error}", route.text())))?;
+        let outbound = Outbound::new(buses.clone(), Arc::new(routes));
+        let replica = Replica::draw().map_err(BridgeError::Random)?;
+        let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
+        let legs = ReplyLegs::new(&buses, &config.calls.reply_topic.0, partitions, replica);
+        let (canceller, cancels) = Canceller::channel();
+        let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
+        let calls = Calls::new(outbound.clone(), legs, call_limits(&config), source, canceller, Arc::clone(&metrics));
+        let calls = Arc::new(calls);
+        let parts = Parts { config: &config, outbound: &outbound, calls: &calls, metrics: &metrics };
+        let mut pipelines = parts.misplaced_answers()?;
+        for binding in &config.bindings {
+            pipelines.push((parts.pipeline(binding)?, binding.subscription()));
+        }
+        let door = listen(config.http.enabled, config.http.listen.0).await?;
+        let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
+        let limits = Limits::from(&config.limits);
+        let readiness = Arc::new(Readiness::new());
+        Ok(Self { buses, calls, cancels, pipelines, metrics, readiness, limits, door, admin, http: config.http })
+    }
+
+    /// Where the front door listens.
+    #[must_use]
+    pub fn door_address(&self) -> Option<SocketAddr> {
+        self.door.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Where the operators' door listens.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Makes calls without HTTP.
+    #[must_use]
+    pub fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    /// What is ready and what is not.
+    #[must_use]
+    pub fn readiness(&self) -> &Arc<Readiness> {
+        &self.readiness
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+}
+
+/// What every pipeline of a bridge shares.
+struct Parts<'a> {
+    config: &'a Config,
+    outbound: &'a Outbound,
+    calls: &'a Arc<Calls>,
+    metrics: &'a Arc<Metrics>,
+}
+
+// === impl Parts ===
+
+impl Parts<'_> {
+    fn pipeline(&self, binding: &BindingConfig) -> Result<Pipeline, BridgeError> {
+        let name = binding.name.text();
+        let no_transport = |wanted: &Name| BridgeError::Config(format!("there is no transport {}", wanted.text()));
+        let buses = self.outbound.buses();
+        let find = |wanted: &Name| {
+            let bus = buses.find(wanted).and_then(|id| buses.get(id).map(|bus| (id, bus)));
+            bus.ok_or_else(|| no_transport(wanted))
+        };
+        let (bus, own) = find(&binding.transport)?;
+        let (dead_bus, dead) = find(binding.dead_letter_transport())?;
+        let instance = self.config.instance.text();
+        let source = binding.mapping.source.clone();
+        Ok(Pipeline {
+            name: name.clone(),
+            bus,
+            binding: own.transport.binding(),
+            role: binding.role,
+            hint: hint(binding),
+            limits: Limits::from(&self.config.limits),
+            options: MapOptions::from(&binding.mapping),
+            source: source.unwrap_or_else(|| Text::from(format!("/a2abus/{instance}/{name}"))),
+            on_unknown: binding.on_unknown,
+            data: if binding.fill_from_data { DataLook::ForMissing } else { DataLook::Never },
+            replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
+            dead_letters: DeadLetters {
+                bus: dead_bus,
+                binding: dead.transport.binding(),
+                topic: binding.dead_letter.topic.0.clone(),
+            },
+            outbound: self.outbound.clone(),
+            calls: Arc::clone(self.calls),
+            metrics: self.metrics.binding(name),
+            counts: Arc::clone(self.metrics),
+        })
+    }
+
+    /// The readers of answers that landed in another partition than the one they were asked for.
+    fn misplaced_answers(&self) -> Result<Vec<(Pipeline, Subscription)>, BridgeError> {
+        let mut pipelines = Vec::new();
+        for leg in self.calls.legs().iter() {
+            let bus = self.outbound.buses().get(leg.bus);
+            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else { continue };
+            let name = format!("replies-{}", bus.name.text());
+            let binding = BindingConfig::responses(&name, &bus.name);
+            let binding = binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
+            pipelines.push((self.pipeline(&binding)?, subscription));
+        }
+        Ok(pipelines)
+    }
+}
+
+fn hint(binding: &BindingConfig) -> Hint {
+    let mut hint = Hint::default();
+    if binding.strict {
+        hint.only = binding.protocol.map(Into::into);
+    }
+    hint
+}
+
+fn call_limits(config: &Config) -> CallLimits {
+    let calls = &config.calls;
+    CallLimits {
+        timeout: calls.timeout.0,
+        max_timeout: calls.max_timeout.0,
+        stream_timeout: calls.stream_timeout.0,
+        max_pending: calls.max_pending as usize,
+        max_parts_buffered: calls.max_parts_buffered as usize,
+    }
+}
+
+async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {
+    if !enabled {
+        return Ok(None);
+    }
+    let listener = TcpListener::bind(address).await;
+    listener.map(Some).map_err(|source| BridgeError::Listen { address, source })
+}

@@ -1,0 +1,74 @@
+//! The buses of one bridge, by name and by number.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_transports::{AnyTransport, Transport as _};
+use tokio::task::JoinSet;
+
+use crate::config::Name;
+use crate::metrics::TransportMetrics;
+
+/// The number of a bus in [`Buses`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BusId(usize);
+
+/// A connected transport and its name in the configuration.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    /// The name.
+    pub name: Name,
+    /// The connection.
+    pub transport: AnyTransport,
+    /// Its counters.
+    pub metrics: TransportMetrics,
+}
+
+/// All buses; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Buses {
+    list: Arc<[Bus]>,
+    by_name: Arc<HashMap<Name, BusId>>,
+}
+
+// === impl Buses ===
+
+impl Buses {
+    /// The buses in the given order.
+    #[must_use]
+    pub fn new(list: Vec<Bus>) -> Self {
+        let by_name = list.iter().enumerate().map(|(index, bus)| (bus.name.clone(), BusId(index))).collect();
+        Self { list: list.into(), by_name: Arc::new(by_name) }
+    }
+
+    /// The bus of that name.
+    #[must_use]
+    pub fn find(&self, name: &Name) -> Option<BusId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The bus of that number; numbers come from [`Buses::find`] and [`Buses::iter`] of the same set.
+    #[must_use]
+    pub fn get(&self, id: BusId) -> Option<&Bus> {
+        self.list.get(id.0)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (BusId, &Bus)> {
+        self.list.iter().enumerate().map(|(index, bus)| (BusId(index), bus))
+    }
+
+    /// Flushes and closes all of them side by side, each within the deadline.
+    pub async fn close(&self, deadline: Duration) {
+        let mut closing = JoinSet::new();
+        for bus in self.list.iter().cloned() {
+            closing.spawn(async move {
+                if let Err(error) = bus.transport.close(deadline).await {
+                    tracing::error!(transport = %bus.name, %error, "closed with messages unconfirmed");
+                }
+            });
+        }
+        closing.join_all().await;
+    }
+}

@@ -1,0 +1,475 @@
+//! Calls: requests that expect an answer, from the front door over the bus and back.
+//!
+//! ```text
+//! caller ── call ──> register ──> publish ──> … agent … ──> reply leg ── answer ──> pending ──> Answer ──> caller
+//! ```
+//!
+//! The JSON-RPC id of the caller is replaced by the call id on the way out and put back on the way in; nothing else of
+//! either body changes. A call is registered before it is published, ends once, and never waits past its deadline.
+//! Source: `design` sections 3 and 4.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::protocol::dialect::is_streaming;
+use a2abus_plugin::protocol::jsonrpc::splice;
+use a2abus_plugin::{
+    Data, Envelope, Event, MapContext, MapOptions, Text, Unit, extension, map_unit,
+};
+use a2abus_transports::{Confirmation, TransportError, TransportErrorKind};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::time::timeout_at;
+
+use crate::bus::BusId;
+use crate::callid::CallId;
+use crate::cancel::{Cancel, Canceller};
+use crate::metrics::Metrics;
+use crate::outbound::{From, Outbound, Outgoing, Place, RoutingError};
+use crate::pending::{Entry, PendingCalls};
+use crate::reply::ReplyLegs;
+
+/// The name of the front door as a binding: what routes match as `binding`, and part of `source`.
+pub const DOOR: &str = "http";
+
+/// Bounds on calls.
+#[derive(Debug, Clone, Copy)]
+pub struct CallLimits {
+    /// How long a caller that says nothing waits.
+    pub timeout: Duration,
+    /// How long any caller may ask to wait.
+    pub max_timeout: Duration,
+    /// How long a streamed answer may take in all; between two parts it is `timeout`.
+    pub stream_timeout: Duration,
+    /// Calls that wait for an answer, at most.
+    pub max_pending: usize,
+    /// Parts of one answer that wait for their caller, at most.
+    pub max_parts_buffered: usize,
+}
+
+/// Everything that makes calls.
+#[derive(Debug)]
+pub struct Calls {
+    outbound: Outbound,
+    legs: ReplyLegs,
+    pending: PendingCalls,
+    limits: CallLimits,
+    source: Text,
+    options: MapOptions,
+    canceller: Canceller,
+    metrics: Arc<Metrics>,
+    draining: AtomicBool,
+}
+
+/// One request to make.
+#[derive(Debug)]
+pub struct Request {
+    /// The JSON-RPC request, decoded.
+    pub unit: Unit,
+    /// The agent that the path names; it wins over the one that the payload names.
+    pub target: Option<Text>,
+    /// How long the caller waits; the default where it says nothing, capped at the maximum.
+    pub timeout: Option<Duration>,
+    /// Where the caller is, the last segment of the event's `source`.
+    pub caller: Text,
+}
+
+/// One part of an answer: a whole JSON-RPC response that carries the caller's own id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The JSON text.
+    pub body: Bytes,
+    /// Whether it is the last one.
+    pub last: bool,
+}
+
+/// Why a call has no (further) answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No route takes the request, or it names no agent.
+    #[error("no agent {0:?} is known here: no route takes the request")]
+    AgentNotFound(Text),
+    /// Nobody answered in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// Nobody listens at the destination, or the bus is away.
+    #[error("the agent cannot be reached: {0}")]
+    Unavailable(Text),
+    /// The bridge has as many calls pending as it may.
+    #[error("too many calls are pending")]
+    Exhausted,
+    /// The bridge is shutting down.
+    #[error("the bridge is shutting down")]
+    Draining,
+    /// The request cannot be sent as it is.
+    #[error("the request cannot be sent: {0}")]
+    Refused(Text),
+    /// The caller reads its parts too slowly.
+    #[error("the caller reads the parts of the answer too slowly")]
+    SlowCaller,
+    /// The agent answered with something that is no answer.
+    #[error("the agent's answer cannot be used: {0}")]
+    BadAnswer(Text),
+}
+
+/// The answer to one call as it comes. Dropping it before the last part cancels the call.
+#[derive(Debug)]
+pub struct Answer {
+    call: CallId,
+    parts: mpsc::Receiver<Result<Part, CallError>>,
+    confirmations: FuturesUnordered<Confirmation>,
+    /// When the wait for the next part is over.
+    deadline: Instant,
+    /// When the whole answer must be there.
+    last_deadline: Instant,
+    /// How long the caller waits for a part.
+    patience: Duration,
+    started: Instant,
+    ended: bool,
+    /// What to send the agent when the caller goes away.
+    cancel: Cancel,
+    calls: Arc<Calls>,
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Ready to make calls; `source` is the `source` of the requests, without the caller.
+    #[must_use]
+    pub fn new(
+        outbound: Outbound,
+        legs: ReplyLegs,
+        limits: CallLimits,
+        source: Text,
+        canceller: Canceller,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let pending = PendingCalls::new(limits.max_pending);
+        let (options, draining) = (MapOptions::default(), AtomicBool::new(false));
+        Self { outbound, legs, pending, limits, source, options, canceller, metrics, draining }
+    }
+
+    /// The calls that wait for an answer.
+    #[must_use]
+    pub fn pending(&self) -> &PendingCalls {
+        &self.pending
+    }
+
+    /// Where answers come back to.
+    #[must_use]
+    pub fn legs(&self) -> &ReplyLegs {
+        &self.legs
+    }
+
+    /// Refuses new calls from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Publishes a request and returns its answer to wait for.
+    ///
+    /// # Errors
+    /// By kind. What goes wrong after this returns is told by [`Answer::next`].
+    pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
+        let started = Instant::now();
+        let patience = request.timeout.unwrap_or(self.limits.timeout).min(self.limits.max_timeout);
+        let whole = request.timeout.map_or(self.limits.stream_timeout, |_| patience);
+        let Envelope::JsonRpc(message) = &request.unit.envelope else { return Err(not_a_request()) };
+        let (Some(id), Some(called)) = (message.id.clone(), message.call()) else { return Err(not_a_request()) };
+        let (dialect, streamed) = (message.dialect, is_streaming(&called.method));
+        let call = self.legs.new_call().map_err(|error| CallError::Refused(error.to_string().into()))?;
+
+        let body = splice(&request.unit.bytes, id.span(), &format!("\"{call}\""));
+        let event = self.call_event(call, request, body, patience)?;
+        let target = event.extension_text(extension::TARGET_AGENT).cloned();
+        let copies = self.route(&event, Some(call))?;
+        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
+            let bus = self.outbound.buses().get(deaf.bus).map_or("the bus", |bus| bus.name.text());
+            return Err(CallError::Unavailable(format!("answers from {bus} cannot be read yet").into()));
+        }
+
+        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let buses = copies.iter().map(|copy| copy.bus).collect();
+        let token = id.token().clone();
+        self.register(call, Entry { parts: sender, token, streamed, buses })?;
+        let mut answer = Answer {
+            call,
+            parts,
+            confirmations: FuturesUnordered::new(),
+            deadline: started + patience,
+            last_deadline: started + if streamed { whole } else { patience },
+            patience,
+            started,
+            ended: false,
+            cancel: Cancel::new(call, dialect, target, copies),
+            calls: Arc::clone(self),
+        };
+        match answer.publish().await {
+            Ok(()) => Ok(answer),
+            Err(error) => Err(answer.fail(error)),
+        }
+    }
+
+    fn register(&self, call: CallId, entry: Entry) -> Result<(), CallError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(CallError::Draining);
+        }
+        if self.pending.register(call, entry) { Ok(()) } else { Err(CallError::Exhausted) }
+    }
+
+    /// Publishes a notification; it is on the bus when this returns.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn notify(&self, request: Request) -> Result<(), CallError> {
+        let patience = request.timeout.unwrap_or(self.limits.timeout).min(self.limits.max_timeout);
+        let deadline = Instant::now() + patience;
+        let event = self.event(request)?;
+        for copy in self.route(&event, None)? {
+            let sent = async { self.outbound.send(&copy).await?.await };
+            match timeout_at(deadline.into(), sent).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(unreachable_agent(&error, &copy)),
+                Err(_) => return Err(CallError::Timeout(patience)),
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&self, event: &Event, call: Option<CallId>) -> Result<Vec<Outgoing>, CallError> {
+        let from = From { binding: DOOR, key: None, origin: None };
+        let copies = self.outbound.route(event, from, |bus, event, address| match call {
+            Some(call) => self.legs.stamp(call, bus, event, address),
+            None => Vec::new(),
+        });
+        copies.map_err(|error| match error {
+            RoutingError::NoRoute | RoutingError::Destination { .. } => {
+                CallError::AgentNotFound(event.extension_text(extension::TARGET_AGENT).cloned().unwrap_or_default())
+            }
+            other => CallError::Refused(other.to_string().into()),
+        })
+    }
+
+    /// The event of a request or notification, for the target that the path names.
+    fn event(&self, request: Request) -> Result<Event, CallError> {
+        let time = crate::clock::now();
+        let context = MapContext {
+            source: Text::from(format!("{}/{}", self.source, request.caller)),
+            time: Some(crate::clock::rfc3339(time)),
+            new_id: &crate::clock::new_event_id,
+        };
+        let mut event = map_unit(request.unit, &self.options, &context).event;
+        if let Some(target) = request.target {
+            let named = event.extension_text(extension::TARGET_AGENT);
+            if named.is_some_and(|named| *named != target) {
+                self.metrics.target_conflict();
+            }
+            event.set(extension::TARGET_AGENT, target).map_err(refused)?;
+        }
+        Ok(event)
+    }
+
+    fn call_event(
+        &self,
+        call: CallId,
+        request: Request,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Event, CallError> {
+        let mut event = self.event(request)?;
+        let id = Text::from(call.to_string());
+        event.set("id", id.clone()).map_err(refused)?;
+        event.set(extension::CALL_ID, id.clone()).map_err(refused)?;
+        event.set(extension::COLLABORATION_ID, id).map_err(refused)?;
+        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
+        event.set(extension::EXPIRY_TIME, expiry).map_err(refused)?;
+        event.set_data(Some(Data::Json(body)));
+        Ok(event)
+    }
+
+    /// Fails every call that went to a bus that is gone.
+    pub fn fail_all(&self, bus: BusId, cause: &Text) {
+        let failed = self.pending.fail_where(
+            |entry| entry.buses.contains(&bus),
+            &CallError::Unavailable(cause.clone()),
+        );
+        if failed > 0 {
+            tracing::warn!(calls = failed, %cause, "a bus is away: its calls failed at once");
+        }
+    }
+
+    /// Sends the agent the cancel of its protocol.
+    pub(crate) async fn send_cancel(&self, cancel: Cancel) {
+        let payload = Bytes::from(cancel.payload());
+        let limits = a2abus_plugin::Limits::default();
+        for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits).into_iter().flatten() {
+            let request = Request {
+                unit,
+                target: cancel.target().cloned(),
+                timeout: None,
+                caller: Text::from_static("cancel"),
+            };
+            let Ok(mut event) = self.event(request) else { continue };
+            // Both values are legal: the target was an attribute before, the call id is base32.
+            let marked = event.set(extension::CALL_ID, Text::from(cancel.call().to_string()));
+            debug_assert!(marked.is_ok());
+            for original in cancel.copies() {
+                let Ok(copy) = self.outbound.beside(&event, original) else { continue };
+                let sent = async { self.outbound.send(&copy).await?.await };
+                match timeout_at((Instant::now() + self.limits.timeout).into(), sent).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) => tracing::warn!(call = %cancel.call(), %error, "a cancel was not sent"),
+                    Err(_) => tracing::warn!(call = %cancel.call(), "a cancel was not confirmed in time"),
+                }
+            }
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Hands every copy to its bus; confirmations are awaited beside the answer, which may well be quicker.
+    async fn publish(&mut self) -> Result<(), CallError> {
+        for copy in self.cancel.copies() {
+            match timeout_at(self.deadline.into(), self.calls.outbound.send(copy)).await {
+                Ok(Ok(confirmation)) => self.confirmations.push(confirmation),
+                Ok(Err(error)) => return Err(unreachable_agent(&error, copy)),
+                Err(_) => return Err(CallError::Timeout(self.patience)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next part; after the last one, or an error, `None`. Waits until the deadline of the call at most.
+    /// Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Part, CallError>> {
+        if self.ended {
+            return None;
+        }
+        let deadline = self.deadline.min(self.last_deadline);
+        let received = loop {
+            tokio::select! {
+                biased;
+                part = self.parts.recv() => break part,
+                Some(confirmed) = self.confirmations.next() => match confirmed {
+                    Ok(_) => {}
+                    Err(error) => {
+                        let error = self.unconfirmed(&error);
+                        return Some(Err(self.fail(error)));
+                    }
+                },
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    let waited = self.patience;
+                    self.calls.canceller.send(self.cancel.take());
+                    return Some(Err(self.fail(CallError::Timeout(waited))));
+                }
+            }
+        };
+        // The channel closes without an end only when the caller left no room for a part.
+        let received = received.unwrap_or(Err(CallError::SlowCaller));
+        Some(match received {
+            Ok(part) => {
+                self.deadline = Instant::now() + self.patience;
+                if part.last {
+                    self.end(Outcome::Answered);
+                } else {
+                    self.cancel.note_part(&part.body);
+                }
+                Ok(part)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    fn unconfirmed(&self, error: &TransportError) -> CallError {
+        let place = self.cancel.copies().first();
+        place.map_or_else(|| CallError::Unavailable(error.to_string().into()), |copy| unreachable_agent(error, copy))
+    }
+
+    fn fail(&mut self, error: CallError) -> CallError {
+        self.end(Outcome::of(&error));
+        error
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.ended = true;
+        self.calls.pending.remove(self.call);
+        self.calls.metrics.call_ended(outcome, self.started.elapsed());
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(Outcome::Cancelled);
+            self.calls.canceller.send(self.cancel.take());
+        }
+    }
+}
+
+/// How a call ended: the label of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The last part reached the caller.
+    Answered,
+    /// Nobody answered in time.
+    Timeout,
+    /// The caller went away.
+    Cancelled,
+    /// The agent or the bus could not be reached.
+    Unavailable,
+    /// Anything else.
+    Failed,
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn of(error: &CallError) -> Self {
+        match error {
+            CallError::Timeout(_) => Self::Timeout,
+            CallError::Unavailable(_) => Self::Unavailable,
+            CallError::AgentNotFound(_)
+            | CallError::Exhausted
+            | CallError::Draining
+            | CallError::Refused(_)
+            | CallError::SlowCaller
+            | CallError::BadAnswer(_) => Self::Failed,
+        }
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Unavailable => "unavailable",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+fn not_a_request() -> CallError {
+    CallError::Refused(Text::from_static("not a JSON-RPC request"))
+}
+
+fn refused(error: a2abus_plugin::EventError) -> CallError {
+    CallError::Refused(error.to_string().into())
+}
+
+/// What a transport's refusal means to a caller. A place that the request's own values named and that does not exist
+/// is an unknown agent.
+fn unreachable_agent(error: &TransportError, copy: &Outgoing) -> CallError {
+    match (error.kind(), copy.place) {
+        (TransportErrorKind::UnknownTopic, Place::FromEvent) => CallError::AgentNotFound(copy.address.topic.as_str().into()),
+        (TransportErrorKind::TooLarge | TransportErrorKind::BadMessage, _) => CallError::Refused(error.to_string().into()),
+        _ => CallError::Unavailable(error.to_string().into()),
+    }
+}

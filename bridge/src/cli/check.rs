@@ -1,0 +1,114 @@
+//! `a2abus check`: is the configuration right? Nothing is connected.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::Status;
+use super::output::Output;
+use crate::config::{Config, Problem, Severity};
+
+/// Arguments of `a2abus check`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus check -c a2abus.yaml
+  a2abus check -c a2abus.yaml --json | jq .errors
+  A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     the environment counts, too
+
+Exit status 1 when the configuration is refused; warnings alone do not count.")]
+pub(crate) struct CheckArgs {
+    /// The configuration file.
+    #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE", default_value = "a2abus.yaml")]
+    config: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The verdict on a configuration.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    ok: bool,
+    file: String,
+    #[serde(flatten)]
+    counts: Option<Counts>,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+/// What a right configuration holds.
+#[derive(Debug, Serialize)]
+struct Counts {
+    transports: usize,
+    bindings: usize,
+    routes: usize,
+}
+
+/// Judges the configuration.
+///
+/// # Errors
+/// When the verdict cannot be written; what is wrong with the configuration is output, not an error.
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Status> {
+    let verdict = Verdict::of(args);
+    let mut output = Output::new();
+    if args.json {
+        output.line(serde_json::to_vec(&verdict)?)?;
+    } else {
+        verdict.tell(&mut output)?;
+    }
+    Ok(if verdict.ok { Status::Right } else { Status::Wrong })
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn of(args: &CheckArgs) -> Self {
+        match Config::load(&args.config, std::env::vars_os()) {
+            Ok(config) => Self {
+                ok: true,
+                file: args.config.display().to_string(),
+                counts: Some(Counts {
+                    transports: config.transports.len(),
+                    bindings: config.bindings.len(),
+                    routes: config.routes.len(),
+                }),
+                errors: Vec::new(),
+                warnings: config.warnings,
+            },
+            Err(problems) => {
+                let (errors, warnings) = problems
+                    .problems()
+                    .iter()
+                    .cloned()
+                    .partition(|problem| problem.severity == Severity::Error);
+                Self { ok: false, file: problems.file().to_owned(), counts: None, errors, warnings }
+            }
+        }
+    }
+
+    /// For people: warnings, then errors, then the verdict, so that what matters most is what a terminal still shows.
+    fn tell(&self, output: &mut Output) -> anyhow::Result<()> {
+        for problem in self.warnings.iter().chain(&self.errors) {
+            output.line(problem.in_file(&self.file).to_string())?;
+        }
+        let warnings = match self.warnings.len() {
+            0 => String::new(),
+            n => format!(", {}", count(n, "warning")),
+        };
+        output.line(match &self.counts {
+            Some(counts) => format!(
+                "{} is right: {}, {}, {}{warnings}",
+                self.file,
+                count(counts.transports, "transport"),
+                count(counts.bindings, "binding"),
+                count(counts.routes, "route"),
+            ),
+            None => format!("{} is refused: {}{warnings}", self.file, count(self.errors.len(), "error")),
+        })
+    }
+}
+
+fn count(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}

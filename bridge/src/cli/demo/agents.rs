@@ -1,0 +1,110 @@
+//! Three agents as anybody might write them: they read a topic and publish plain JSON-RPC to where the request says.
+
+use a2abus_plugin::{Event, Limits, Text, extension};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+};
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// An event that an agent received, and what it did.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) agent: &'static str,
+    pub(crate) topic: Text,
+    pub(crate) event: Event,
+    /// What it published, and where.
+    pub(crate) answers: Vec<(Text, String)>,
+}
+
+/// What an agent does with a request: the JSON-RPC responses it publishes.
+type Behaviour = fn(id: &Value, request: &Value) -> Vec<Value>;
+
+const AGENTS: [(&str, Behaviour); 3] = [("echo", echo), ("slow", slow), ("stream", stream)];
+
+/// Starts the agents; they end with `stop`.
+pub(crate) async fn start(
+    memory: &Memory,
+    seen: &mpsc::Sender<Seen>,
+    stop: &CancellationToken,
+) -> anyhow::Result<JoinSet<()>> {
+    let mut agents = JoinSet::new();
+    for (name, behaviour) in AGENTS {
+        let subscription = Subscription {
+            topics: vec![TopicFilter::new(format!("agents.{name}"))?],
+            reading: Reading::Group(Text::from(name)),
+            budget_bytes: 1 << 20,
+            budget_messages: 100,
+        };
+        let mut consumer = memory.subscribe(subscription).await?;
+        let (memory, seen, stop) = (memory.clone(), seen.clone(), stop.clone());
+        agents.spawn(async move {
+            loop {
+                let delivery = tokio::select! {
+                    delivery = consumer.recv() => delivery,
+                    () = stop.cancelled() => return,
+                };
+                let Some(delivery) = delivery else { return };
+                match serve(name, behaviour, &memory, delivery).await {
+                    // Nobody looks any more: the demonstration is over.
+                    Ok(event) => drop(seen.send(event).await),
+                    Err(error) => tracing::error!(agent = name, %error, "the sample agent failed"),
+                }
+            }
+        });
+    }
+    Ok(agents)
+}
+
+async fn serve(agent: &'static str, behaviour: Behaviour, memory: &Memory, delivery: Delivery) -> anyhow::Result<Seen> {
+    let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
+    let Content::Event(event) = content else { anyhow::bail!("not a CloudEvent") };
+    let request: Value = serde_json::from_slice(&event.body())?;
+    let mut answers = Vec::new();
+    if let Some(id) = request.get("id") {
+        let reply_to = event.extension_text(extension::REPLY_TO).context("a request says where its answer goes")?;
+        for response in behaviour(id, &request) {
+            let text = response.to_string();
+            let address = Address::topic(Topic::new(reply_to.clone())?);
+            memory.send(&address, Message::plain(text.clone())).await?.await?;
+            answers.push((reply_to.clone(), text));
+        }
+    }
+    delivery.acknowledger.settle(Outcome::Settled)?;
+    Ok(Seen { agent, topic: Text::from(delivery.topic.as_str()), event, answers })
+}
+
+fn result(id: &Value, result: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+/// Answers a tool call with its arguments.
+fn echo(id: &Value, request: &Value) -> Vec<Value> {
+    let text = request["params"]["arguments"].to_string();
+    vec![result(id, &json!({"content": [{"type": "text", "text": text}], "isError": false}))]
+}
+
+/// Never answers in time.
+fn slow(_id: &Value, _request: &Value) -> Vec<Value> {
+    Vec::new()
+}
+
+/// Answers in parts: A2A status updates, then the end.
+fn stream(id: &Value, _request: &Value) -> Vec<Value> {
+    let update = |state: &str, text: &str, is_final: bool| {
+        let message = json!({"role": "agent", "kind": "message", "messageId": text, "parts": [{"kind": "text", "text": text}]});
+        result(id, &json!({"kind": "status-update", "taskId": "task-1", "contextId": "context-1",
+            "status": {"state": state, "message": message}, "final": is_final}))
+    };
+    vec![
+        update("submitted", "got it", false),
+        update("working", "looking at flights", false),
+        update("working", "looking at hotels", false),
+        update("completed", "a plan for three days", true),
+    ]
+}

@@ -1,0 +1,154 @@
+//! How the demonstration tells what happened: to a person, or as JSON lines.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::Answer;
+use super::agents::Seen;
+
+/// Everything about one call.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) title: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) payload: String,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) answer: Answer,
+    /// What was not as it should be.
+    pub(crate) problem: Option<String>,
+}
+
+/// Tells people or programs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Show {
+    People,
+    JsonLines,
+}
+
+// === impl Show ===
+
+impl Show {
+    pub(crate) fn new(json: bool) -> Self {
+        if json { Self::JsonLines } else { Self::People }
+    }
+
+    pub(crate) fn opening(self, door: SocketAddr) {
+        match self {
+            Self::JsonLines => {}
+            Self::People => print(&format!(
+                "a2abus demo: three agents on the memory transport, the front door at http://{door}/rpc\n"
+            )),
+        }
+    }
+
+    pub(crate) fn step(self, report: &Report) {
+        match self {
+            Self::JsonLines => print(&json_line(report)),
+            Self::People => print(&story(report)),
+        }
+    }
+
+    pub(crate) fn closing(self, failed: usize, calls: usize, elapsed: Duration) {
+        match self {
+            Self::JsonLines => {
+                print(&json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)}).to_string());
+            }
+            Self::People if failed == 0 => {
+                print(&format!("All {calls} calls were as they should be, in {:.0} ms.", millis(elapsed)));
+            }
+            Self::People => print(&format!("{failed} of {calls} calls were NOT as they should be.")),
+        }
+    }
+
+    pub(crate) fn curl(self, door: SocketAddr) {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"echo","name":"weather","arguments":{"city":"Oslo"}}}"#;
+        let line = format!("curl -s http://{door}/rpc -H 'content-type: application/json' -d '{body}'");
+        match self {
+            Self::JsonLines => print(&json!({"serving": format!("http://{door}/rpc"), "curl": line}).to_string()),
+            Self::People => print(&format!("\nStill up. Try:\n\n  {line}\n\nCtrl-C ends it.")),
+        }
+    }
+}
+
+#[allow(clippy::print_stdout)] // The command's output.
+fn print(text: &str) {
+    println!("{text}");
+}
+
+fn millis(elapsed: Duration) -> f64 {
+    (elapsed.as_secs_f64() * 10_000.0).round() / 10.0
+}
+
+fn attributes(seen: &Seen) -> Map<String, Value> {
+    let core = seen.event.core_attributes().map(|(name, value)| (name.to_owned(), Value::from(value)));
+    let extensions = seen.event.extensions().map(|(name, value)| (name.to_owned(), Value::from(value.to_text().as_str())));
+    core.chain(extensions).collect()
+}
+
+fn json_line(report: &Report) -> String {
+    let seen: Vec<Value> = report
+        .seen
+        .iter()
+        .map(|seen| {
+            let answers: Vec<Value> =
+                seen.answers.iter().map(|(topic, text)| json!({"topic": topic.as_str(), "payload": text})).collect();
+            json!({"agent": seen.agent, "topic": seen.topic.as_str(), "event": attributes(seen), "answers": answers})
+        })
+        .collect();
+    json!({
+        "step": report.title,
+        "ok": report.problem.is_none(),
+        "problem": report.problem,
+        "path": report.path,
+        "payload": report.payload,
+        "route": "agents",
+        "seen": seen,
+        "status": report.answer.status,
+        "answer": report.answer.parts,
+        "elapsed_ms": millis(report.answer.elapsed),
+    })
+    .to_string()
+}
+
+fn story(report: &Report) -> String {
+    let mut lines = vec![format!("{} {}", if report.problem.is_none() { "ok  " } else { "FAIL" }, report.title)];
+    let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
+    let deadline = report.timeout_ms.map(|ms| format!("  (X-A2A-Timeout: {ms})")).unwrap_or_default();
+    say("POST", &format!("{}{deadline}", report.path));
+    say("payload", &report.payload);
+    if report.seen.is_empty() {
+        say("route", "none takes it");
+    }
+    for seen in &report.seen {
+        let attribute = |name: &str| seen.event.attribute(name).map(|value| format!(" {name}={value}"));
+        let names = ["mcptype", "a2amethod", "targetagent", "collaborationid"];
+        let attributes: String = names.into_iter().filter_map(attribute).collect();
+        say("event", &format!("{}{attributes}", seen.event.ty()));
+        say("route", &format!("agents -> topic {}", seen.topic));
+        match seen.answers.first() {
+            Some((topic, _)) => {
+                say("agent", &format!("{} publishes {} to {topic}", seen.agent, count(seen.answers.len())));
+            }
+            None => say("agent", &format!("{} has nothing to answer", seen.agent)),
+        }
+    }
+    if report.answer.parts.is_empty() {
+        say("answer", &format!("{} without a body", report.answer.status));
+    }
+    for part in &report.answer.parts {
+        say("answer", &format!("{} {part}", report.answer.status));
+    }
+    say("took", &format!("{} ms", millis(report.answer.elapsed)));
+    if let Some(problem) = &report.problem {
+        say("PROBLEM", problem);
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn count(answers: usize) -> String {
+    if answers == 1 { "1 answer".to_owned() } else { format!("{answers} parts") }
+}

@@ -1,0 +1,156 @@
+//! `a2abus explain`: what is this payload, why, where do its attributes come from, and where does it go?
+
+mod origins;
+mod person;
+mod remedy;
+mod routing;
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+
+use a2abus_plugin::event::SPEC_VERSION;
+use a2abus_plugin::{Family, Mapped};
+use clap::Args;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use self::origins::Origin;
+use self::routing::{RouteTold, Routing};
+use super::map::line;
+use super::output::Output;
+use super::payload::{PayloadArgs, Place};
+use super::{Misuse, Status, load};
+use crate::calls::DOOR;
+use crate::config::{Config, Role};
+
+/// Arguments of `a2abus explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus explain request.json                      what it is, and where every attribute comes from
+  a2abus explain -c a2abus.yaml request.json       … and which route takes it, and why the others do not
+  kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
+  a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
+
+JSON lines are those of `a2abus map` with \"because\", \"origins\", \"route\" and, for what is refused, \"fix\".
+Exit status 1 when any unit is refused, or has nowhere to go.")]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    payload: PayloadArgs,
+    /// The configuration whose routes decide; without it only the mapping is explained.
+    #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The binding the payload comes in by, or `http` for the front door; without it the first binding for events.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    binding: Option<String>,
+    /// JSON lines even on a terminal.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is told of a mapped unit beyond what `map` tells.
+#[derive(Debug, Serialize)]
+struct Explained {
+    because: BecauseTold,
+    #[serde(serialize_with = "as_object")]
+    origins: Vec<(String, Origin)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    route: Option<RouteTold>,
+}
+
+/// The rule of detection that decided, and the member that made it.
+#[derive(Debug, Serialize)]
+struct BecauseTold {
+    rule: u8,
+    member: &'static str,
+    value: Value,
+}
+
+/// What is told of a refused unit beyond what `map` tells.
+#[derive(Debug, Serialize)]
+struct Fix {
+    fix: &'static str,
+}
+
+/// Explains every payload.
+///
+/// # Errors
+/// When the command is misused, the configuration is wrong, or reading or writing fails.
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
+    let config = args.config.as_deref().map(load).transpose()?;
+    let place = config.as_ref().map(|config| place(config, args.binding.as_deref())).transpose()?;
+    let routing = place.map(Routing::new).transpose()?;
+    let asked = args.payload.asked(place)?;
+    let mut documents = args.payload.documents(&asked)?;
+    let for_people = !args.json && io::stdout().is_terminal();
+    let mut output = Output::new();
+    let mut status = Status::Right;
+    while let Some(payload) = documents.next()? {
+        for outcome in asked.judge(payload.clone()) {
+            let told = match &outcome {
+                Ok(mapped) => {
+                    let explained = Explained::of(mapped, routing.as_ref());
+                    if explained.goes_nowhere() {
+                        status = Status::Wrong;
+                    }
+                    if for_people { person::mapped(mapped, &explained).into() } else { line(&outcome, &explained) }
+                }
+                Err(refusal) => {
+                    status = Status::Wrong;
+                    let fix = Fix { fix: remedy::of(refusal.kind) };
+                    if for_people { person::refused(refusal, &payload).into() } else { line(&outcome, &fix) }
+                }
+            };
+            output.line(told)?;
+        }
+    }
+    Ok(status)
+}
+
+/// The place a payload comes in by.
+fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misuse> {
+    let mut bindings = config.bindings.iter();
+    let binding = match wanted {
+        None => bindings.find(|binding| binding.role == Role::Events),
+        Some(DOOR) => None,
+        Some(name) => Some(bindings.find(|binding| binding.name == *name).ok_or_else(|| {
+            let names: Vec<&str> = config.bindings.iter().map(|binding| binding.name.as_str()).collect();
+            Misuse(format!("there is no binding {name:?}; there are {}, {DOOR}", names.join(", ")))
+        })?),
+    };
+    Ok(Place { config, binding })
+}
+
+// === impl Explained ===
+
+impl Explained {
+    fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
+        let because = mapped.unit.because;
+        Self {
+            because: BecauseTold { rule: because.rule, member: because.member, value: deciding_value(mapped) },
+            origins: origins::of(mapped),
+            route: routing.map(|routing| routing.tell(&mapped.event, mapped.kind)),
+        }
+    }
+
+    fn goes_nowhere(&self) -> bool {
+        self.route.as_ref().is_some_and(RouteTold::goes_nowhere)
+    }
+}
+
+/// What the member that decided says.
+fn deciding_value(mapped: &Mapped) -> Value {
+    let because = mapped.unit.because;
+    if because.family == Family::CloudEvent {
+        return SPEC_VERSION.into();
+    }
+    let bytes = mapped.unit.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&mapped.unit.bytes);
+    let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
+    // A document nested deeper than this reader goes keeps its value to itself.
+    members.get(because.member).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+fn as_object<S: Serializer>(origins: &[(String, Origin)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(origins.iter().map(|(name, origin)| (name, origin)))
+}

@@ -1,0 +1,245 @@
+//! The story of a unit as a tired person wants it: what it is and why, what comes of it, what would mend it.
+
+use std::fmt::Write as _;
+
+use a2abus_plugin::{Envelope, Mapped};
+use bytes::Bytes;
+
+use super::Explained;
+use super::remedy;
+use super::routing::{DestinationTold, RouteTold};
+use crate::cli::payload::Refusal;
+
+/// Bytes of the payload that are shown on each side of an error.
+const AROUND: usize = 32;
+
+/// A unit that became an event.
+pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
+    let mut story = String::new();
+    let because = &explained.because;
+    section(&mut story, &format!("unit {}", mapped.unit.index), &what(mapped));
+    section(
+        &mut story,
+        "why",
+        &format!("rule {} of detection: the member {:?} is {}", because.rule, because.member, because.value),
+    );
+    attributes(&mut story, mapped, explained);
+    if let Some(route) = &explained.route {
+        routed(&mut story, route);
+    }
+    story
+}
+
+/// A unit that was refused.
+pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
+    let mut story = String::new();
+    section(&mut story, &format!("unit {}", refusal.index), &format!("refused: {}", refusal.kind));
+    section(&mut story, "why", &refusal.message);
+    let place = match refusal.pointer.as_str() {
+        "" => format!("byte {}", refusal.offset),
+        pointer => format!("{pointer}, byte {}", refusal.offset),
+    };
+    section(&mut story, "where", &format!("{place}: {}", around(payload, refusal.offset)));
+    section(&mut story, "goes", "to the dead letters of its binding");
+    section(&mut story, "fix", remedy::of(refusal.kind));
+    story
+}
+
+/// A line, or several, under a word at the left.
+fn section(story: &mut String, word: &str, text: &str) {
+    for (index, line) in text.lines().enumerate() {
+        let word = if index == 0 { word } else { "" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(story, "{word:<7} {line}");
+    }
+}
+
+fn what(mapped: &Mapped) -> String {
+    let kind = mapped.kind.as_str();
+    match &mapped.unit.envelope {
+        Envelope::JsonRpc(message) => {
+            let id = message.id.as_ref().map_or("no id".to_owned(), |id| format!("id {}", id.token()));
+            format!("JSON-RPC {kind}, {}, {id}", message.dialect.as_str())
+        }
+        Envelope::Legacy(_) => format!("legacy A2A message, {kind}"),
+        Envelope::CloudEvent(_) => format!("CloudEvent, {kind}"),
+        _ => format!("{}, {kind}", mapped.unit.because.family.as_str()),
+    }
+}
+
+fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
+    let rows: Vec<(&str, String, &str)> = explained
+        .origins
+        .iter()
+        .map(|(name, origin)| {
+            let value = mapped.event.attribute(name).map(|value| value.to_string());
+            (name.as_str(), value.unwrap_or_default(), *origin)
+        })
+        .collect();
+    let width = |of: fn(&(&str, String, &str)) -> usize| rows.iter().map(of).max().unwrap_or(0).min(60);
+    let names = width(|row| row.0.len());
+    let values = width(|row| row.1.chars().count());
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|(name, value, origin)| format!("{name:<names$}  {value:<values$}  from {origin}"))
+        .collect();
+    section(story, "event", &lines.join("\n"));
+    section(story, "data", &format!("{} bytes, as they came", mapped.event.body().len()));
+}
+
+fn routed(story: &mut String, route: &RouteTold) {
+    section(story, "in by", &format!("binding {}", route.binding));
+    if let Some(note) = route.note {
+        section(story, "note", note);
+    }
+    let steps: Vec<String> = route
+        .steps
+        .iter()
+        .map(|step| match &step.mismatch {
+            None => format!("{} takes it", step.route),
+            Some(mismatch) => format!("{} does not: {mismatch}", step.route),
+        })
+        .collect();
+    section(story, "routes", &steps.join("\n"));
+    let places: Vec<String> = route.destinations.iter().map(place).collect();
+    section(story, "goes", &places.join("\n"));
+    if let Some(reason) = route.reason {
+        section(story, "goes", &format!("to the dead letters: {reason}"));
+    }
+    if let Some(fix) = route.fix() {
+        section(story, "fix", fix);
+    }
+}
+
+fn place(destination: &DestinationTold) -> String {
+    match destination {
+        DestinationTold::Reachable { transport, topic, key, mode } => {
+            let key = key.as_ref().map_or("no key".to_owned(), |key| format!("key {key:?}"));
+            let mode = match mode {
+                crate::config::Mode::Binary => "binary",
+                crate::config::Mode::Structured => "structured",
+            };
+            format!("transport {transport}, topic {topic}, {key}, {mode} mode")
+        }
+        DestinationTold::Refused { transport, error } => format!("NOT to transport {transport}: {error}"),
+    }
+}
+
+/// The payload around an offset, safe for a terminal, the place marked.
+fn around(payload: &Bytes, offset: usize) -> String {
+    let offset = offset.min(payload.len());
+    let shown = |from: usize, to: usize| {
+        let bytes = payload.get(from..to).unwrap_or_default();
+        String::from_utf8_lossy(bytes).escape_debug().to_string().replace("\\\"", "\"")
+    };
+    let (from, to) = (offset.saturating_sub(AROUND), offset.saturating_add(AROUND).min(payload.len()));
+    let before = if from > 0 { "…" } else { "" };
+    let after = if to < payload.len() { "…" } else { "" };
+    format!("{before}{} ▸{}{after}", shown(from, offset), shown(offset, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};
+
+    use super::super::routing::Routing;
+    use super::*;
+    use crate::cli::payload::Place;
+    use crate::config::Config;
+
+    const CONFIG: &str = "
+instance: t
+transports: { bus: { type: memory } }
+bindings: [{ name: in, transport: bus, topics: [in] }]
+routes:
+  - { name: other, when: { targetagent: other }, to: [{ transport: bus, topic: other }] }
+  - { name: tools, when: { a2amethod: tools/call }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }
+";
+
+    fn story(payload: &'static str) -> String {
+        let payload = Bytes::from_static(payload.as_bytes());
+        let new_id = MapContext::counting("new");
+        let context = MapContext { source: "/a2abus/t/in".into(), time: None, new_id: &new_id };
+        let options = MapOptions::default();
+        let unit = map(&payload, &Hint::default(), &Limits::default(), &options, &context).remove(0);
+        let config = Config::read("f", CONFIG, []).unwrap();
+        let place = Place { config: &config, binding: config.bindings.first() };
+        let routing = Routing::new(place).unwrap();
+        match unit {
+            Ok(unit) => mapped(&unit, &Explained::of(&unit, Some(&routing))),
+            Err(refusal) => refused(&refusal.into(), &payload),
+        }
+    }
+
+    #[track_caller]
+    fn check(payload: &'static str, expected: &str) {
+        let story = story(payload);
+        let story: Vec<&str> = story.lines().map(str::trim_end).collect();
+        let expected: Vec<&str> = expected.trim_matches('\n').lines().collect();
+        assert_eq!(story, expected, "\n{}", story.join("\n"));
+    }
+
+    #[test]
+    fn an_event_that_is_routed() {
+        check(
+            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"_agentId":"weather"}}"#,
+            r#"
+unit 0  JSON-RPC request, mcp, id 7
+why     rule 2 of detection: the member "jsonrpc" is "2.0"
+event   id               7                                        from id
+        source           /a2abus/t/in                             from where the payload came in
+        type             org.apache.eventmesh.a2a.tools.call.req  from type_prefix and method
+        datacontenttype  application/json                         from the payload is JSON
+        a2amethod        tools/call                               from method
+        targetagent      weather                                  from params._agentId
+        mcptype          request                                  from method with an id
+        protocol         A2A                                      from the payload's family
+        protocolversion  2.0                                      from jsonrpc
+data    78 bytes, as they came
+in by   binding in
+routes  other does not: targetagent is "weather", not "other"
+        tools takes it
+goes    transport bus, topic agents.weather, no key, binary mode
+"#,
+        );
+    }
+
+    #[test]
+    fn an_event_that_nobody_takes() {
+        let story = story(r#"{"protocol":"A2A","messageType":"CFP"}"#);
+        let end: Vec<&str> = story.lines().rev().take(4).collect();
+        assert_eq!(end[0], "fix     mend the condition that fails, add a route for this event, or set default_route");
+        assert_eq!(end[1], "goes    to the dead letters: no_route");
+        assert!(end[2].starts_with("        tools does not: a2amethod is \"cfp\""), "{}", end[2]);
+        assert!(end[3].starts_with("routes  other does not: targetagent is absent"), "{}", end[3]);
+    }
+
+    #[test]
+    fn an_event_whose_destination_cannot_be_formed() {
+        let story = story(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
+        assert!(story.contains("goes    NOT to transport bus: the topic needs the attribute \"targetagent\""), "{story}");
+        assert!(story.contains("goes    to the dead letters: bad_destination"), "{story}");
+        assert!(story.contains("fix     send the attribute"), "{story}");
+    }
+
+    #[test]
+    fn a_payload_that_is_refused() {
+        check(
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"m\",\"params\":{\"_agentId\":\"a b\"}}",
+            r#"
+unit 0  refused: bad_target
+why     must be a string of letters, digits and . _ - / : @ + without "..", not empty, not too long
+where   /params/_agentId, byte 59: …1,\n"method":"m","params":{"_agentId": ▸"a b"}}
+goes    to the dead letters of its binding
+fix     name the agent with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."
+"#,
+        );
+    }
+
+    #[test]
+    fn the_place_of_an_error_is_safe_to_print() {
+        let payload = Bytes::from_static(b"\x1b[2J\xff\"");
+        assert_eq!(around(&payload, 4), "\\u{1b}[2J ▸\u{fffd}\"");
+        assert_eq!(around(&Bytes::new(), 9), " ▸");
+    }
+}

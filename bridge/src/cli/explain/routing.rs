@@ -1,0 +1,138 @@
+//! Where an event goes, and why nowhere else.
+
+use a2abus_plugin::{Event, Kind};
+use serde::Serialize;
+
+use crate::cli::payload::Place;
+use crate::config::{Mode, Name, Role};
+use crate::route::{Destination, RouteTable, Step, Taken};
+
+/// The routes, asked from one place.
+#[derive(Debug)]
+pub(super) struct Routing<'a> {
+    table: RouteTable,
+    place: Place<'a>,
+}
+
+/// Where one event goes.
+#[derive(Debug, Serialize)]
+pub(super) struct RouteTold {
+    /// The binding the event came in by.
+    pub(super) binding: String,
+    /// The route that takes it.
+    pub(super) taken: Option<Name>,
+    /// Why it goes nowhere: the reason of the dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<&'static str>,
+    /// The rules that were asked, in order.
+    pub(super) steps: Vec<Step>,
+    /// Where it goes.
+    pub(super) destinations: Vec<DestinationTold>,
+    /// What is done with it before, or instead of, routing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<&'static str>,
+}
+
+/// One place an event goes to.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum DestinationTold {
+    /// It can go there.
+    Reachable {
+        transport: Name,
+        topic: String,
+        key: Option<String>,
+        mode: Mode,
+    },
+    /// It cannot.
+    Refused { transport: Name, error: String },
+}
+
+const ANSWER: &str = "an answer: a call that waits for it gets it; what nobody waits for takes this route";
+const ANSWER_ONLY: &str = "this binding carries answers: a call that waits for it gets it, and it is never routed";
+
+// === impl Routing ===
+
+impl<'a> Routing<'a> {
+    /// # Errors
+    /// When a rule cannot be made ready, which loading the configuration rules out.
+    pub(super) fn new(place: Place<'a>) -> anyhow::Result<Self> {
+        let config = place.config;
+        let table = RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops);
+        let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
+        Ok(Self { table, place })
+    }
+
+    pub(super) fn tell(&self, event: &Event, kind: Kind) -> RouteTold {
+        let binding = self.place.name();
+        let is_answer = matches!(kind, Kind::Response | Kind::Stream);
+        let mut told = RouteTold {
+            binding: binding.to_owned(),
+            taken: None,
+            reason: None,
+            steps: Vec::new(),
+            destinations: Vec::new(),
+            note: is_answer.then_some(ANSWER),
+        };
+        if is_answer && self.place.binding.is_some_and(|binding| binding.role == Role::Responses) {
+            told.note = Some(ANSWER_ONLY);
+            return told;
+        }
+        let explanation = self.table.explain(event, binding);
+        told.steps = explanation.steps;
+        told.taken = match explanation.taken {
+            Taken::Route(name) => Some(name),
+            Taken::Default => self.table.default_route().map(|route| route.name().clone()),
+            Taken::Nothing => None,
+        };
+        let Some(route) = self.table.route(event, binding) else {
+            told.reason = Some("no_route");
+            return told;
+        };
+        if route.next_hops(event).is_err() {
+            told.reason = Some("too_many_hops");
+            return told;
+        }
+        told.destinations =
+            route.destinations().iter().map(|place| DestinationTold::of(place, event, binding)).collect();
+        let is_refused = |place: &DestinationTold| matches!(place, DestinationTold::Refused { .. });
+        if told.destinations.iter().any(is_refused) {
+            told.reason = Some("bad_destination");
+        }
+        told
+    }
+}
+
+// === impl RouteTold ===
+
+impl RouteTold {
+    /// Whether the event is a dead letter.
+    pub(super) fn goes_nowhere(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    /// What would bring it somewhere.
+    pub(super) fn fix(&self) -> Option<&'static str> {
+        Some(match self.reason? {
+            "no_route" => "mend the condition that fails, add a route for this event, or set default_route",
+            "too_many_hops" => "the event runs in a loop: look which route leads back, or raise limits.max_hops",
+            _ => "send the attribute that the topic needs, or change the destination's topic or names",
+        })
+    }
+}
+
+// === impl DestinationTold ===
+
+impl DestinationTold {
+    fn of(destination: &Destination, event: &Event, binding: &str) -> Self {
+        match destination.resolve(event, binding, None) {
+            Ok(resolved) => Self::Reachable {
+                transport: resolved.transport.clone(),
+                topic: resolved.address.topic.as_str().to_owned(),
+                key: resolved.key.map(|key| String::from_utf8_lossy(&key).into_owned()),
+                mode: resolved.mode,
+            },
+            Err(error) => Self::Refused { transport: destination.transport().clone(), error: error.to_string() },
+        }
+    }
+}

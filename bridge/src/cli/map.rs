@@ -1,0 +1,152 @@
+//! `a2abus map`: payloads in, CloudEvents out, one JSON line a unit.
+
+use a2abus_plugin::{Envelope, Event, Mapped, format};
+use clap::Args;
+use serde::Serialize;
+
+use super::Status;
+use super::output::Output;
+use super::payload::{Outcome, PayloadArgs, Refusal};
+
+/// Arguments of `a2abus map`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"_agentId\":\"weather\"}}' | a2abus map
+  a2abus map request.json | jq .event.targetagent
+  a2abus map --lines --ids random --now real < captured.jsonl
+  a2abus map --header ce-specversion=1.0 --header ce-id=1 --header ce-source=/s --header ce-type=t body.json
+
+Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\"event\":{…}}, with \"dialect\" and \"id_raw\" for
+JSON-RPC, or {\"index\":0,\"ok\":false,\"error\":{\"kind\":…,\"message\":…,\"pointer\":…,\"offset\":…}}.
+Exit status 1 when any unit is refused.")]
+pub(crate) struct MapArgs {
+    #[command(flatten)]
+    payload: PayloadArgs,
+}
+
+/// Maps every payload.
+///
+/// # Errors
+/// When the command is misused or reading or writing fails; what is refused is output, not an error.
+pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
+    let asked = args.payload.asked(None)?;
+    let mut documents = args.payload.documents(&asked)?;
+    let mut output = Output::new();
+    let mut status = Status::Right;
+    while let Some(payload) = documents.next()? {
+        for outcome in asked.judge(payload) {
+            if outcome.is_err() {
+                status = Status::Wrong;
+            }
+            output.line(line(&outcome, &Nothing {}))?;
+        }
+    }
+    Ok(status)
+}
+
+/// What a line says of a unit that was mapped, the event aside.
+#[derive(Serialize)]
+struct Told<'a> {
+    index: usize,
+    ok: bool,
+    family: &'static str,
+    rule: u8,
+    kind: &'static str,
+    #[serde(flatten)]
+    json_rpc: Option<ToldOfJsonRpc<'a>>,
+}
+
+#[derive(Serialize)]
+struct ToldOfJsonRpc<'a> {
+    dialect: &'static str,
+    id_raw: Option<&'a str>,
+}
+
+/// What a line says of a unit that was refused.
+#[derive(Serialize)]
+struct ToldOfRefused<'a> {
+    index: usize,
+    ok: bool,
+    error: ToldOfError<'a>,
+}
+
+#[derive(Serialize)]
+struct ToldOfError<'a> {
+    kind: &'static str,
+    message: &'a str,
+    pointer: &'a str,
+    offset: usize,
+}
+
+/// No members more.
+#[derive(Serialize)]
+struct Nothing {}
+
+/// One JSON line about a unit, the members of `more` last.
+pub(crate) fn line(outcome: &Outcome, more: &impl Serialize) -> Vec<u8> {
+    let mut line = match outcome {
+        Ok(mapped) => {
+            let mut line = members(&told(mapped));
+            line.extend_from_slice(b",\"event\":");
+            write_on_one_line(&mapped.event, &mut line);
+            line
+        }
+        Err(refusal) => members(&told_of(refusal)),
+    };
+    let more = members(more);
+    if let Some(more) = more.strip_prefix(b"{").filter(|more| !more.is_empty()) {
+        line.push(b',');
+        line.extend_from_slice(more);
+    }
+    line.push(b'}');
+    line
+}
+
+fn told(mapped: &Mapped) -> Told<'_> {
+    let because = mapped.unit.because;
+    let json_rpc = match &mapped.unit.envelope {
+        Envelope::JsonRpc(message) => Some(ToldOfJsonRpc {
+            dialect: message.dialect.as_str(),
+            id_raw: message.id.as_ref().map(|id| id.token().as_str()),
+        }),
+        _ => None,
+    };
+    Told {
+        index: mapped.unit.index,
+        ok: true,
+        family: because.family.as_str(),
+        rule: because.rule,
+        kind: mapped.kind.as_str(),
+        json_rpc,
+    }
+}
+
+fn told_of(refusal: &Refusal) -> ToldOfRefused<'_> {
+    ToldOfRefused {
+        index: refusal.index,
+        ok: false,
+        error: ToldOfError {
+            kind: refusal.kind.as_str(),
+            message: &refusal.message,
+            pointer: &refusal.pointer,
+            offset: refusal.offset,
+        },
+    }
+}
+
+/// A JSON object without its closing brace.
+fn members(value: &impl Serialize) -> Vec<u8> {
+    // What is told here has string keys and cannot fail; a line without it would still be JSON.
+    let mut json = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
+    json.pop();
+    json
+}
+
+/// Data are written as they came, line ends and all. In JSON a bare line end is white space, so it can go.
+fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
+    let start = line.len();
+    format::write(event, line);
+    let mut written = line.split_off(start);
+    written.retain(|byte| !matches!(byte, b'\n' | b'\r'));
+    line.append(&mut written);
+}

@@ -1,0 +1,417 @@
+//! What `map` and `explain` are asked about, and how they read it: the same arguments, the same reading.
+//!
+//! ```text
+//! FILE or standard input ── Documents ──> payload ── Asked::judge ──> Result<Mapped, Refusal>, one a unit
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use a2abus_plugin::{
+    Because, DecodeErrorKind, Envelope, Event, EventError, Family, Hint, Limits, MapContext,
+    MapOptions, Mapped, Notifications, Refused, Text, kind_of_event, map,
+};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::{Headers, Message};
+use anyhow::Context as _;
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+
+use super::Misuse;
+use crate::calls::DOOR;
+use crate::config::{BindingConfig, Config};
+
+/// What is asked about.
+#[derive(Debug, Args)]
+pub(crate) struct PayloadArgs {
+    /// The family the payloads are declared to be of; then weak shapes of that family count as well.
+    #[arg(long, value_name = "FAMILY", value_parser = family)]
+    family: Option<Family>,
+    /// Refuse payloads of any other family than the declared one.
+    #[arg(long, requires = "family")]
+    strict: bool,
+    /// The media type that came with the payload: short for --header content-type=TYPE.
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// A header that came with the payload; ce-* headers make it a CloudEvent in binary mode.
+    #[arg(long = "header", value_name = "NAME=VALUE")]
+    headers: Vec<Pair>,
+    /// A mapping option: type_prefix, source or notifications.
+    #[arg(long = "option", value_name = "NAME=VALUE")]
+    options: Vec<Pair>,
+    /// The time of the events: an RFC 3339 time, or `real`. Without it: the word <now>.
+    #[arg(long, value_name = "RFC3339|real", value_parser = now)]
+    now: Option<Text>,
+    /// New event ids: the word <new> every time, or random ones.
+    #[arg(long, value_enum, default_value_t)]
+    ids: Ids,
+    /// Every line is a payload of its own.
+    #[arg(long)]
+    lines: bool,
+    /// Where to read; standard input without it, or when it is `-`.
+    file: Option<PathBuf>,
+}
+
+/// `NAME=VALUE`.
+#[derive(Debug, Clone)]
+struct Pair {
+    name: String,
+    value: String,
+}
+
+/// Where new event ids come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Ids {
+    /// The word <new>, so that outputs can be compared.
+    #[default]
+    Stable,
+    /// UUIDs.
+    Random,
+}
+
+/// The mapping options that can be given, for a person who named another one.
+const OPTIONS: &str = "type_prefix, source, notifications";
+
+/// Where in a bridge the payloads come in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) config: &'a Config,
+    /// The binding; the front door without it.
+    pub(crate) binding: Option<&'a BindingConfig>,
+}
+
+/// Everything needed to read payloads as they were asked for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    hint: Hint,
+    headers: Headers,
+    limits: Limits,
+    options: MapOptions,
+    source: Text,
+    time: Text,
+    ids: Ids,
+}
+
+/// A unit that was refused, by detection or as a CloudEvent of the transport.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) index: usize,
+    pub(crate) kind: DecodeErrorKind,
+    pub(crate) message: String,
+    pub(crate) pointer: String,
+    pub(crate) offset: usize,
+}
+
+/// What became of one unit.
+pub(crate) type Outcome = Result<Box<Mapped>, Refusal>;
+
+/// The payloads, one after the other.
+pub(crate) struct Documents {
+    input: Box<dyn BufRead>,
+    framing: Framing,
+    max_bytes: usize,
+}
+
+enum Framing {
+    /// One payload a line.
+    Lines,
+    /// One payload, which is yet to be read.
+    Whole,
+    /// Nothing is left.
+    Done,
+}
+
+// === impl PayloadArgs ===
+
+impl PayloadArgs {
+    /// How to read payloads: as the place in the bridge does, where there is one, with the arguments over it.
+    ///
+    /// # Errors
+    /// [`Misuse`] for an option that does not exist or has a wrong value.
+    pub(crate) fn asked(&self, place: Option<Place<'_>>) -> Result<Asked, Misuse> {
+        let mut asked = place.map_or_else(Asked::anywhere, Asked::at);
+        for Pair { name, value } in &self.options {
+            asked.set_option(name, value)?;
+        }
+        if self.strict {
+            asked.hint.only = self.family;
+        }
+        let content_type = self.content_type.as_deref().map(|value| ("content-type", value));
+        let headers = self.headers.iter().map(|pair| (pair.name.as_str(), pair.value.as_str()));
+        for (name, value) in content_type.into_iter().chain(headers) {
+            asked.hint.header(name, value);
+            asked.headers.push(name, Bytes::copy_from_slice(value.as_bytes()));
+        }
+        if let Some(now) = &self.now {
+            asked.time = now.clone();
+        }
+        asked.ids = self.ids;
+        Ok(asked)
+    }
+
+    /// Opens what is to be read.
+    ///
+    /// # Errors
+    /// [`Misuse`] when the file cannot be opened.
+    pub(crate) fn documents(&self, asked: &Asked) -> Result<Documents, Misuse> {
+        let input: Box<dyn BufRead> = match &self.file {
+            Some(path) if path.as_os_str() != "-" => {
+                let file = File::open(path)
+                    .map_err(|error| Misuse(format!("{} cannot be read: {error}", path.display())))?;
+                Box::new(BufReader::new(file))
+            }
+            _ => Box::new(io::stdin().lock()),
+        };
+        let framing = if self.lines { Framing::Lines } else { Framing::Whole };
+        Ok(Documents { input, framing, max_bytes: asked.limits.max_bytes })
+    }
+}
+
+fn family(word: &str) -> Result<Family, String> {
+    let words = Family::ALL.map(Family::as_str).join(", ");
+    Family::from_word(word).ok_or_else(|| format!("one of {words}"))
+}
+
+fn now(text: &str) -> Result<Text, String> {
+    if text == "real" {
+        return Ok(crate::clock::rfc3339(crate::clock::now()));
+    }
+    let time = Text::from(text);
+    let mut event = Event::new("-".into(), "-".into(), "-".into()).map_err(|error| error.to_string())?;
+    event
+        .set("time", time.clone())
+        .map(|()| time)
+        .map_err(|_| "an RFC 3339 time, as 2026-02-03T04:05:06Z, or the word real".to_owned())
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.to_owned() })
+            }
+            _ => Err("NAME=VALUE is wanted".to_owned()),
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place<'_> {
+    /// The name that routes know the place by.
+    pub(crate) fn name(&self) -> &str {
+        self.binding.map_or(DOOR, |binding| binding.name.as_str())
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn anywhere() -> Self {
+        Self {
+            hint: Hint::default(),
+            headers: Headers::new(),
+            limits: Limits::default(),
+            options: MapOptions::default(),
+            source: Text::from_static("/a2abus/map"),
+            time: Text::from_static("<now>"),
+            ids: Ids::default(),
+        }
+    }
+
+    fn at(place: Place<'_>) -> Self {
+        let mut asked = Self {
+            limits: Limits::from(&place.config.limits),
+            source: Text::from(format!("/a2abus/{}/{}", place.config.instance, place.name())),
+            ..Self::anywhere()
+        };
+        let Some(binding) = place.binding else {
+            return asked;
+        };
+        if binding.strict {
+            asked.hint.only = binding.protocol.map(Into::into);
+        }
+        if let Some(source) = &binding.mapping.source {
+            asked.source = source.clone();
+        }
+        asked.options = MapOptions::from(&binding.mapping);
+        asked
+    }
+
+    fn set_option(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
+        let wrong = |wanted| Err(Misuse(format!("the option {name} is {wanted}, not {value:?}")));
+        let is = |allowed: fn(u8) -> bool, most| {
+            (1..=most).contains(&value.len()) && value.bytes().all(allowed)
+        };
+        match name {
+            "type_prefix" if is(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b), 128) => {
+                self.options.type_prefix = value.into();
+            }
+            "type_prefix" => return wrong("1 to 128 letters, digits, '.', '_' or '-'"),
+            "source" if is(|b| b.is_ascii_graphic(), 256) => self.source = value.into(),
+            "source" => return wrong("1 to 256 visible ASCII characters"),
+            "notifications" => {
+                self.options.notifications = match value {
+                    "as_notifications" => Notifications::AsNotifications,
+                    "as_requests" => Notifications::AsRequests,
+                    _ => return wrong("as_notifications or as_requests"),
+                };
+            }
+            _ => return Err(Misuse(format!("there is no option {name:?}; there are {OPTIONS}"))),
+        }
+        Ok(())
+    }
+
+    /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
+    /// CloudEvents has no outcome.
+    pub(crate) fn judge(&self, payload: Bytes) -> Vec<Outcome> {
+        let message = Message { key: None, headers: self.headers.clone(), body: Some(payload.clone()) };
+        let binding = self.binding();
+        if let Some(batch) = content_mode::read_batch(&message, &self.limits).transpose() {
+            let events = match batch {
+                Ok(events) => events,
+                Err(error) => vec![Err(error)],
+            };
+            let numbered = events.into_iter().enumerate();
+            return numbered.map(|(index, event)| told(index, event, &payload)).collect();
+        }
+        match content_mode::read(binding, &message, &self.limits) {
+            Ok(Content::Event(event)) => vec![told(0, Ok(event), &payload)],
+            Err(error) => vec![told(0, Err(error), &payload)],
+            Ok(Content::Plain { body, .. }) => {
+                let new_id: &dyn Fn() -> Text = match self.ids {
+                    Ids::Stable => &|| Text::from_static("<new>"),
+                    Ids::Random => &crate::clock::new_event_id,
+                };
+                let context =
+                    MapContext { source: self.source.clone(), time: Some(self.time.clone()), new_id };
+                let units = map(&body, &self.hint, &self.limits, &self.options, &context);
+                units.into_iter().map(|unit| unit.map(Box::new).map_err(Refusal::from)).collect()
+            }
+        }
+    }
+
+    /// Headers with the prefix of Kafka are read as Kafka's, others as HTTP's.
+    fn binding(&self) -> Binding {
+        if self.headers.iter().any(|header| header.name.starts_with("ce_")) {
+            Binding::Kafka
+        } else {
+            Binding::Http
+        }
+    }
+}
+
+/// A CloudEvent that the transport says is one: rule 1 of detection.
+fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outcome {
+    let event = event.map_err(|error| Refusal {
+        index,
+        kind: DecodeErrorKind::BadCloudEvent,
+        message: error.to_string(),
+        pointer: match error.attribute() {
+            "" => String::new(),
+            attribute => format!("/{attribute}"),
+        },
+        offset: 0,
+    })?;
+    let because = Because { family: Family::CloudEvent, rule: 1, member: "specversion" };
+    let kind = kind_of_event(&event);
+    let envelope = Envelope::CloudEvent(event.clone());
+    let unit = a2abus_plugin::Unit { index, bytes: payload.clone(), because, envelope };
+    Ok(Box::new(Mapped { unit, kind, event }))
+}
+
+// === impl Refusal ===
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        Self {
+            index: refused.index,
+            kind: refused.error.kind(),
+            message: refused.error.to_string(),
+            pointer: refused.error.pointer().to_owned(),
+            offset: refused.error.offset(),
+        }
+    }
+}
+
+// === impl Documents ===
+
+impl Documents {
+    /// The next payload; `None` after the last. Of a payload that is too large one byte more than the limit is read,
+    /// enough to refuse it.
+    ///
+    /// # Errors
+    /// When reading fails.
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
+        match self.framing {
+            Framing::Done => Ok(None),
+            Framing::Lines => self.line().context("reading failed"),
+            Framing::Whole => {
+                self.framing = Framing::Done;
+                let mut payload = Vec::new();
+                self.bounded(1).read_to_end(&mut payload).context("reading failed")?;
+                Ok(Some(payload.into()))
+            }
+        }
+    }
+
+    fn line(&mut self) -> io::Result<Option<Bytes>> {
+        let mut line = Vec::new();
+        // Room for a line end after the longest line.
+        if self.bounded(3).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+        } else {
+            self.input.skip_until(b'\n')?;
+        }
+        Ok(Some(line.into()))
+    }
+
+    fn bounded(&mut self, more: usize) -> io::Take<&mut Box<dyn BufRead>> {
+        let limit = self.max_bytes.saturating_add(more);
+        self.input.by_ref().take(u64::try_from(limit).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_the_mapping_can_be_set() {
+        let mut asked = Asked::anywhere();
+        for (name, value) in [
+            ("type_prefix", "x."),
+            ("source", "/x"),
+            ("notifications", "as_requests"),
+        ] {
+            assert!(OPTIONS.contains(name));
+            asked.set_option(name, value).unwrap();
+        }
+        // A field more is an option more.
+        let MapOptions { type_prefix, notifications } = asked.options;
+        assert_eq!((type_prefix.as_str(), asked.source.as_str()), ("x.", "/x"));
+        assert_eq!(notifications, Notifications::AsRequests);
+    }
+
+    #[test]
+    fn lines_are_bounded_and_cut_at_their_ends() {
+        let text: &'static [u8] = b"a\r\n\n123456789\nlast";
+        let mut documents =
+            Documents { input: Box::new(text), framing: Framing::Lines, max_bytes: 4 };
+        let mut read = Vec::new();
+        while let Some(line) = documents.next().unwrap() {
+            read.push(line);
+        }
+        assert_eq!(read, ["a", "", "1234567", "last"]);
+    }
+}

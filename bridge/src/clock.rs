@@ -1,0 +1,46 @@
+//! Wall time and ids for events; deadlines use the monotonic clock instead.
+
+use std::time::SystemTime;
+
+use a2abus_plugin::Text;
+use jiff::Timestamp;
+
+/// Now.
+#[must_use]
+pub(crate) fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// The time as CloudEvents writes it, in UTC with milliseconds.
+#[must_use]
+pub(crate) fn rfc3339(time: SystemTime) -> Text {
+    let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    Text::from(format!("{timestamp:.3}"))
+}
+
+/// The time an attribute names, when it is one.
+#[must_use]
+pub(crate) fn parse(text: &str) -> Option<SystemTime> {
+    text.parse::<Timestamp>().ok().map(SystemTime::from)
+}
+
+/// A new event id: a UUID version 7, whose text sorts by time.
+#[must_use]
+pub(crate) fn new_event_id() -> Text {
+    Text::from(uuid::Uuid::now_v7().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_rfc3339_and_come_back() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_770_000_000_123);
+        let text = rfc3339(time);
+        assert_eq!(text, "2026-02-02T02:40:00.123Z");
+        assert_eq!(parse(&text), Some(time));
+        assert_eq!(parse("tomorrow"), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! What is this bridge told to do?
+//!
+//! ```text
+//!  file ──YAML──> raw::Node ──> + A2ABUS_ variables ──> schema: every value alone ──> sections ──> validate: together
+//!  (line and column of every node)                      └──────────── problems, all of them ────────────┘
+//! ```
+//!
+//! [`Config::load`] is the only way in. Every problem is reported at once, each with its path, its line, and what would
+//! be right. The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference`]) are generated from
+//! the structs of this module.
+
+mod binding;
+mod convert;
+mod problem;
+mod raw;
+mod reference;
+mod routing;
+mod schema;
+mod section;
+mod service;
+mod transport;
+mod validate;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use schemars::JsonSchema;
+
+pub use self::binding::{
+    BindingConfig, DeadLetterConfig, Family, MappingConfig, Notifications, OnUnknown, Role,
+    StreamMcpType,
+};
+pub use self::problem::{ConfigErrors, Problem, Severity, Site};
+pub use self::reference::reference;
+pub use self::routing::{
+    ConditionConfig, DestinationConfig, DialectsConfig, Mode, Names, RouteConfig,
+};
+pub use self::schema::json_schema;
+pub use self::service::{
+    AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, TelemetryConfig,
+};
+pub use self::transport::{TransportConfig, TransportType};
+pub use self::value::{GlobText, LogFilter, Name, Pattern, Wording, Written};
+
+/// The configuration of a bridge.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Config {
+    /// The name of this bridge in the `source` of mapped events; by default the host's name, else `a2abus`.
+    #[schemars(default = "default_instance")]
+    pub instance: Name,
+    /// The buses, by a name of your choice.
+    #[schemars(default, extend("propertyNames" = {"format": "name"}))]
+    pub transports: BTreeMap<Name, TransportConfig>,
+    /// What is read, and how.
+    #[schemars(default)]
+    pub bindings: Vec<BindingConfig>,
+    /// Which events go where; the first rule that matches decides.
+    #[schemars(default)]
+    pub routes: Vec<RouteConfig>,
+    /// Where events go that no route takes; without it they are dead letters with the reason `no_route`.
+    #[schemars(default)]
+    pub default_route: Vec<DestinationConfig>,
+    /// Calls: requests that expect an answer.
+    #[schemars(default)]
+    pub calls: CallsConfig,
+    /// The front door.
+    #[schemars(default)]
+    pub http: HttpConfig,
+    /// The door for operators.
+    #[schemars(default)]
+    pub admin: AdminConfig,
+    /// What a payload may cost.
+    #[schemars(default)]
+    pub limits: LimitsConfig,
+    /// What the process tells about itself.
+    #[schemars(default)]
+    pub telemetry: TelemetryConfig,
+    /// What is legal but probably not meant.
+    #[schemars(skip)]
+    pub warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// Reads the file, puts the environment over it, and checks everything. Nothing is connected and no secret is read.
+    ///
+    /// `environment` is `std::env::vars_os()`: variables `A2ABUS_SECTION__KEY` set `section.key`.
+    ///
+    /// # Errors
+    /// Every problem of the file and of the environment, and the warnings.
+    pub fn load(
+        path: &Path,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigErrors> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::read(&file, &text, environment),
+            Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
+        }
+    }
+
+    /// As [`Config::load`], for text that is in memory; `file` is its name in problems.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn read(
+        file: &str,
+        text: &str,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut problems = ConfigErrors::new(file);
+        let Some(root) = raw::read(text, environment, &mut problems) else {
+            return Err(problems);
+        };
+        schema::check(&root, &mut problems);
+        if !root.is_map() {
+            return Err(problems);
+        }
+        let sections = section::Sections::new(&root, &mut problems);
+        validate::check(&sections, &root, &mut problems);
+        problems.sort();
+        match sections.into_config() {
+            Some(mut config) if !problems.has_errors() => {
+                config.warnings = problems.into_problems();
+                Ok(config)
+            }
+            _ => Err(problems),
+        }
+    }
+
+    /// The transport that answers to calls come back on; `None` when calls are switched off.
+    #[must_use]
+    pub fn calls_transport(&self) -> Option<&Name> {
+        if !self.calls.enabled {
+            return None;
+        }
+        self.calls
+            .transport
+            .as_ref()
+            .or_else(|| self.transports.keys().next())
+    }
+}
+
+fn default_instance() -> Name {
+    Name::from_static("a2abus")
+}

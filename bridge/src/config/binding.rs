@@ -1,0 +1,242 @@
+//! The `bindings` section: what is read and how.
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
+use bytesize::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::value::{Name, Written, known_topic};
+
+/// Ties topics of one transport to the pipeline.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindingConfig {
+    /// The name, unique among the bindings; in `source` of mapped events, in metrics, and as the attribute `binding` of
+    /// conditions.
+    pub name: Name,
+    /// The transport to read from: a key of `transports`.
+    pub transport: Name,
+    /// The topics to read. On NATS and in memory `*` stands for one word and a last `>` for the rest.
+    ///
+    /// Wrong: a topic that does not exist pauses the binding and raises an alarm until it does.
+    #[schemars(length(min = 1))]
+    pub topics: Vec<Written<TopicFilter>>,
+    /// The Kafka consumer group or NATS queue group that the replicas share.
+    ///
+    /// Wrong: another name reads everything once more; a name other software uses takes messages away from it.
+    #[serde(default = "default_group")]
+    pub group: Name,
+    /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
+    /// at most once.
+    #[serde(default)]
+    pub stream: Option<Name>,
+    /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
+    #[serde(default)]
+    pub durable: Option<Name>,
+    /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which go to
+    /// whoever waits for them and are never routed.
+    #[serde(default)]
+    pub role: Role,
+    /// The family of payloads this binding is declared to carry; then weak shapes of that family count as well.
+    #[serde(default)]
+    pub protocol: Option<Family>,
+    /// Refuse payloads of any other family than `protocol`.
+    #[serde(default)]
+    pub strict: bool,
+    /// What becomes of a payload of no known family: `reject` sends it to the dead letters, `wrap` makes it an event of
+    /// type `<type_prefix>unknown`, `pass` carries the bytes on untouched.
+    #[serde(default)]
+    pub on_unknown: OnUnknown,
+    /// Look into the data of a CloudEvent for the routing attributes it lacks.
+    #[serde(default)]
+    pub fill_from_data: bool,
+    /// Where messages go that can never be delivered.
+    #[serde(default)]
+    pub dead_letter: DeadLetterConfig,
+    /// Most bytes received and not yet settled; then the source is paused.
+    ///
+    /// Wrong: too small slows the binding down, too large costs memory. At least `limits.max_bytes`.
+    #[serde(default = "default_budget_bytes")]
+    #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
+    pub budget_bytes: Written<ByteSize>,
+    /// Most messages received and not yet settled; then the source is paused.
+    ///
+    /// Wrong: too small slows the binding down, too large costs memory and repeats more after a crash.
+    #[serde(default = "default_budget_messages")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub budget_messages: u32,
+    /// How payloads become events.
+    #[serde(default)]
+    pub mapping: MappingConfig,
+    /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.
+    #[serde(default)]
+    pub replies: Option<Written<Topic>>,
+}
+
+/// What the messages of a binding are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Payloads to detect, map and route.
+    #[default]
+    Events,
+    /// Payloads that answer calls: correlated, never routed.
+    Responses,
+}
+
+/// A family of payloads that a binding can be declared to carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// JSON-RPC 2.0: MCP, A2A, ACP.
+    Jsonrpc,
+    /// FIPA style messages marked `protocol: "A2A"`.
+    Legacy,
+    /// A2E 1.0 messages.
+    A2eMessage,
+    /// A2E 1.0.0 workflows.
+    A2eWorkflow,
+    /// E2A 1.0.
+    E2a,
+    /// CloudEvents.
+    Cloudevent,
+}
+
+/// What becomes of a payload of no known family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// To the dead letters, with the reason.
+    #[default]
+    Reject,
+    /// An event of type `<type_prefix>unknown`.
+    Wrap,
+    /// The bytes untouched, without attributes.
+    Pass,
+}
+
+/// Where messages go that can never be delivered.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterConfig {
+    /// The topic.
+    ///
+    /// Wrong: a topic that cannot be written pauses the binding: nothing is dropped for want of a dead letter topic.
+    #[serde(default = "default_dead_letter_topic")]
+    pub topic: Written<Topic>,
+    /// The transport, when it is not the binding's own.
+    #[serde(default)]
+    pub transport: Option<Name>,
+}
+
+/// How payloads become events.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MappingConfig {
+    /// What the `type` of mapped events begins with.
+    #[serde(default = "default_type_prefix")]
+    #[schemars(with = "String", length(min = 1, max = 128), pattern("^[A-Za-z0-9._-]+$"))]
+    pub type_prefix: Text,
+    /// The `source` of mapped events; by default `/a2abus/<instance>/<binding>`.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", length(min = 1, max = 256), pattern("^[!-~]+$"))]
+    pub source: Option<Text>,
+    /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
+    #[serde(default)]
+    pub notifications: Notifications,
+    /// The `mcptype` of a part of an answer that more parts follow: `stream`, or `response` for consumers that know two
+    /// values only (`isfinal` then tells them apart).
+    #[serde(default)]
+    pub stream_mcptype: StreamMcpType,
+}
+
+/// How JSON-RPC notifications are marked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Notifications {
+    /// As notifications.
+    #[default]
+    AsNotifications,
+    /// As requests, the way EventMesh's code does.
+    AsRequests,
+}
+
+/// How a part of an answer is marked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamMcpType {
+    /// `stream` until the last part.
+    #[default]
+    Stream,
+    /// `response` for every part.
+    Response,
+}
+
+// === impl BindingConfig ===
+
+impl BindingConfig {
+    /// What to ask the transport for.
+    #[must_use]
+    pub fn subscription(&self) -> Subscription {
+        let reading = match (&self.stream, &self.durable) {
+            (Some(stream), Some(durable)) => Reading::Durable {
+                stream: stream.text().clone(),
+                name: durable.text().clone(),
+            },
+            _ => Reading::Group(self.group.text().clone()),
+        };
+        Subscription {
+            topics: self.topics.iter().map(|topic| topic.0.clone()).collect(),
+            reading,
+            budget_bytes: usize::try_from(self.budget_bytes.0.0).unwrap_or(usize::MAX),
+            budget_messages: usize::try_from(self.budget_messages).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The transport of the dead letters.
+    #[must_use]
+    pub fn dead_letter_transport(&self) -> &Name {
+        self.dead_letter.transport.as_ref().unwrap_or(&self.transport)
+    }
+}
+
+impl Default for DeadLetterConfig {
+    fn default() -> Self {
+        Self {
+            topic: default_dead_letter_topic(),
+            transport: None,
+        }
+    }
+}
+
+impl Default for MappingConfig {
+    fn default() -> Self {
+        Self {
+            type_prefix: default_type_prefix(),
+            source: None,
+            notifications: Notifications::default(),
+            stream_mcptype: StreamMcpType::default(),
+        }
+    }
+}
+
+fn default_group() -> Name {
+    Name::from_static("a2abus")
+}
+
+fn default_dead_letter_topic() -> Written<Topic> {
+    known_topic("a2abus.dlq")
+}
+
+fn default_type_prefix() -> Text {
+    Text::from_static("org.apache.eventmesh.a2a.")
+}
+
+fn default_budget_bytes() -> Written<ByteSize> {
+    Written(ByteSize::mib(64))
+}
+
+const fn default_budget_messages() -> u32 {
+    10_000
+}

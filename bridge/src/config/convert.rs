@@ -1,0 +1,73 @@
+//! From the words of the file to the types of the libraries.
+
+use a2abus_plugin::MapOptions;
+use a2abus_transports::content_mode::ContentMode;
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{AnyTransport, TransportError};
+
+use super::{BindingConfig, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig};
+
+impl TransportConfig {
+    /// The transport, connecting. The bus does not have to be reachable.
+    ///
+    /// # Errors
+    /// When a secret cannot be read or the client refuses its settings.
+    pub async fn connect(&self) -> Result<AnyTransport, TransportError> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => Ok(a2abus_transports::kafka::Kafka::connect(config.clone())?.into()),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => Ok(a2abus_transports::nats::Nats::connect(config.clone()).await?.into()),
+            Self::Memory(config) => Ok(Memory::new(config.clone()).into()),
+        }
+    }
+}
+
+impl BindingConfig {
+    /// A binding for answers that the bridge itself adds; `None` when `name` is not a legal name. What it reads is
+    /// decided elsewhere.
+    #[must_use]
+    pub fn responses(name: &str, transport: &Name) -> Option<Self> {
+        let value = serde_json::json!({"name": name, "transport": transport.text().as_str(), "topics": []});
+        let mut binding: Self = serde_json::from_value(value).ok()?;
+        binding.role = Role::Responses;
+        Some(binding)
+    }
+}
+
+impl From<&MappingConfig> for MapOptions {
+    fn from(config: &MappingConfig) -> Self {
+        Self { type_prefix: config.type_prefix.clone(), notifications: config.notifications.into() }
+    }
+}
+
+impl From<Notifications> for a2abus_plugin::Notifications {
+    fn from(config: Notifications) -> Self {
+        match config {
+            Notifications::AsNotifications => Self::AsNotifications,
+            Notifications::AsRequests => Self::AsRequests,
+        }
+    }
+}
+
+impl From<Family> for a2abus_plugin::Family {
+    fn from(config: Family) -> Self {
+        match config {
+            Family::Jsonrpc => Self::JsonRpc,
+            Family::Legacy => Self::Legacy,
+            Family::A2eMessage => Self::A2eMessage,
+            Family::A2eWorkflow => Self::A2eWorkflow,
+            Family::E2a => Self::E2a,
+            Family::Cloudevent => Self::CloudEvent,
+        }
+    }
+}
+
+impl From<Mode> for ContentMode {
+    fn from(config: Mode) -> Self {
+        match config {
+            Mode::Binary => Self::Binary,
+            Mode::Structured => Self::Structured,
+        }
+    }
+}

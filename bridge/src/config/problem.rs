@@ -1,0 +1,189 @@
+//! What is wrong with a configuration, where, and what would be right.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::raw::ValuePath;
+
+/// Every problem of a configuration: errors, and the warnings beside them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+pub struct ConfigErrors {
+    file: String,
+    problems: Vec<Problem>,
+}
+
+/// One problem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it was written.
+    #[serde(flatten)]
+    pub site: Site,
+    /// The value, as `routes[2].to[0].topic`; empty for the whole file.
+    pub path: ValuePath,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// How bad a problem is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The bridge does not start.
+    Error,
+    /// Legal, but probably not meant.
+    Warning,
+}
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(untagged)]
+pub enum Site {
+    /// In the file.
+    File {
+        /// From 1.
+        line: u64,
+        /// From 1, in characters.
+        column: u64,
+    },
+    /// In the environment.
+    Environment {
+        /// The name of the variable.
+        variable: String,
+    },
+    /// Nowhere: the file as a whole.
+    Whole {},
+}
+
+// === impl ConfigErrors ===
+
+impl ConfigErrors {
+    pub(super) fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(super) fn unreadable(file: &str, error: &std::io::Error) -> Self {
+        let mut problems = Self::new(file);
+        problems.error(
+            Site::Whole {},
+            ValuePath::root(),
+            format!("cannot be read: {error}"),
+        );
+        problems
+    }
+
+    pub(super) fn error(&mut self, site: Site, path: ValuePath, message: impl Into<String>) {
+        self.push(Severity::Error, site, path, message.into());
+    }
+
+    pub(super) fn warning(&mut self, site: Site, path: ValuePath, message: impl Into<String>) {
+        self.push(Severity::Warning, site, path, message.into());
+    }
+
+    fn push(&mut self, severity: Severity, site: Site, path: ValuePath, message: String) {
+        self.problems.push(Problem {
+            severity,
+            site,
+            path,
+            message,
+        });
+    }
+
+    /// In the order of the file, then of the variables.
+    pub(super) fn sort(&mut self) {
+        self.problems
+            .sort_by(|a, b| (&a.site, &a.path).cmp(&(&b.site, &b.path)));
+    }
+
+    pub(super) fn has_errors(&self) -> bool {
+        self.problems
+            .iter()
+            .any(|problem| problem.severity == Severity::Error)
+    }
+
+    pub(super) fn has_error_under(&self, path: &ValuePath) -> bool {
+        self.problems.iter().any(|problem| {
+            problem.severity == Severity::Error && problem.path.starts_with(path)
+        })
+    }
+
+    pub(super) fn into_problems(self) -> Vec<Problem> {
+        self.problems
+    }
+
+    /// The name of the file.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Errors and warnings, in the order of the file.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+/// One problem a line.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{}", problem.in_file(&self.file))?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// The problem as one line that names the file, as `a2abus.yaml:12:5: routes[2].to[0].topic: …`.
+    pub fn in_file<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
+        ProblemLine {
+            problem: self,
+            file,
+        }
+    }
+}
+
+struct ProblemLine<'a> {
+    problem: &'a Problem,
+    file: &'a str,
+}
+
+impl fmt::Display for ProblemLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem {
+            severity,
+            site,
+            path,
+            message,
+        } = self.problem;
+        match site {
+            Site::File { line, column } => write!(f, "{}:{line}:{column}: ", self.file)?,
+            Site::Environment { variable } => write!(f, "{variable}: ")?,
+            Site::Whole {} => write!(f, "{}: ", self.file)?,
+        }
+        if *severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !path.is_root() {
+            write!(f, "{path}: ")?;
+        }
+        f.write_str(message)
+    }
+}
+
+impl Serialize for ValuePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

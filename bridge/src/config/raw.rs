@@ -1,0 +1,485 @@
+//! What does the file say, and where does it say it?
+//!
+//! A tree of plain values, each with its place. The environment is put over the tree before anything is checked, so
+//! that a value from a variable is checked as one from the file, and reported under the variable's name.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::Spanned;
+
+use super::problem::{ConfigErrors, Site};
+
+/// A value with its place.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    site: Site,
+    content: Content,
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Scalar(Value),
+    List(Vec<Node>),
+    /// Members in the order of the file, each with the place of its key.
+    Map(Vec<(String, Site, Node)>),
+}
+
+/// The way from the root to a value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValuePath(Vec<Step>);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// What the variables of the environment begin with.
+const PREFIX: &str = "A2ABUS_";
+
+/// Variables with the prefix that are not configuration: the command line's own, and those of the tests.
+const NOT_CONFIGURATION: &[&str] = &[
+    "A2ABUS_CONFIG",
+    "A2ABUS_LOG",
+    "A2ABUS_REQUIRE_BROKERS",
+    "A2ABUS_KAFKA_HOME",
+    "A2ABUS_NATS_SERVER",
+    "A2ABUS_BLESS",
+];
+const NOT_CONFIGURATION_PREFIX: &str = "A2ABUS_TEST_";
+
+/// Reads the file and puts the environment over it. `None` when the file is not YAML: the problem is then noted.
+pub(super) fn read(
+    text: &str,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    problems: &mut ConfigErrors,
+) -> Option<Node> {
+    let mut root = match parse(text) {
+        Ok(root) => root,
+        Err(error) => {
+            let site = error.location().map_or(Site::Whole {}, |at| Site::File {
+                line: at.line(),
+                column: at.column(),
+            });
+            problems.error(site, ValuePath::root(), words(&error));
+            return None;
+        }
+    };
+    if matches!(root.content, Content::Scalar(Value::Null)) {
+        // A file of comments only is a file without sections.
+        root = Node {
+            site: Site::File { line: 1, column: 1 },
+            content: Content::Map(Vec::new()),
+        };
+    }
+    let mut variables: Vec<_> = environment.into_iter().collect();
+    variables.sort();
+    let mut host = None;
+    for (name, value) in variables {
+        match (name.to_str(), value.into_string()) {
+            (Some("HOSTNAME"), Ok(value)) => host = Some(value),
+            (Some(name), value) if is_configuration(name) => match value {
+                Ok(value) => root.overlay(name, &value, problems),
+                Err(_) => problems.error(variable(name), ValuePath::root(), "not UTF-8"),
+            },
+            _ => {}
+        }
+    }
+    root.fill_instance(host);
+    Some(root)
+}
+
+fn is_configuration(name: &str) -> bool {
+    name.starts_with(PREFIX)
+        && !name.starts_with(NOT_CONFIGURATION_PREFIX)
+        && !NOT_CONFIGURATION.contains(&name)
+}
+
+fn variable(name: &str) -> Site {
+    Site::Environment {
+        variable: name.to_owned(),
+    }
+}
+
+fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+    };
+    serde_saphyr::from_str_with_options::<Spanned<Content>>(text, options).map(Node::from)
+}
+
+/// What the parser says, without its own rendering of the place.
+fn words(error: &serde_saphyr::Error) -> String {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet() {
+        return format!("the key {key} is written twice");
+    }
+    let text = error.without_snippet().to_string();
+    let line = text.lines().next().unwrap_or_default();
+    let what = line.rsplit_once(" at line ").map_or(line, |(what, _)| what);
+    format!("not YAML: {what}")
+}
+
+// === impl Node ===
+
+impl Node {
+    pub(super) fn is_map(&self) -> bool {
+        matches!(self.content, Content::Map(_))
+    }
+
+    /// The value without places.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.content {
+            Content::Scalar(value) => value.clone(),
+            Content::List(items) => Value::Array(items.iter().map(Self::to_json).collect()),
+            Content::Map(members) => Value::Object(
+                members
+                    .iter()
+                    .map(|(key, _, node)| (key.clone(), node.to_json()))
+                    .collect::<Map<_, _>>(),
+            ),
+        }
+    }
+
+    /// The place of the value, or of the nearest value around it.
+    pub(super) fn site(&self, path: &ValuePath) -> Site {
+        let mut node = self;
+        let mut site = &self.site;
+        for step in &path.0 {
+            let Some((at, next)) = node.step(step) else {
+                break;
+            };
+            node = next;
+            site = match &node.content {
+                // An empty value has no place of its own to point at.
+                Content::Scalar(Value::Null) => at,
+                _ => &node.site,
+            };
+        }
+        site.clone()
+    }
+
+    /// The place of a key of the map at `path`.
+    pub(super) fn key_site(&self, path: &ValuePath, key: &str) -> Site {
+        let mut node = self;
+        for step in &path.0 {
+            match node.step(step) {
+                Some((_, next)) => node = next,
+                None => return self.site(path),
+            }
+        }
+        match node.step(&Step::Key(key.to_owned())) {
+            Some((at, _)) => at.clone(),
+            None => node.site.clone(),
+        }
+    }
+
+    fn step(&self, step: &Step) -> Option<(&Site, &Self)> {
+        match (&self.content, step) {
+            (Content::Map(members), Step::Key(key)) => members
+                .iter()
+                .find(|(name, _, _)| name == key)
+                .map(|(_, at, node)| (at, node)),
+            (Content::List(items), Step::Index(index)) => {
+                items.get(*index).map(|node| (&node.site, node))
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts one variable over the tree.
+    fn overlay(&mut self, name: &str, text: &str, problems: &mut ConfigErrors) {
+        let site = variable(name);
+        let mut node = self;
+        let mut path = ValuePath::root();
+        let words = name.strip_prefix(PREFIX).unwrap_or_default();
+        for word in words.split("__") {
+            if word.is_empty() {
+                let example = "write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN";
+                return problems.error(site, path, format!("not the name of a value: {example}"));
+            }
+            match node.enter(word, &site) {
+                Ok((step, next)) => {
+                    path = path.with(step);
+                    node = next;
+                }
+                Err(message) => return problems.error(site, path, message),
+            }
+        }
+        *node = Self::from_variable(text, &site);
+    }
+
+    /// The child that a word of a variable's name means; made when it is not there.
+    fn enter(&mut self, word: &str, site: &Site) -> Result<(Step, &mut Self), String> {
+        if matches!(self.content, Content::Scalar(Value::Null)) {
+            self.content = Content::Map(Vec::new());
+        }
+        match &mut self.content {
+            Content::Scalar(_) => Err("the file has a plain value here, which has no keys".into()),
+            Content::List(items) => {
+                let count = items.len();
+                word.parse::<usize>()
+                    .ok()
+                    .and_then(|index| items.get_mut(index).map(|node| (Step::Index(index), node)))
+                    .ok_or_else(|| format!("{word} is not an index of the list, which has {count} items"))
+            }
+            Content::Map(members) => {
+                let index = members
+                    .iter()
+                    .position(|(key, _, _)| same_key(key, word))
+                    .unwrap_or_else(|| {
+                        members.push((
+                            word.to_ascii_lowercase(),
+                            site.clone(),
+                            Self::empty(site.clone()),
+                        ));
+                        members.len() - 1
+                    });
+                members
+                    .get_mut(index)
+                    .map(|(key, _, node)| (Step::Key(key.clone()), node))
+                    .ok_or_else(String::new)
+            }
+        }
+    }
+
+    fn empty(site: Site) -> Self {
+        Self {
+            site,
+            content: Content::Scalar(Value::Null),
+        }
+    }
+
+    /// A YAML scalar; JSON lists and objects are read as such, and whatever else is not a scalar is text.
+    fn from_variable(text: &str, site: &Site) -> Self {
+        let content = match serde_json::from_str::<Value>(text) {
+            Ok(value @ (Value::Array(_) | Value::Object(_))) => Content::from_json(value, site),
+            _ => match parse(text) {
+                Ok(Self {
+                    content: Content::Scalar(value),
+                    ..
+                }) => Content::Scalar(value),
+                _ => Content::Scalar(Value::String(text.to_owned())),
+            },
+        };
+        Self {
+            site: site.clone(),
+            content,
+        }
+    }
+
+    /// The host's name becomes `instance` when nobody said otherwise and it is a legal name.
+    fn fill_instance(&mut self, host: Option<String>) {
+        let Content::Map(members) = &mut self.content else {
+            return;
+        };
+        if members.iter().any(|(key, _, _)| key == "instance") {
+            return;
+        }
+        let name = host
+            .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
+            .map(|name| name.trim().to_owned())
+            .filter(|name| super::Name::new(name).is_ok())
+            .unwrap_or_else(|| "a2abus".to_owned());
+        let site = Site::Whole {};
+        let node = Self {
+            site: site.clone(),
+            content: Content::Scalar(Value::String(name)),
+        };
+        members.push(("instance".to_owned(), site, node));
+    }
+}
+
+/// Variables cannot hold `-` and `.`, and are written in capitals.
+fn same_key(key: &str, word: &str) -> bool {
+    key.len() == word.len()
+        && key.bytes().zip(word.bytes()).all(|(key, word)| {
+            let key = if matches!(key, b'-' | b'.') { b'_' } else { key };
+            key.eq_ignore_ascii_case(&word)
+        })
+}
+
+impl From<Spanned<Content>> for Node {
+    fn from(spanned: Spanned<Content>) -> Self {
+        Self {
+            site: Site::File {
+                line: spanned.referenced.line(),
+                column: spanned.referenced.column(),
+            },
+            content: spanned.value,
+        }
+    }
+}
+
+impl Content {
+    fn from_json(value: Value, site: &Site) -> Self {
+        let node = |value| Node {
+            site: site.clone(),
+            content: Self::from_json(value, site),
+        };
+        match value {
+            Value::Array(items) => Self::List(items.into_iter().map(node).collect()),
+            Value::Object(members) => Self::Map(
+                members
+                    .into_iter()
+                    .map(|(key, value)| (key, site.clone(), node(value)))
+                    .collect(),
+            ),
+            scalar => Self::Scalar(scalar),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+        Content::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::from(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::from(value)))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Content, E> {
+        let number = Number::from_f64(value).map_or(Value::Null, Value::Number);
+        Ok(Content::Scalar(number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::String(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element::<Spanned<Content>>()? {
+            list.push(Node::from(item));
+        }
+        Ok(Content::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Content, A::Error> {
+        let mut map = Vec::new();
+        while let Some((key, value)) =
+            members.next_entry::<Spanned<String>, Spanned<Content>>()?
+        {
+            let site = Site::File {
+                line: key.referenced.line(),
+                column: key.referenced.column(),
+            };
+            map.push((key.value, site, Node::from(value)));
+        }
+        Ok(Content::Map(map))
+    }
+}
+
+// === impl ValuePath ===
+
+impl ValuePath {
+    pub(super) const fn root() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn starts_with(&self, other: &Self) -> bool {
+        self.0.starts_with(&other.0)
+    }
+
+    pub(super) fn key(&self, key: &str) -> Self {
+        self.with(Step::Key(key.to_owned()))
+    }
+
+    pub(super) fn index(&self, index: usize) -> Self {
+        self.with(Step::Index(index))
+    }
+
+    fn with(&self, step: Step) -> Self {
+        let mut path = self.clone();
+        path.0.push(step);
+        path
+    }
+
+    /// The path of a place that is written as `streams[0].name`.
+    pub(super) fn below(&self, place: &str) -> Self {
+        let words = place.split(['.', '[']).filter(|word| !word.is_empty());
+        words.fold(self.clone(), |path, word| {
+            match word.strip_suffix(']').and_then(|index| index.parse().ok()) {
+                Some(index) => path.index(index),
+                None => path.key(word),
+            }
+        })
+    }
+
+    /// The path that a JSON pointer means in `root`.
+    pub(super) fn from_pointer(pointer: &str, root: &Node) -> Self {
+        let mut path = Self::root();
+        let mut node = Some(root);
+        for word in pointer.split('/').skip(1) {
+            let word = word.replace("~1", "/").replace("~0", "~");
+            let step = match node.map(|node| &node.content) {
+                Some(Content::List(_)) => word.parse().map_or(Step::Key(word), Step::Index),
+                _ => Step::Key(word),
+            };
+            node = node.and_then(|node| node.step(&step)).map(|(_, next)| next);
+            path.0.push(step);
+        }
+        path
+    }
+}
+
+impl fmt::Display for ValuePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Index(index) => write!(f, "[{index}]")?,
+                Step::Key(key) if is_plain(key) => {
+                    let dot = if index == 0 { "" } else { "." };
+                    write!(f, "{dot}{key}")?;
+                }
+                Step::Key(key) => write!(f, "[{key:?}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_plain(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}

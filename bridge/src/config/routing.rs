@@ -1,0 +1,129 @@
+//! The `routes` section: which events go where.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::value::{GlobText, Name, Pattern, Written};
+use crate::route::{Attribute, Template};
+
+/// One rule: events that meet every condition go to every destination. The first rule that matches decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// The name, unique among the routes; in metrics, dead letters and `a2abus explain`.
+    pub name: Name,
+    /// Conditions by attribute: any CloudEvents attribute (`targetagent` first of all), or `binding`, the name of the
+    /// binding the event came in by. Without any, every event matches.
+    ///
+    /// Wrong: an event that no route takes goes to `default_route`, else to the dead letters with the reason `no_route`.
+    #[serde(default)]
+    #[schemars(extend("propertyNames" = {"format": "attribute"}))]
+    pub when: BTreeMap<Written<Attribute>, ConditionConfig>,
+    /// Where matching events go: to all of these.
+    #[schemars(length(min = 1, max = 64))]
+    pub to: Vec<DestinationConfig>,
+    /// How many routes an event may have passed, this one included, when it differs from `limits.max_hops`.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000))]
+    pub max_hops: Option<u32>,
+}
+
+/// What an attribute has to be.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ConditionConfig {
+    /// This value; a glob when it holds `*` or `?`.
+    Pattern(Written<Pattern>),
+    /// Any of these values or globs.
+    AnyOf(#[schemars(length(min = 1))] Vec<Written<Pattern>>),
+    /// All members that are given.
+    Dialects(Box<DialectsConfig>),
+}
+
+/// A condition spelt out; all members that are given have to hold. Source: CloudEvents Subscriptions, filter dialects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub struct DialectsConfig {
+    /// The attribute is this text, `*` and `?` included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact: Option<String>,
+    /// The attribute begins with this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub prefix: Option<String>,
+    /// The attribute ends with this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub suffix: Option<String>,
+    /// The attribute matches this glob: `*` any text, `?` one byte, `[a-z]` a class, `{a,b}` a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glob: Option<Written<GlobText>>,
+    /// One of these conditions holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub any: Option<Vec<ConditionConfig>>,
+    /// All of these conditions hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub all: Option<Vec<ConditionConfig>>,
+    /// This condition does not hold; an absent attribute meets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not: Option<ConditionConfig>,
+}
+
+/// A place that events go to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DestinationConfig {
+    /// The transport: a key of `transports`.
+    pub transport: Name,
+    /// The topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`.
+    ///
+    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, goes to the dead letters.
+    pub topic: Written<Template>,
+    /// The key that orders events, with `{attribute}` as in `topic`. Without it, or when the event lacks an attribute of
+    /// it: the key of the message the event came in, else the `collaborationid`, else none.
+    ///
+    /// Wrong: events that share no key arrive in any order.
+    #[serde(default)]
+    pub key: Option<Written<Template>>,
+    /// The CloudEvents content mode.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Wait until a JetStream stream has stored the event (NATS only). Kafka always waits for its replicas.
+    ///
+    /// Wrong: without it nobody may have seen an event published to core NATS; with it and no stream on that subject,
+    /// every publish fails.
+    #[serde(default)]
+    pub stored: bool,
+    /// What becomes of an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`).
+    #[serde(default)]
+    pub names: Names,
+}
+
+/// The CloudEvents content mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Attributes are headers, data is the body.
+    #[default]
+    Binary,
+    /// The whole event is one JSON body.
+    Structured,
+}
+
+/// How a value becomes part of a topic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Names {
+    /// Only a topic word is let in; anything else is an error of that event.
+    #[default]
+    Refuse,
+    /// Every other byte is written `_xHH`, so that two values never share a topic.
+    Escape,
+    /// Topic words with dots between them are let in as they are (for `subject`); anything else is an error.
+    Dotted,
+}

@@ -1,0 +1,162 @@
+//! The parts of the configuration that can be read, although others cannot.
+//!
+//! Checks that look at several values (`validate`) run over these, so that one bad value does not hide the problems of
+//! the rest, and does not make problems where there are none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::problem::ConfigErrors;
+use super::raw::{Node, ValuePath};
+use super::{
+    AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
+    Name, RouteConfig, TelemetryConfig, TransportConfig,
+};
+
+/// What could be read; `None` stands for what could not, whose problems are noted.
+#[derive(Debug)]
+pub(super) struct Sections {
+    pub(super) instance: Option<Name>,
+    pub(super) transports: BTreeMap<String, Option<TransportConfig>>,
+    pub(super) bindings: Vec<Option<BindingConfig>>,
+    pub(super) routes: Vec<Option<RouteConfig>>,
+    pub(super) default_route: Vec<Option<DestinationConfig>>,
+    pub(super) calls: Option<CallsConfig>,
+    pub(super) http: Option<HttpConfig>,
+    pub(super) admin: Option<AdminConfig>,
+    pub(super) limits: Option<LimitsConfig>,
+    pub(super) telemetry: Option<TelemetryConfig>,
+    /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
+    broken: BTreeSet<&'static str>,
+}
+
+struct Reader<'a> {
+    root: &'a Node,
+    sections: Map<String, Value>,
+    problems: &'a mut ConfigErrors,
+    broken: BTreeSet<&'static str>,
+}
+
+// === impl Sections ===
+
+impl Sections {
+    pub(super) fn new(root: &Node, problems: &mut ConfigErrors) -> Self {
+        let sections = match root.to_json() {
+            Value::Object(sections) => sections,
+            _ => Map::new(),
+        };
+        let mut reader = Reader {
+            root,
+            sections,
+            problems,
+            broken: BTreeSet::new(),
+        };
+        Self {
+            instance: reader.one("instance"),
+            transports: reader.map("transports"),
+            bindings: reader.list("bindings"),
+            routes: reader.list("routes"),
+            default_route: reader.list("default_route"),
+            calls: reader.section("calls"),
+            http: reader.section("http"),
+            admin: reader.section("admin"),
+            limits: reader.section("limits"),
+            telemetry: reader.section("telemetry"),
+            broken: reader.broken,
+        }
+    }
+
+    /// Whether nothing is known of what should be in a list or map.
+    pub(super) fn is_broken(&self, section: &str) -> bool {
+        self.broken.contains(section)
+    }
+
+    /// The configuration, when everything could be read.
+    pub(super) fn into_config(self) -> Option<Config> {
+        let transports = self
+            .transports
+            .into_iter()
+            .map(|(name, transport)| Some((Name::new(&name).ok()?, transport?)));
+        Some(Config {
+            instance: self.instance?,
+            transports: transports.collect::<Option<_>>()?,
+            bindings: self.bindings.into_iter().collect::<Option<_>>()?,
+            routes: self.routes.into_iter().collect::<Option<_>>()?,
+            default_route: self.default_route.into_iter().collect::<Option<_>>()?,
+            calls: self.calls?,
+            http: self.http?,
+            admin: self.admin?,
+            limits: self.limits?,
+            telemetry: self.telemetry?,
+            warnings: Vec::new(),
+        })
+    }
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    /// A section whose members all have defaults.
+    fn section<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+        self.sections
+            .entry(name)
+            .or_insert_with(|| Value::Object(Map::new()));
+        self.one(name)
+    }
+
+    fn one<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+        let value = self.sections.remove(name)?;
+        self.read(value, &ValuePath::root().key(name))
+    }
+
+    fn map<T: DeserializeOwned>(&mut self, name: &'static str) -> BTreeMap<String, Option<T>> {
+        let path = ValuePath::root().key(name);
+        match self.sections.remove(name) {
+            Some(Value::Object(members)) => members
+                .into_iter()
+                .map(|(key, value)| {
+                    let member = self.read(value, &path.key(&key));
+                    (key, member)
+                })
+                .collect(),
+            Some(_) => {
+                self.broken.insert(name);
+                BTreeMap::new()
+            }
+            None => BTreeMap::new(),
+        }
+    }
+
+    fn list<T: DeserializeOwned>(&mut self, name: &'static str) -> Vec<Option<T>> {
+        let path = ValuePath::root().key(name);
+        match self.sections.remove(name) {
+            Some(Value::Array(items)) => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| self.read(item, &path.index(index)))
+                .collect(),
+            Some(_) => {
+                self.broken.insert(name);
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Reads a value; a failure is noted unless the schema has found its reason already.
+    fn read<T: DeserializeOwned>(&mut self, value: Value, path: &ValuePath) -> Option<T> {
+        if self.problems.has_error_under(path) {
+            return None;
+        }
+        match serde_json::from_value(value) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let site = self.root.site(path);
+                self.problems.error(site, path.clone(), error.to_string());
+                None
+            }
+        }
+    }
+}

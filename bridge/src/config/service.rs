@@ -1,0 +1,207 @@
+//! The sections of the process itself: calls, the doors, limits, telemetry.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use a2abus_plugin::Limits;
+use a2abus_transports::Topic;
+use bytesize::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::value::{LogFilter, Name, Written, known_topic};
+
+/// Calls: requests that expect an answer. They are routed by `routes`, as every event.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CallsConfig {
+    /// Whether this bridge starts calls for its front door and its command line.
+    pub enabled: bool,
+    /// The transport that answers come back on: a key of `transports`. Needed when there is more than one.
+    pub transport: Option<Name>,
+    /// The topic that answers come back on (Kafka, memory). On NATS the bridge uses an inbox.
+    ///
+    /// Wrong: bridges of different clusters of replicas that share it wait for each other's answers in vain.
+    pub reply_topic: Written<Topic>,
+    /// The partitions of `reply_topic` when it has to be created (Kafka); at least the number of replicas.
+    ///
+    /// Wrong: a replica without a partition of its own cannot start calls.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub reply_partitions: u32,
+    /// How long a call waits for its answer when the caller does not say.
+    ///
+    /// Wrong: too short fails calls that would have been answered, too long holds callers of dead agents.
+    #[schemars(extend("bounds" = ["1ms", "1h"]))]
+    pub timeout: Written<Duration>,
+    /// The longest a caller may ask for.
+    #[schemars(extend("bounds" = ["1ms", "1day"]))]
+    pub max_timeout: Written<Duration>,
+    /// How long a streamed answer may take as a whole.
+    #[schemars(extend("bounds" = ["1ms", "1day"]))]
+    pub stream_timeout: Written<Duration>,
+    /// Most calls waiting for an answer; above it callers are told to come back later.
+    ///
+    /// Wrong: too small refuses calls, too large costs memory (about 1 KiB each).
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub max_pending: u32,
+    /// Most parts of one streamed answer held for a slow caller; above it the stream ends with an error.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub max_parts_buffered: u32,
+}
+
+/// The front door.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpConfig {
+    /// Whether there is a front door.
+    pub enabled: bool,
+    /// The address to listen on.
+    ///
+    /// Wrong: the default is reached from this machine only; `0.0.0.0:8080` from everywhere.
+    pub listen: Written<SocketAddr>,
+    /// Largest request body; above it 413. Larger than `limits.max_bytes`, for the caller's own wrapping.
+    #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
+    pub body_limit: Written<ByteSize>,
+    /// How long a client may take to send its request head.
+    ///
+    /// Wrong: too long lets idle clients hold connections.
+    #[schemars(extend("bounds" = ["100ms", "10m"]))]
+    pub header_timeout: Written<Duration>,
+    /// Most connections at a time; more wait in the kernel.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_connections: u32,
+    /// How long the process finishes what it has begun after it is told to stop.
+    ///
+    /// Wrong: too short ends calls with 503; longer than the platform's own grace is cut off by it.
+    #[schemars(extend("bounds" = ["0s", "1h"]))]
+    pub drain_grace: Written<Duration>,
+}
+
+/// The door for operators: health, readiness, metrics.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// The address to listen on.
+    ///
+    /// Wrong: it has no authentication: keep it off public addresses.
+    pub listen: Written<SocketAddr>,
+}
+
+/// What a payload may cost before it is refused.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Largest payload.
+    ///
+    /// Wrong: larger than the target topics take, and the copies go to the dead letters there.
+    #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
+    pub max_bytes: Written<ByteSize>,
+    /// Deepest nesting of objects and arrays.
+    #[schemars(range(min = 8, max = 128))]
+    pub max_depth: u32,
+    /// Most object members and array elements in a payload.
+    #[schemars(range(min = 16, max = 100_000_000))]
+    pub max_members: u32,
+    /// Most elements of a batch or lines of a document.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_units: u32,
+    /// How many routes an event may pass; above it a loop is suspected and the event goes to the dead letters.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub max_hops: u32,
+}
+
+/// What the process tells about itself.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TelemetryConfig {
+    /// What to log: levels by module, as `info,a2abus_bridge=debug`.
+    pub log: Written<LogFilter>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+// === defaults ===
+
+impl Default for CallsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            transport: None,
+            reply_topic: known_topic("a2abus.replies"),
+            reply_partitions: 32,
+            timeout: Written(Duration::from_secs(30)),
+            max_timeout: Written(Duration::from_secs(300)),
+            stream_timeout: Written(Duration::from_secs(600)),
+            max_pending: 10_000,
+            max_parts_buffered: 256,
+        }
+    }
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            body_limit: Written(ByteSize::kib(1024 + 64)),
+            header_timeout: Written(Duration::from_secs(10)),
+            max_connections: 4096,
+            drain_grace: Written(Duration::from_secs(25)),
+        }
+    }
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 9090))),
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_bytes: Written(ByteSize(limits.max_bytes as u64)),
+            max_depth: limits.max_depth,
+            max_members: limits.max_members,
+            max_units: u32::try_from(limits.max_units).unwrap_or(u32::MAX),
+            max_hops: 8,
+        }
+    }
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            log: Written(LogFilter::info()),
+            log_format: LogFormat::default(),
+        }
+    }
+}
+
+impl From<&LimitsConfig> for Limits {
+    fn from(config: &LimitsConfig) -> Self {
+        Self {
+            max_bytes: usize::try_from(config.max_bytes.0.0).unwrap_or(usize::MAX),
+            max_depth: config.max_depth,
+            max_members: config.max_members,
+            max_units: usize::try_from(config.max_units).unwrap_or(usize::MAX),
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Golden outputs: a file, and every line that is said about it.
+
+use std::path::Path;
+
+use super::*;
+
+/// The smallest whole configuration; cases add to it.
+const BASE: &str = "
+instance: t
+transports: {k: {type: kafka, brokers: [a:1]}, n: {type: nats, servers: [\"nats://a\"]}}
+calls: {transport: k}
+";
+
+fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
+    let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+    Config::read("f", text, environment)
+}
+
+/// All that is said about a file, errors and warnings.
+fn said(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
+    match read(text, environment) {
+        Ok(config) => config.warnings.iter().map(|w| w.in_file("f").to_string()).collect(),
+        Err(errors) => errors.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+fn check(text: &str, expected: &[&str]) {
+    assert_eq!(said(text, &[]), expected, "{text}");
+}
+
+/// As [`check`], for text after [`BASE`]; the lines are counted from its first one.
+fn check_more(more: &str, expected: &[&str]) {
+    let more = more.trim_start_matches('\n');
+    let before = BASE.lines().count();
+    let said: Vec<String> = said(&format!("{BASE}{more}"), &[])
+        .iter()
+        .map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (file, number) = (parts.next().unwrap(), parts.next().unwrap());
+            match number.parse::<usize>() {
+                Ok(number) if number > before => {
+                    format!("{file}:{}:{}", number - before, parts.next().unwrap())
+                }
+                _ => line.clone(),
+            }
+        })
+        .collect();
+    assert_eq!(said, expected, "{more}");
+}
+
+#[test]
+fn what_is_not_yaml_is_placed() {
+    check("a: [", &["f:1:4: not YAML: unclosed bracket '['"]);
+    check("\nhttp: {}\nhttp: {}\n", &["f:3:1: the key http is written twice"]);
+    check("a: b: c", &["f:1:5: not YAML: mapping values are not allowed in this context"]);
+    check("- 1", &["f:1:1: a section of keys is wanted, not a list"]);
+    check("a: *b", &["f:1:4: not YAML: alias references unknown anchor"]);
+    let missing = Config::load(Path::new("/nowhere/a2abus.yaml"), []).unwrap_err();
+    assert!(missing.to_string().starts_with("/nowhere/a2abus.yaml: cannot be read: "));
+}
+
+#[test]
+fn a_file_of_nothing_lacks_a_transport() {
+    let expected = ["f:1:1: calls.transport: is missing: calls need a transport, and there is none"];
+    check("", &expected);
+    check("# a comment", &expected);
+    check("calls: {enabled: false}", &[]);
+    check(
+        "calls: {enabled: false}\nhttp: {enabled: false}",
+        &["f:1:1: nothing to do: write a binding, or enable http"],
+    );
+}
+
+#[test]
+fn unknown_keys_are_errors_with_a_guess() {
+    check_more(
+        "
+htp: {}
+http: {listn: 1, zzz: 1}
+bindings:
+- {name: b, transport: k, topic: [a]}
+routes:
+- name: r
+  when: {target_agent: a, targetagent: {exct: a}}
+  to: [{transport: k, topics: a}]
+",
+        &[
+            "f:1:1: htp: unknown key: did you mean http?",
+            "f:2:8: http.listn: unknown key: did you mean listen?",
+            "f:2:18: http.zzz: unknown key: the keys here are body_limit, drain_grace, enabled, header_timeout, listen, max_connections",
+            "f:4:3: bindings[0].topics: is missing: the topics to read",
+            "f:4:27: bindings[0].topic: unknown key: did you mean topics?",
+            "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:7:41: routes[0].when.targetagent.exct: unknown key: did you mean exact?",
+            "f:8:8: routes[0].to[0].topic: is missing: the topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`",
+            "f:8:23: routes[0].to[0].topics: unknown key: did you mean topic?",
+        ],
+    );
+}
+
+#[test]
+fn values_say_what_would_be_right() {
+    check_more(
+        "
+admin:
+limits: {max_depth: 129, max_hops: 0, max_bytes: x}
+telemetry: {log: \"a=b=c\", log_format: jsn}
+http: {listen: localhost:80, body_limit: 1, header_timeout: 10, enabled: yes, max_connections: 1.5}
+bindings:
+- {name: -b, transport: k, topics: [], role: evnts, group: 7}
+- {name: b, transport: k, topics: a, budget_bytes: 1KiB}
+- {name: b, transport: k, topics: [\"a..b\", \"a b\"]}
+- 5
+",
+        &[
+            "f:2:1: warning: routes: there is no route, so every event becomes a dead letter",
+            "f:1:1: admin: is empty: a section of keys is wanted",
+            "f:2:21: limits.max_depth: out of bounds: write 8 to 128",
+            "f:2:36: limits.max_hops: out of bounds: write 1 to 1000",
+            "f:2:50: limits.max_bytes: not a size: write a number of bytes, or one with a unit as 64MiB",
+            "f:3:18: telemetry.log: not a log filter: write levels, as info or info,a2abus_bridge=debug",
+            "f:3:39: telemetry.log_format: not allowed: did you mean json? The values are text, json",
+            "f:4:16: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
+            "f:4:42: http.body_limit: out of bounds: write 64KiB to 1GiB",
+            "f:4:61: http.header_timeout: not a duration: write a number and a unit, as 250ms, 30s or 2m",
+            "f:4:74: http.enabled: true or false is wanted, not a text",
+            "f:4:96: http.max_connections: a whole number is wanted, not a number",
+            "f:6:10: bindings[0].name: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+            "f:6:36: bindings[0].topics: too few: write at least 1",
+            "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses",
+            "f:6:60: bindings[0].group: a text is wanted, not a number: put it in quotes",
+            "f:7:35: bindings[1].topics: a list is wanted, not a text: put it in brackets",
+            "f:7:52: bindings[1].budget_bytes: out of bounds: write 64KiB to 16GiB",
+            "f:8:36: bindings[2].topics[0]: \"a..b\" is not a topic name: no word between dots may be empty",
+            "f:8:44: bindings[2].topics[1]: \"a b\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
+            "f:9:3: bindings[3]: a section of keys is wanted, not a number",
+        ],
+    );
+}
+
+#[test]
+fn transports_are_told_apart_by_their_type() {
+    check(
+        "
+instance: t
+transports:
+  a: {type: kafak}
+  b: {}
+  c: {type: memory, partitions: 0, oops: 1}
+  _d: {type: memory}
+  e: {type: memory}
+calls: {transport: a}
+",
+        &[
+            "f:4:13: transports.a.type: not allowed: did you mean kafka? The values are kafka, nats, memory",
+            "f:5:6: transports.b.type: is missing",
+            "f:6:33: transports.c.partitions: out of bounds: write 1 to 65535",
+            "f:6:36: transports.c.oops: unknown key: the keys here are capacity_bytes, capacity_messages, max_message_bytes, max_topics, partitions, type",
+            "f:7:3: transports._d: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+        ],
+    );
+}
+
+#[test]
+fn conditions_have_three_shapes() {
+    check_more(
+        "
+routes:
+- name: r
+  when: {a: 5, b: {}, c: {glob: \"[\"}, d: [\"x\", {y: z}, \"*[\"], e: {any: [5]}, f: [], g: {not: \"?[\"}}
+  to: [{transport: k, topic: t}]
+",
+        &[
+            "f:3:13: routes[0].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:3:19: routes[0].when.b: is empty: write at least one of all, any, exact, glob, not, prefix, suffix",
+            "f:3:33: routes[0].when.c.glob: not a glob: unclosed character class; missing ']'",
+            "f:3:48: routes[0].when.d[1]: a text is wanted, not a section of keys",
+            "f:3:56: routes[0].when.d[2]: not a glob: unclosed character class; missing ']'",
+            "f:3:73: routes[0].when.e.any[0]: a list or a section of keys or a text is wanted, not a number",
+            "f:3:81: routes[0].when.f: too few: write at least 1",
+            "f:3:94: routes[0].when.g.not: not a glob: unclosed character class; missing ']'",
+        ],
+    );
+}
+
+#[test]
+fn templates_are_checked() {
+    check_more(
+        "
+routes:
+- name: r
+  when: {targetagent: a}
+  to:
+  - {transport: k, topic: \"a.{b\"}
+  - {transport: k, topic: \"a.{B}\"}
+  - {transport: k, topic: \"a b.{type}\"}
+  - {transport: k, topic: \".{type}\"}
+  - {transport: k, topic: _x}
+  - {transport: k, topic: \"{type}\"}
+  - {transport: k, topic: \"{subject}\", names: dotted}
+  - {transport: k, topic: \"a.{subject}\", names: dotted, key: \"\"}
+  - {transport: k, topic: a, key: \"{}\", names: any}
+",
+        &[
+            "f:5:27: routes[0].to[0].topic: a brace at byte 2 has no partner: write {attribute}, as {targetagent}",
+            "f:6:27: routes[0].to[1].topic: \"B\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:12:62: routes[0].to[7].key: the template is empty",
+            "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:13:48: routes[0].to[8].names: not allowed: the values are refuse, escape, dotted",
+        ],
+    );
+    check_more(
+        "
+routes:
+- name: r
+  when: {targetagent: a}
+  to:
+  - {transport: k, topic: \"a b.{type}\"}
+  - {transport: k, topic: \".{type}\"}
+  - {transport: k, topic: _x}
+  - {transport: k, topic: \"{type}\"}
+  - {transport: k, topic: \"{subject}\", names: dotted}
+  - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
+",
+        &[
+            "f:5:27: routes[0].to[0].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
+            "f:6:27: routes[0].to[1].topic: \".x\" is not a topic name: no word between dots may be empty",
+            "f:7:27: routes[0].to[2].topic: is reserved: a topic must not begin with '_'",
+            "f:8:27: warning: routes[0].to[3].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            "f:9:27: routes[0].to[4].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
+        ],
+    );
+}
+
+#[test]
+fn names_are_unique_and_lead_somewhere() {
+    check_more(
+        "
+bindings:
+- {name: b, transport: kk, topics: [a]}
+- {name: b, transport: k, topics: [b], dead_letter: {transport: zzz}}
+routes:
+- {name: r, when: {binding: c}, to: [{transport: m, topic: t}]}
+- {name: r, when: {binding: b}, to: [{transport: k, topic: t}]}
+- {name: default, when: {id: b}, to: [{transport: k, topic: t}]}
+default_route: [{transport: x, topic: t}]
+",
+        &[
+            "f:2:24: bindings[0].transport: there is no transport kk: did you mean k?",
+            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
+            "f:3:65: bindings[1].dead_letter.transport: there is no transport zzz: the transports are k, n",
+            "f:5:29: routes[0].when.binding: there is no binding c: did you mean b?",
+            "f:5:50: routes[0].to[0].transport: there is no transport m: did you mean k?",
+            "f:6:10: routes[1].name: is the name of routes[0] already: write another one",
+            "f:7:10: routes[2].name: is the name of default_route: write another one",
+            "f:8:29: default_route[0].transport: there is no transport x: did you mean k?",
+        ],
+    );
+}
+
+#[test]
+fn bindings_fit_their_transport() {
+    check_more(
+        "
+bindings:
+- {name: a, transport: k, topics: [\"x.*\"], strict: true, budget_bytes: 64KiB}
+- {name: b, transport: k, topics: [b], stream: S, durable: D}
+- {name: c, transport: n, topics: [c], stream: S}
+- {name: d, transport: n, topics: [d], durable: D}
+- {name: e, transport: n, topics: [d.>], group: g}
+- {name: f, transport: n, topics: [d.x], group: g}
+routes:
+- {name: r, to: [{transport: k, topic: t, stored: true}, {transport: n, topic: t, stored: true}]}
+",
+        &[
+            "f:2:36: bindings[0].topics[0]: Kafka topics are read by name: write no wildcard",
+            "f:2:52: bindings[0].strict: needs protocol: the family that is not refused",
+            "f:2:72: bindings[0].budget_bytes: is less than limits.max_bytes: the largest message would never fit",
+            "f:3:48: bindings[1].stream: is for JetStream, on a transport of type nats",
+            "f:3:60: bindings[1].durable: is for JetStream, on a transport of type nats",
+            "f:4:3: bindings[2].durable: is missing: stream needs it",
+            "f:5:3: bindings[3].stream: is missing: durable needs it",
+            "f:7:35: warning: bindings[5].topics: shares a topic and the group g with the binding e: each gets a part of the messages",
+            "f:9:51: routes[0].to[0].stored: is for JetStream, on a transport of type nats",
+        ],
+    );
+}
+
+#[test]
+fn dead_letters_and_replies_do_not_come_back() {
+    check_more(
+        "
+bindings:
+- {name: a, transport: n, topics: [\"a2abus.*\"], dead_letter: {topic: a2abus.dead}}
+- {name: b, transport: k, topics: [b, a2abus.replies], dead_letter: {transport: n}}
+routes:
+- {name: r, to: [{transport: k, topic: t}]}
+",
+        &[
+            "f:4:8: calls.reply_topic: is read by the binding b: the bridge reads it itself",
+            "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would go round for ever",
+            "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would go round for ever",
+        ],
+    );
+}
+
+#[test]
+fn calls_and_doors_fit_together() {
+    check(
+        "
+instance: t
+transports: {a: {type: memory}, b: {type: memory}}
+calls: {timeout: 6m}
+http: {listen: \"127.0.0.1:1\", body_limit: 64KiB}
+admin: {listen: \"127.0.0.1:1\"}
+",
+        &[
+            "f:4:8: calls.transport: is missing: write one of a, b",
+            "f:4:18: calls.timeout: is longer than calls.max_timeout",
+            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: the front door refuses payloads that a topic may carry",
+            "f:6:17: admin.listen: is the address of http.listen: write another port",
+        ],
+    );
+}
+
+#[test]
+fn routes_that_nothing_reaches_are_told() {
+    check_more(
+        "
+routes:
+- {name: a, when: {targetagent: x}, to: [{transport: k, topic: t}]}
+- {name: b, when: {targetagent: y}, to: [{transport: n, topic: t}]}
+- {name: c, when: {targetagent: x}, to: [{transport: k, topic: t}]}
+- {name: d, when: {targetagent: x, type: z}, to: [{transport: k, topic: t}]}
+- {name: e, to: [{transport: k, topic: t}]}
+- {name: f, when: {type: z}, to: [{transport: k, topic: t}]}
+",
+        &[
+            "f:4:3: warning: routes[2]: is never taken: the route a before it takes every event that meets its conditions",
+            "f:5:3: warning: routes[3]: is never taken: the route a before it takes every event that meets its conditions",
+            "f:7:3: warning: routes[5]: is never taken: the route e before it takes every event that meets its conditions",
+        ],
+    );
+}
+
+#[test]
+fn loops_of_one_route() {
+    check_more(
+        "
+bindings: [{name: b, transport: n, topics: [\"a.>\"]}]
+routes:
+- {name: static, when: {targetagent: x}, to: [{transport: n, topic: a.x}, {transport: k, topic: a.x}]}
+- {name: template, when: {targetagent: y}, to: [{transport: n, topic: \"a.{targetagent}\"}]}
+- {name: elsewhere, when: {targetagent: z}, to: [{transport: n, topic: \"b.{targetagent}\"}]}
+- {name: from-outside, when: {binding: {not: b}}, to: [{transport: n, topic: a.y}]}
+default_route: [{transport: n, topic: \"{id}.x\"}, {transport: n, topic: a.z}]
+",
+        &[
+            "f:3:69: routes[0].to[0].topic: is read by the binding b, whose events take this route again: a loop",
+            "f:4:71: warning: routes[1].to[0].topic: may be read by the binding b, whose events may take this route again: a loop, which limits.max_hops would end",
+            "f:7:39: warning: default_route[0].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            "f:7:39: warning: default_route[0].topic: may be read by the binding b, whose events may take this route again: a loop, which limits.max_hops would end",
+            "f:7:72: default_route[1].topic: is read by the binding b, whose events take this route again: a loop",
+        ],
+    );
+}
+
+#[test]
+fn loops_of_several_routes() {
+    check_more(
+        "
+bindings:
+- {name: b1, transport: k, topics: [t1], group: g1}
+- {name: b2, transport: k, topics: [t2], group: g2}
+routes:
+- {name: r1, when: {binding: b1}, to: [{transport: k, topic: t2}]}
+- {name: r2, when: {binding: b2}, to: [{transport: k, topic: t1}]}
+",
+        &["f:5:62: routes[0].to[0].topic: is part of a loop of the bindings b1 -> b2 -> b1"],
+    );
+    check_more(
+        "
+bindings:
+- {name: b1, transport: k, topics: [t1], group: g1}
+- {name: b2, transport: k, topics: [t2], group: g2}
+routes:
+- {name: r1, when: {binding: b1, targetagent: x}, to: [{transport: k, topic: t2}]}
+- {name: r2, when: {binding: b2}, to: [{transport: n, topic: t1}]}
+- {name: r3, when: {binding: b2, type: x}, to: [{transport: n, topic: t1}, {transport: k, topic: t1}]}
+",
+        &[
+            "f:5:78: warning: routes[0].to[0].topic: may be part of a loop of the bindings b1 -> b2 -> b1, which limits.max_hops would end",
+            "f:7:3: warning: routes[2]: is never taken: the route r2 before it takes every event that meets its conditions",
+        ],
+    );
+}
+
+#[test]
+fn a_broken_section_makes_no_problems_elsewhere() {
+    check(
+        "
+instance: t
+transports: 5
+bindings: {}
+routes: 7
+",
+        &[
+            "f:3:13: transports: a section of keys is wanted, not a number",
+            "f:4:11: bindings: a list is wanted, not a section of keys",
+            "f:5:9: routes: a list is wanted, not a number",
+        ],
+    );
+    check(
+        "
+instance: t
+transports: 5
+bindings: [{name: b, transport: x, topics: [a]}]
+default_route: {}
+",
+        &[
+            "f:3:13: transports: a section of keys is wanted, not a number",
+            "f:5:16: default_route: a list is wanted, not a section of keys",
+        ],
+    );
+}
+
+#[test]
+fn one_bad_value_does_not_hide_the_rest() {
+    check_more(
+        "
+bindings:
+- {name: b, transport: k, topics: 5}
+- {name: c, transport: q, topics: [a]}
+routes:
+- {name: r, when: {binding: b}, to: [{transport: k, topic: t}]}
+",
+        &[
+            "f:2:35: bindings[0].topics: a list is wanted, not a number",
+            "f:3:24: bindings[1].transport: there is no transport q: did you mean k?",
+        ],
+    );
+}
+
+#[test]
+fn the_environment_is_put_over_the_file() {
+    let config = read(
+        "
+instance: t
+transports: {my-bus: {type: memory}}
+bindings: [{name: b, transport: my-bus, topics: [a]}]
+",
+        &[
+            ("A2ABUS_HTTP__LISTEN", "0.0.0.0:81"),
+            ("A2ABUS_TRANSPORTS__MY_BUS__PARTITIONS", "7"),
+            ("A2ABUS_BINDINGS__0__TOPICS", "[\"x\", \"y\"]"),
+            ("A2ABUS_BINDINGS__0__GROUP", "\"7\""),
+            ("A2ABUS_TELEMETRY__LOG", "info,a2abus_bridge=debug"),
+            ("A2ABUS_CALLS__TIMEOUT", "5s"),
+            ("A2ABUS_ADMIN__LISTEN", "[::1]:9"),
+            ("A2ABUS_TEST_KAFKA", "localhost:1"),
+            ("A2ABUS_CONFIG", "x"),
+            ("A2ABUS_LOG", "x"),
+            ("PATH", "x"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.http.listen.to_string(), "0.0.0.0:81");
+    assert_eq!(config.admin.listen.to_string(), "[::1]:9");
+    assert_eq!(config.bindings[0].topics[1].as_str(), "y");
+    assert_eq!(config.bindings[0].group.as_str(), "7");
+    assert_eq!(config.calls.timeout.as_secs(), 5);
+    assert_eq!(config.telemetry.log.as_str(), "info,a2abus_bridge=debug");
+    let TransportConfig::Memory(memory) = &config.transports["my-bus"] else {
+        panic!("not memory");
+    };
+    assert_eq!(memory.partitions.get(), 7);
+}
+
+#[test]
+fn problems_of_the_environment_name_the_variable() {
+    let said = said(
+        BASE,
+        &[
+            ("A2ABUS_HTP__LISTEN", "x"),
+            ("A2ABUS_HTTP__LISTEN", "x"),
+            ("A2ABUS_HTTP____LISTEN", "x"),
+            ("A2ABUS_INSTANCE__X", "x"),
+            ("A2ABUS_ROUTES", "[{\"name\": 5}]"),
+            ("A2ABUS_DEFAULT_ROUTE__0__TOPIC", "x"),
+        ],
+    );
+    assert_eq!(
+        said,
+        [
+            "A2ABUS_DEFAULT_ROUTE__0__TOPIC: default_route: a list is wanted, not a section of keys",
+            "A2ABUS_HTP__LISTEN: htp: unknown key: did you mean http?",
+            "A2ABUS_HTTP__LISTEN: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
+            "A2ABUS_HTTP____LISTEN: http: not the name of a value: write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN",
+            "A2ABUS_INSTANCE__X: instance: the file has a plain value here, which has no keys",
+            "A2ABUS_ROUTES: routes[0].name: a text is wanted, not a number: put it in quotes",
+            "A2ABUS_ROUTES: routes[0].to: is missing: where matching events go: to all of these",
+        ]
+    );
+}
+
+#[test]
+fn the_instance_is_the_host_unless_it_is_written() {
+    let instance = |text: &str, environment: &[(&str, &str)]| {
+        read(text, environment).unwrap().instance.to_string()
+    };
+    let without = "transports: {k: {type: memory}}";
+    assert_eq!(instance(without, &[("HOSTNAME", "pod-7")]), "pod-7");
+    assert_eq!(instance(without, &[("HOSTNAME", "not a name")]), "a2abus");
+    assert_eq!(instance(without, &[("A2ABUS_INSTANCE", "i")]), "i");
+    assert_eq!(instance(&format!("{without}\ninstance: j"), &[("HOSTNAME", "h")]), "j");
+}
+
+#[test]
+fn problems_are_written_as_json_too() {
+    let errors = read("htp: {}\n", &[("A2ABUS_X", "1")]).unwrap_err();
+    assert_eq!(
+        serde_json::to_value(&errors).unwrap(),
+        serde_json::json!({"file": "f", "problems": [
+            {"severity": "error", "line": 1, "column": 1, "path": "calls.transport",
+             "message": "is missing: calls need a transport, and there is none"},
+            {"severity": "error", "line": 1, "column": 1, "path": "htp",
+             "message": "unknown key: did you mean http?"},
+            {"severity": "error", "variable": "A2ABUS_X", "path": "x",
+             "message": "unknown key: the keys here are admin, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports"},
+        ]})
+    );
+}
+
+#[test]
+fn a_secret_that_was_written_is_not_repeated() {
+    let said = said(
+        "
+transports:
+  k:
+    type: kafka
+    brokers: [a:1]
+    sasl: {mechanism: PLAIN, username: u, password: hunter2}
+",
+        &[],
+    );
+    assert!(!said.is_empty());
+    assert!(!said.join("\n").contains("hunter2"), "{said:?}");
+}
+
+#[test]
+fn the_sample_is_right_and_complete() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/a2abus.yaml");
+    let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    assert_eq!(config.bindings.len(), 3);
+    assert_eq!(config.calls_transport().unwrap().as_str(), "kafka");
+    crate::route::RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops).unwrap();
+}
+
+#[test]
+fn defaults_are_read_as_they_are_written() {
+    let config = read("transports: {m: {type: memory}}\nbindings: [{name: b, transport: m, topics: [a]}]", &[]).unwrap();
+    assert_eq!(config.limits.max_bytes.0, bytesize::ByteSize::mib(1));
+    assert_eq!(config.bindings[0].dead_letter.topic.as_str(), "a2abus.dlq");
+    assert_eq!(config.calls_transport().unwrap().as_str(), "m");
+    let written = serde_json::to_value(&config.calls).unwrap();
+    let read: CallsConfig = serde_json::from_value(written.clone()).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), written);
+}

@@ -1,0 +1,61 @@
+//! The `transports` section: the buses there are.
+
+use a2abus_transports::memory::MemoryConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One bus, by its `type`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum TransportConfig {
+    /// Apache Kafka.
+    #[cfg(feature = "kafka")]
+    Kafka(a2abus_transports::kafka::KafkaConfig),
+    /// NATS, core and JetStream.
+    #[cfg(feature = "nats")]
+    Nats(a2abus_transports::nats::NatsConfig),
+    /// Inside this process; lost when it ends.
+    Memory(MemoryConfig),
+}
+
+/// Which bus it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransportType {
+    /// Apache Kafka.
+    Kafka,
+    /// NATS.
+    Nats,
+    /// Inside this process.
+    Memory,
+}
+
+impl TransportConfig {
+    /// Which bus it is.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => TransportType::Kafka,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => TransportType::Nats,
+            Self::Memory(_) => TransportType::Memory,
+        }
+    }
+
+    /// What the transport itself finds wrong: where, as `sasl.mechanism` or `servers[0]`, and what.
+    pub(super) fn problems(&self) -> Vec<(String, String)> {
+        let problems = match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.problems(),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.problems(),
+            Self::Memory(_) => Vec::new(),
+        };
+        problems
+            .iter()
+            .map(|problem| problem.split_once(": ").unwrap_or(("", problem)))
+            .map(|(place, what)| (place.to_owned(), what.to_owned()))
+            .collect()
+    }
+}

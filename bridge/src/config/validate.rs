@@ -1,0 +1,432 @@
+//! Do the values fit together?
+//!
+//! Every check is a function that notes all it finds. They run over what could be read ([`Sections`]), and a value that
+//! could not be read makes no further problem.
+
+mod graph;
+
+use std::collections::{BTreeSet, HashMap};
+
+use a2abus_transports::{Topic, TopicFilter};
+
+use super::problem::ConfigErrors;
+use super::raw::{Node, ValuePath};
+use super::schema::nearest;
+use super::section::Sections;
+use super::{
+    BindingConfig, ConditionConfig, DestinationConfig, Name, Names, RouteConfig, TransportConfig,
+    TransportType,
+};
+use crate::route::{DEFAULT_ROUTE, Part};
+
+/// Checks everything that takes more than one value to see.
+pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
+    let mut checker = Checker {
+        sections,
+        root,
+        problems,
+    };
+    checker.something_to_do();
+    checker.names();
+    checker.transports();
+    checker.bindings();
+    checker.destinations();
+    checker.dead_letters();
+    checker.calls();
+    checker.doors();
+    checker.conditions();
+    graph::unreachable_routes(&mut checker);
+    graph::loops(&mut checker);
+    checker.unused_transports();
+}
+
+struct Checker<'a> {
+    sections: &'a Sections,
+    root: &'a Node,
+    problems: &'a mut ConfigErrors,
+}
+
+/// Where a destination is written, and the destination.
+struct Placed<'a> {
+    path: ValuePath,
+    config: &'a DestinationConfig,
+}
+
+impl<'a> Checker<'a> {
+    fn error(&mut self, path: ValuePath, message: impl Into<String>) {
+        let site = self.root.site(&path);
+        self.problems.error(site, path, message);
+    }
+
+    fn warning(&mut self, path: ValuePath, message: impl Into<String>) {
+        let site = self.root.site(&path);
+        self.problems.warning(site, path, message);
+    }
+
+    // === what there is ===
+
+    /// The bindings that could be read, each with its path.
+    fn each_binding(&self) -> impl Iterator<Item = (ValuePath, &'a BindingConfig)> + use<'a> {
+        let path = ValuePath::root().key("bindings");
+        let bindings = self.sections.bindings.iter().enumerate();
+        bindings.filter_map(move |(index, binding)| Some((path.index(index), binding.as_ref()?)))
+    }
+
+    /// The routes that could be read, each with its path.
+    fn each_route(&self) -> impl Iterator<Item = (ValuePath, &'a RouteConfig)> + use<'a> {
+        let path = ValuePath::root().key("routes");
+        let routes = self.sections.routes.iter().enumerate();
+        routes.filter_map(move |(index, route)| Some((path.index(index), route.as_ref()?)))
+    }
+
+    /// The destinations of all routes, and of the default.
+    fn each_destination(&self) -> Vec<Placed<'a>> {
+        let mut destinations = Vec::new();
+        for (path, route) in self.each_route() {
+            let to = path.key("to");
+            destinations.extend(route.to.iter().enumerate().map(|(index, config)| Placed {
+                path: to.index(index),
+                config,
+            }));
+        }
+        let path = ValuePath::root().key("default_route");
+        for (index, config) in self.sections.default_route.iter().enumerate() {
+            if let Some(config) = config {
+                destinations.push(Placed {
+                    path: path.index(index),
+                    config,
+                });
+            }
+        }
+        destinations
+    }
+
+    fn transport_type(&self, name: &Name) -> Option<TransportType> {
+        let transport = self.sections.transports.get(name.as_str())?;
+        transport.as_ref().map(TransportConfig::transport_type)
+    }
+
+    /// The binding that reads a topic of a transport.
+    fn reader(&self, transport: &Name, topic: &Topic) -> Option<&'a BindingConfig> {
+        self.each_binding()
+            .map(|(_, binding)| binding)
+            .find(|binding| {
+                binding.transport == *transport && binding.topics.iter().any(|t| t.matches(topic))
+            })
+    }
+
+    /// The names of transports wherever one is wanted.
+    fn named_transports(&self) -> Vec<(ValuePath, &'a Name)> {
+        let mut named: Vec<(ValuePath, &Name)> = Vec::new();
+        for (path, binding) in self.each_binding() {
+            named.push((path.key("transport"), &binding.transport));
+            if let Some(transport) = &binding.dead_letter.transport {
+                named.push((path.key("dead_letter").key("transport"), transport));
+            }
+        }
+        for Placed { path, config } in self.each_destination() {
+            named.push((path.key("transport"), &config.transport));
+        }
+        let calls = self.sections.calls.as_ref();
+        if let Some(transport) = calls.and_then(|calls| calls.transport.as_ref()) {
+            let path = ValuePath::root().key("calls").key("transport");
+            named.push((path, transport));
+        }
+        named
+    }
+
+    // === the checks ===
+
+    fn something_to_do(&mut self) {
+        let sections = self.sections;
+        let door = sections.http.as_ref().is_none_or(|http| http.enabled);
+        let none = sections.bindings.is_empty() && !sections.is_broken("bindings");
+        if none && !door {
+            self.error(
+                ValuePath::root(),
+                "nothing to do: write a binding, or enable http",
+            );
+        }
+        let routed = !sections.routes.is_empty()
+            || !sections.default_route.is_empty()
+            || sections.is_broken("routes")
+            || sections.is_broken("default_route");
+        if !sections.bindings.is_empty() && !routed {
+            self.warning(
+                ValuePath::root().key("routes"),
+                "there is no route, so every event becomes a dead letter",
+            );
+        }
+    }
+
+    fn names(&mut self) {
+        let bindings: Vec<_> = self.each_binding().map(|(p, b)| (p, &b.name)).collect();
+        let routes: Vec<_> = self.each_route().map(|(p, r)| (p, &r.name)).collect();
+        for (path, name) in &routes {
+            if name.as_str() == DEFAULT_ROUTE {
+                let message = "is the name of default_route: write another one";
+                self.error(path.key("name"), message);
+            }
+        }
+        for named in [bindings, routes] {
+            let mut first: HashMap<&Name, ValuePath> = HashMap::new();
+            for (path, name) in named {
+                match first.get(name) {
+                    Some(first) => {
+                        let message = format!("is the name of {first} already: write another one");
+                        self.error(path.key("name"), message);
+                    }
+                    None => {
+                        first.insert(name, path);
+                    }
+                }
+            }
+        }
+    }
+
+    fn transports(&mut self) {
+        let known = !self.sections.is_broken("transports");
+        for (path, name) in self.named_transports().into_iter().filter(|_| known) {
+            if !self.sections.transports.contains_key(name.as_str()) {
+                let message = self.no_such_transport(name);
+                self.error(path, message);
+            }
+        }
+        let section = ValuePath::root().key("transports");
+        for (name, transport) in &self.sections.transports {
+            for (place, message) in transport.iter().flat_map(TransportConfig::problems) {
+                self.error(section.key(name).below(&place), message);
+            }
+        }
+    }
+
+    /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
+    /// asked when there are none.
+    fn unused_transports(&mut self) {
+        let named = self.named_transports();
+        let used: BTreeSet<&str> = named.iter().map(|(_, name)| name.as_str()).collect();
+        let transports = &self.sections.transports;
+        if transports.len() == 1 || self.problems.has_errors() {
+            return;
+        }
+        let unused = transports.keys().filter(|name| !used.contains(name.as_str()));
+        for name in unused {
+            let path = ValuePath::root().key("transports").key(name);
+            self.warning(path, "is used by nothing");
+        }
+    }
+
+    fn no_such_transport(&self, name: &Name) -> String {
+        let known: Vec<&str> = self.sections.transports.keys().map(String::as_str).collect();
+        match nearest(name.as_str(), &known) {
+            Some(near) => format!("there is no transport {name}: did you mean {near}?"),
+            None if known.is_empty() => format!("there is no transport {name}, nor any other"),
+            None => format!(
+                "there is no transport {name}: the transports are {}",
+                known.join(", ")
+            ),
+        }
+    }
+
+    fn bindings(&mut self) {
+        for (path, binding) in self.each_binding() {
+            self.reading(&path, binding);
+            if binding.strict && binding.protocol.is_none() {
+                let message = "needs protocol: the family that is not refused";
+                self.error(path.key("strict"), message);
+            }
+            let limits = self.sections.limits.as_ref();
+            if limits.is_some_and(|limits| binding.budget_bytes.0 < limits.max_bytes.0) {
+                let message = "is less than limits.max_bytes: the largest message would never fit";
+                self.error(path.key("budget_bytes"), message);
+            }
+        }
+        self.shared_groups();
+    }
+
+    /// What can be read from a bus of that type.
+    fn reading(&mut self, path: &ValuePath, binding: &BindingConfig) {
+        let transport = self.transport_type(&binding.transport);
+        if transport == Some(TransportType::Kafka) {
+            for (index, topic) in binding.topics.iter().enumerate() {
+                if topic.as_topic().is_none() {
+                    let path = path.key("topics").index(index);
+                    self.error(path, "Kafka topics are read by name: write no wildcard");
+                }
+            }
+        }
+        let jetstream = [("stream", &binding.stream), ("durable", &binding.durable)];
+        for (key, value) in jetstream {
+            if value.is_some() && transport.is_some_and(|t| t != TransportType::Nats) {
+                self.error(path.key(key), "is for JetStream, on a transport of type nats");
+            }
+        }
+        match (&binding.stream, &binding.durable) {
+            (Some(_), None) => self.error(path.key("durable"), "is missing: stream needs it"),
+            (None, Some(_)) => self.error(path.key("stream"), "is missing: durable needs it"),
+            _ => {}
+        }
+    }
+
+    /// Two bindings of one group share its messages, which is hardly ever meant.
+    fn shared_groups(&mut self) {
+        let bindings: Vec<_> = self.each_binding().collect();
+        for (index, (path, later)) in bindings.iter().enumerate() {
+            let shared = bindings.iter().take(index).find(|(_, earlier)| {
+                earlier.transport == later.transport
+                    && earlier.group == later.group
+                    && earlier.topics.iter().any(|a| later.topics.iter().any(|b| overlap(a, b)))
+            });
+            if let Some((_, earlier)) = shared {
+                let message = format!(
+                    "shares a topic and the group {} with the binding {}: each gets a part of the messages",
+                    later.group, earlier.name
+                );
+                self.warning(path.key("topics"), message);
+            }
+        }
+    }
+
+    fn destinations(&mut self) {
+        for Placed { path, config } in self.each_destination() {
+            let transport = self.transport_type(&config.transport);
+            if config.stored && transport.is_some_and(|t| t != TransportType::Nats) {
+                let message = "is for JetStream, on a transport of type nats";
+                self.error(path.key("stored"), message);
+            }
+            self.template(path.key("topic"), config);
+        }
+    }
+
+    /// The literal parts are legal, and a payload cannot choose the whole topic.
+    fn template(&mut self, path: ValuePath, config: &DestinationConfig) {
+        let sample: String = config
+            .topic
+            .parts()
+            .iter()
+            .map(|part| match part {
+                Part::Literal(text) => text.as_str(),
+                Part::Attribute(_) => "x",
+            })
+            .collect();
+        if let Err(error) = Topic::new(sample.clone()) {
+            return self.error(path, error.to_string());
+        }
+        if sample.starts_with('_') {
+            return self.error(path, "is reserved: a topic must not begin with '_'");
+        }
+        let Some(Part::Attribute(attribute)) = config.topic.parts().first() else {
+            return;
+        };
+        match config.names {
+            _ if attribute.is_binding() => {}
+            Names::Dotted => self.error(
+                path,
+                "begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
+            ),
+            Names::Refuse | Names::Escape => self.warning(
+                path,
+                "begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            ),
+        }
+    }
+
+    fn dead_letters(&mut self) {
+        for (path, binding) in self.each_binding() {
+            let topic = &binding.dead_letter.topic.0;
+            if let Some(reader) = self.reader(binding.dead_letter_transport(), topic) {
+                let message = format!(
+                    "{topic} is read by the binding {}: its dead letters would go round for ever",
+                    reader.name
+                );
+                self.error(path.key("dead_letter").key("topic"), message);
+            }
+        }
+    }
+
+    fn calls(&mut self) {
+        let Some(calls) = self.sections.calls.as_ref().filter(|calls| calls.enabled) else {
+            return;
+        };
+        let section = ValuePath::root().key("calls");
+        let known = &self.sections.transports;
+        let one = known.len() == 1 || self.sections.is_broken("transports");
+        if calls.transport.is_none() && !one {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let message = if names.is_empty() {
+                "is missing: calls need a transport, and there is none".to_owned()
+            } else {
+                format!("is missing: write one of {}", names.join(", "))
+            };
+            self.error(section.key("transport"), message);
+        }
+        if calls.timeout.0 > calls.max_timeout.0 {
+            self.error(section.key("timeout"), "is longer than calls.max_timeout");
+        }
+        let transport = calls.transport.as_ref().map(Name::as_str);
+        let transport = transport.or_else(|| known.keys().next().map(String::as_str));
+        let reader = self.each_binding().find(|(_, binding)| {
+            Some(binding.transport.as_str()) == transport
+                && binding.topics.iter().any(|t| t.matches(&calls.reply_topic))
+        });
+        if let Some((_, binding)) = reader {
+            let message = format!(
+                "is read by the binding {}: the bridge reads it itself",
+                binding.name
+            );
+            self.error(section.key("reply_topic"), message);
+        }
+    }
+
+    fn doors(&mut self) {
+        let (Some(http), Some(admin)) = (&self.sections.http, &self.sections.admin) else {
+            return;
+        };
+        let both = http.enabled && admin.enabled;
+        if both && http.listen == admin.listen && http.listen.port() != 0 {
+            let path = ValuePath::root().key("admin").key("listen");
+            self.error(path, "is the address of http.listen: write another port");
+        }
+        let limits = self.sections.limits.as_ref();
+        if http.enabled && limits.is_some_and(|limits| http.body_limit.0 < limits.max_bytes.0) {
+            let path = ValuePath::root().key("http").key("body_limit");
+            let message = "is less than limits.max_bytes: the front door refuses payloads that a topic may carry";
+            self.warning(path, message);
+        }
+    }
+
+    /// Conditions on `binding` name bindings that exist.
+    fn conditions(&mut self) {
+        let unread = self.sections.is_broken("bindings")
+            || self.sections.bindings.iter().any(Option::is_none);
+        let known: Vec<&str> = self.each_binding().map(|(_, b)| b.name.as_str()).collect();
+        for (path, route) in self.each_route() {
+            let condition = route.when.iter().find(|(name, _)| name.is_binding());
+            let Some((_, ConditionConfig::Pattern(name))) = condition else {
+                continue;
+            };
+            if unread || name.is_glob() || known.contains(&name.text().as_str()) {
+                continue;
+            }
+            let name = name.text();
+            let message = match nearest(name, &known) {
+                Some(near) => format!("there is no binding {name}: did you mean {near}?"),
+                None => format!("there is no binding {name}, so the route is never taken"),
+            };
+            self.error(path.key("when").key("binding"), message);
+        }
+    }
+}
+
+/// Whether one topic can match both filters.
+fn overlap(a: &TopicFilter, b: &TopicFilter) -> bool {
+    let (mut a, mut b) = (a.as_str().split('.'), b.as_str().split('.'));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return true,
+            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+            (Some(x), Some(y)) if x == y || x == "*" || y == "*" => {}
+            _ => return false,
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Where do events go that the bridge has written itself?
+//!
+//! The bridge reads what it writes when a destination's topic is read by a binding of the same transport. The
+//! attributes of an event stay as they are on the way, so the same route takes it again, unless conditions on `binding`
+//! tell the two passes apart. That is a loop; the limit of hops ends it, at the price of a dead letter.
+
+use std::collections::{HashMap, VecDeque};
+
+use a2abus_transports::{Topic, TopicFilter};
+
+use super::Checker;
+use crate::config::raw::ValuePath;
+use crate::config::{
+    BindingConfig, ConditionConfig, DestinationConfig, Names, Role, RouteConfig,
+};
+use crate::route::{self, Part, Template};
+
+/// How sure it is that something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Certainty {
+    Possible,
+    Certain,
+}
+
+/// A route that writes where a binding reads.
+struct Delivery<'a> {
+    path: ValuePath,
+    /// `None` for the default route.
+    route: Option<&'a RouteConfig>,
+    /// The index among the bindings that read events.
+    into: usize,
+    topic: Certainty,
+}
+
+/// An edge of the graph of bindings: events of one are written where the other reads.
+struct Edge<'d, 'a> {
+    to: usize,
+    delivery: &'d Delivery<'a>,
+}
+
+// === loops ===
+
+pub(super) fn loops(checker: &mut Checker<'_>) {
+    let bindings: Vec<&BindingConfig> = checker
+        .each_binding()
+        .map(|(_, binding)| binding)
+        .filter(|binding| binding.role == Role::Events)
+        .collect();
+    let deliveries = deliveries(checker, &bindings);
+    same_route(checker, &bindings, &deliveries);
+    several_routes(checker, &bindings, &deliveries);
+}
+
+/// Every pair of a destination and a binding that reads it.
+fn deliveries<'a>(checker: &Checker<'a>, bindings: &[&BindingConfig]) -> Vec<Delivery<'a>> {
+    let routes = checker.each_route().flat_map(|(path, route)| {
+        let to = path.key("to");
+        let placed = route.to.iter().enumerate();
+        placed.map(move |(index, config)| (to.index(index), Some(route), config))
+    });
+    let default = ValuePath::root().key("default_route");
+    let defaults = checker.sections.default_route.iter().enumerate();
+    let defaults = defaults
+        .filter_map(|(index, config)| Some((default.index(index), None, config.as_ref()?)));
+    let mut deliveries = Vec::new();
+    for (path, route, destination) in routes.chain(defaults) {
+        for (into, binding) in bindings.iter().enumerate() {
+            if let Some(topic) = reads(binding, destination) {
+                deliveries.push(Delivery {
+                    path: path.key("topic"),
+                    route,
+                    into,
+                    topic,
+                });
+            }
+        }
+    }
+    deliveries
+}
+
+/// An event comes back to the route that sent it.
+fn same_route(checker: &mut Checker<'_>, bindings: &[&BindingConfig], deliveries: &[Delivery<'_>]) {
+    for delivery in deliveries {
+        let Some(binding) = bindings.get(delivery.into) else {
+            continue;
+        };
+        if !accepts(delivery.route, binding) {
+            continue;
+        }
+        let path = delivery.path.clone();
+        let name = &binding.name;
+        if delivery.topic == Certainty::Certain && !diverted(checker, delivery.route, binding) {
+            let message = format!(
+                "is read by the binding {name}, whose events take this route again: a loop"
+            );
+            checker.error(path, message);
+        } else {
+            let message = format!(
+                "may be read by the binding {name}, whose events may take this route again: a loop, which limits.max_hops would end"
+            );
+            checker.warning(path, message);
+        }
+    }
+}
+
+/// An event comes back by way of other bindings, each with its own route.
+fn several_routes(
+    checker: &mut Checker<'_>,
+    bindings: &[&BindingConfig],
+    deliveries: &[Delivery<'_>],
+) {
+    let edges: Vec<Vec<Edge<'_, '_>>> = bindings
+        .iter()
+        .enumerate()
+        .map(|(from, binding)| {
+            deliveries
+                .iter()
+                .filter(|delivery| delivery.into != from && accepts(delivery.route, binding))
+                // Routes that take their own events again are reported by `same_route`.
+                .filter(|delivery| {
+                    bindings
+                        .get(delivery.into)
+                        .is_some_and(|into| !accepts(delivery.route, into))
+                })
+                .map(|delivery| Edge {
+                    to: delivery.into,
+                    delivery,
+                })
+                .collect()
+        })
+        .collect();
+    for start in 0..bindings.len() {
+        let Some(cycle) = shortest_cycle(&edges, start) else {
+            continue;
+        };
+        let names: Vec<&str> = std::iter::once(start)
+            .chain(cycle.iter().map(|edge| edge.to))
+            .filter_map(|index| bindings.get(index))
+            .map(|binding| binding.name.as_str())
+            .collect();
+        let way = names.join(" -> ");
+        let certain = cycle.iter().all(|edge| {
+            edge.delivery.topic == Certainty::Certain
+                && edge.delivery.route.is_some_and(only_asks_for_binding)
+        });
+        let Some(first) = cycle.first() else { continue };
+        let path = first.delivery.path.clone();
+        if certain {
+            checker.error(path, format!("is part of a loop of the bindings {way}"));
+        } else {
+            let message = format!(
+                "may be part of a loop of the bindings {way}, which limits.max_hops would end"
+            );
+            checker.warning(path, message);
+        }
+    }
+}
+
+/// The shortest way from a binding back to it, over bindings that come after it (so that each cycle is found once).
+fn shortest_cycle<'e, 'd, 'a>(
+    edges: &'e [Vec<Edge<'d, 'a>>],
+    start: usize,
+) -> Option<Vec<&'e Edge<'d, 'a>>> {
+    let mut came_by: HashMap<usize, (usize, &Edge<'_, '_>)> = HashMap::new();
+    let mut queue = VecDeque::from([start]);
+    while let Some(from) = queue.pop_front() {
+        for edge in edges.get(from).into_iter().flatten() {
+            if edge.to == start {
+                let mut cycle = vec![edge];
+                let mut at = from;
+                while let Some((before, edge)) = came_by.get(&at) {
+                    cycle.push(edge);
+                    at = *before;
+                }
+                cycle.reverse();
+                return Some(cycle);
+            }
+            if edge.to > start && !came_by.contains_key(&edge.to) {
+                came_by.insert(edge.to, (from, edge));
+                queue.push_back(edge.to);
+            }
+        }
+    }
+    None
+}
+
+/// Whether events of the binding can take the route.
+fn accepts(route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
+    route.and_then(binding_condition).is_none_or(|condition| {
+        route::condition_holds(condition, binding.name.as_str())
+    })
+}
+
+fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {
+    route
+        .when
+        .iter()
+        .find(|(name, _)| name.is_binding())
+        .map(|(_, condition)| condition)
+}
+
+fn only_asks_for_binding(route: &RouteConfig) -> bool {
+    route.when.keys().all(|name| name.is_binding())
+}
+
+/// Whether an earlier route may take the events of the binding away because they come from it.
+fn diverted(checker: &Checker<'_>, route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
+    checker
+        .each_route()
+        .map(|(_, earlier)| earlier)
+        .take_while(|earlier| route.is_none_or(|route| !std::ptr::eq(*earlier, route)))
+        .any(|earlier| binding_condition(earlier).is_some() && accepts(Some(earlier), binding))
+}
+
+/// Whether the binding reads what is written to the destination.
+fn reads(binding: &BindingConfig, destination: &DestinationConfig) -> Option<Certainty> {
+    if binding.transport != destination.transport {
+        return None;
+    }
+    let topics = binding.topics.iter();
+    topics
+        .filter_map(|filter| reaches(&destination.topic, destination.names, filter))
+        .max()
+}
+
+fn reaches(template: &Template, names: Names, filter: &TopicFilter) -> Option<Certainty> {
+    if let Some(literal) = template.as_literal() {
+        let topic = Topic::new(literal).ok()?;
+        return filter.matches(&topic).then_some(Certainty::Certain);
+    }
+    // A NUL, which no topic holds, stands for a value.
+    let shape: String = template
+        .parts()
+        .iter()
+        .map(|part| match part {
+            Part::Literal(text) => text.as_str(),
+            Part::Attribute(_) => "\0",
+        })
+        .collect();
+    let mut words = shape.split('.');
+    for wanted in filter.as_str().split('.') {
+        match (wanted, words.next()) {
+            (">", Some(_)) => return Some(Certainty::Possible),
+            (_, None) => return None,
+            (_, Some(word)) if word.contains('\0') && names == Names::Dotted => {
+                return Some(Certainty::Possible);
+            }
+            ("*", Some(_)) => {}
+            (wanted, Some(word)) if fits(word, wanted) => {}
+            _ => return None,
+        }
+    }
+    words.next().is_none().then_some(Certainty::Possible)
+}
+
+/// Whether a word of a template can become the given word.
+fn fits(word: &str, wanted: &str) -> bool {
+    match (word.split_once('\0'), word.rsplit_once('\0')) {
+        (Some((before, _)), Some((_, after))) => {
+            wanted.len() > before.len() + after.len()
+                && wanted.starts_with(before)
+                && wanted.ends_with(after)
+        }
+        _ => word == wanted,
+    }
+}
+
+// === routes that nothing reaches ===
+
+/// Above this many conditions the parts of a rule are not compared one by one.
+const MAX_CONDITIONS_COMPARED: usize = 6;
+
+type Conditions<'a> = Vec<(&'a str, &'a ConditionConfig)>;
+
+/// Warns of rules whose every event an earlier rule takes, because it asks for no more than they do.
+pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
+    let mut earlier: HashMap<Conditions<'_>, &RouteConfig> = HashMap::new();
+    for (path, route) in checker.each_route() {
+        let conditions: Conditions<'_> = route
+            .when
+            .iter()
+            .map(|(name, condition)| (name.as_str(), condition))
+            .collect();
+        let taker = subsets(&conditions).find_map(|subset| earlier.get(&subset).copied());
+        if let Some(taker) = taker {
+            let message = format!(
+                "is never taken: the route {} before it takes every event that meets its conditions",
+                taker.name
+            );
+            checker.warning(path.clone(), message);
+        }
+        earlier.entry(conditions).or_insert(route);
+    }
+}
+
+/// All selections of the conditions, or only none and all of them when they are many.
+fn subsets<'c, 'a>(conditions: &'c Conditions<'a>) -> impl Iterator<Item = Conditions<'a>> + 'c {
+    let count = conditions.len();
+    let masks: Vec<u64> = if count <= MAX_CONDITIONS_COMPARED {
+        (0..1 << count).collect()
+    } else {
+        vec![0, u64::MAX]
+    };
+    masks.into_iter().map(move |mask| {
+        let chosen = conditions.iter().enumerate();
+        chosen
+            .filter(|(index, _)| *index >= 64 || mask & (1 << index) != 0)
+            .map(|(_, condition)| *condition)
+            .collect()
+    })
+}

@@ -1,0 +1,424 @@
+//! What kinds of values does the file hold that YAML has no type for?
+//!
+//! Durations, sizes, topics and the like are written as text. [`Wording`] says how each is read and written; [`Written`]
+//! carries one in a configuration struct. The same reader serves the schema's `format` and the typed value, so the two
+//! cannot disagree.
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Topic, TopicFilter};
+use bytesize::ByteSize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::route::{Attribute, Template};
+
+/// How a value is written in the file.
+pub trait Wording: Sized {
+    /// The `format` of the JSON Schema.
+    const FORMAT: &'static str;
+
+    /// The JSON types the value may have.
+    const JSON_TYPES: &'static [&'static str] = &["string"];
+
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// What is wrong with it and what would be right, as the end of a sentence.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// Writes it so that [`Wording::read`] reads the same value.
+    fn write(&self) -> String;
+}
+
+/// A value that the file writes as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Written<T>(pub T);
+
+/// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Text);
+
+/// What to log, as `tracing_subscriber::EnvFilter` reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFilter(Text);
+
+/// A string condition of a route: an exact value, or a glob when it holds `*` or `?`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pattern(Text);
+
+/// A glob of a route's condition, whatever characters it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GlobText(Text);
+
+/// A check of one `format`.
+pub(super) type FormatCheck = fn(&str) -> Result<(), String>;
+
+/// Every `format` of the schema with its check.
+pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
+    check::<Duration>(),
+    check::<ByteSize>(),
+    check::<SocketAddr>(),
+    check::<Topic>(),
+    check::<TopicFilter>(),
+    check::<Template>(),
+    check::<Attribute>(),
+    check::<Name>(),
+    check::<LogFilter>(),
+    check::<Pattern>(),
+    check::<GlobText>(),
+];
+
+/// A topic this program names itself.
+#[allow(clippy::expect_used, reason = "the names are constants, and a test reads every default")]
+pub(super) fn known_topic(name: &'static str) -> Written<Topic> {
+    Written(Topic::new(Text::from_static(name)).expect("a legal topic"))
+}
+
+const fn check<T: Wording>() -> (&'static str, FormatCheck) {
+    (T::FORMAT, |text| T::read(text).map(drop))
+}
+
+// === impl Written ===
+
+impl<T> Deref for Written<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Wording> Serialize for Written<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0.write())
+    }
+}
+
+impl<'de, T: Wording> Deserialize<'de> for Written<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer
+            .deserialize_any(WordingVisitor(std::marker::PhantomData))
+            .map(Self)
+    }
+}
+
+struct WordingVisitor<T>(std::marker::PhantomData<T>);
+
+impl<T: Wording> Visitor<'_> for WordingVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::FORMAT)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::read(text).map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        T::read(&number.to_string()).map_err(E::custom)
+    }
+}
+
+impl<T: Wording> JsonSchema for Written<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::FORMAT.into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        match T::JSON_TYPES {
+            [only] => json_schema!({ "type": only, "format": T::FORMAT }),
+            several => json_schema!({ "type": several, "format": T::FORMAT }),
+        }
+    }
+}
+
+// === the wordings ===
+
+impl Wording for Duration {
+    const FORMAT: &'static str = "duration";
+
+    fn read(text: &str) -> Result<Self, String> {
+        humantime::parse_duration(text)
+            .map_err(|_| "not a duration: write a number and a unit, as 250ms, 30s or 2m".into())
+    }
+
+    fn write(&self) -> String {
+        humantime::format_duration(*self).to_string()
+    }
+}
+
+impl Wording for ByteSize {
+    const FORMAT: &'static str = "size";
+    const JSON_TYPES: &'static [&'static str] = &["string", "integer"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map_err(|_| "not a size: write a number of bytes, or one with a unit as 64MiB".into())
+    }
+
+    fn write(&self) -> String {
+        let bytes = self.0;
+        for (unit, size) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+            if bytes >= size && bytes % size == 0 {
+                return format!("{}{unit}", bytes / size);
+            }
+        }
+        bytes.to_string()
+    }
+}
+
+impl Wording for SocketAddr {
+    const FORMAT: &'static str = "socket-address";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| {
+            "not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080"
+                .into()
+        })
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Wording for Topic {
+    const FORMAT: &'static str = "topic";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
+impl Wording for TopicFilter {
+    const FORMAT: &'static str = "topic-filter";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
+impl Wording for Template {
+    const FORMAT: &'static str = "template";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Wording for Attribute {
+    const FORMAT: &'static str = "attribute";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Wording for LogFilter {
+    const FORMAT: &'static str = "log-filter";
+
+    fn read(text: &str) -> Result<Self, String> {
+        tracing_subscriber::EnvFilter::try_new(text)
+            .map(|_| Self(text.into()))
+            .map_err(|_| "not a log filter: write levels, as info or info,a2abus_bridge=debug".into())
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Wording for Pattern {
+    const FORMAT: &'static str = "pattern";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let pattern = Self(text.into());
+        if pattern.is_glob() {
+            GlobText::read(text)?;
+        }
+        Ok(pattern)
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Wording for GlobText {
+    const FORMAT: &'static str = "glob";
+
+    fn read(text: &str) -> Result<Self, String> {
+        globset::Glob::new(text)
+            .map(|_| Self(text.into()))
+            .map_err(|error| format!("not a glob: {}", error.kind()))
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Wording for Name {
+    const FORMAT: &'static str = "name";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if first && text.len() <= 64 && text.bytes().all(legal) {
+            Ok(Self(text.into()))
+        } else {
+            Err(
+                "not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+                    .into(),
+            )
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+// === impl Pattern, GlobText, LogFilter ===
+
+impl Pattern {
+    /// Whether the text is a glob.
+    #[must_use]
+    pub fn is_glob(&self) -> bool {
+        self.0.contains(['*', '?'])
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl GlobText {
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl LogFilter {
+    /// Everything from INFO up.
+    pub(super) const fn info() -> Self {
+        Self(Text::from_static("info"))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl Name ===
+
+impl Name {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// The rule, when the text breaks it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        Self::read(text)
+    }
+
+    /// A name known to be legal.
+    pub(crate) const fn from_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as shared text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Written::<Self>::deserialize(deserializer).map(|written| written.0)
+    }
+}
+
+impl JsonSchema for Name {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        Self::FORMAT.into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Written::<Self>::json_schema(generator)
+    }
+}

@@ -1,0 +1,60 @@
+//! How does a caller reach agents over HTTP?
+//!
+//! ```text
+//! serve ── connection ──> router ──> rpc: negotiate, body, decode ──> Calls ──> parts ──> one JSON answer │ sse
+//!                                      └────────────── reply: whatever fails, as a JSON-RPC error
+//! ```
+//!
+//! [`router`] is the front door, [`admin::router`] the door for operators, and [`serve`] puts either on a socket.
+//! An answer travels as the bytes the agent wrote; nothing is parsed or written again on the way.
+//!
+//! Source: `a2a-http` section 2, `reliability` sections 2.6, 2.8 and 2.9.
+
+pub mod admin;
+mod body;
+mod negotiate;
+mod readiness;
+mod reply;
+mod rpc;
+mod serve;
+mod sse;
+mod stall;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Limits;
+use axum::Router;
+use axum::routing::any;
+
+pub use self::readiness::{Phase, Readiness, Report, Unmet};
+pub use self::serve::{ConnectionBounds, serve};
+
+use crate::calls::Calls;
+use crate::metrics::Metrics;
+
+/// What the front door needs.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// What makes the calls.
+    pub calls: Arc<Calls>,
+    /// Where requests are counted.
+    pub metrics: Arc<Metrics>,
+    /// Whether the bridge is draining: then requests are refused.
+    pub readiness: Arc<Readiness>,
+    /// What a payload may cost.
+    pub limits: Limits,
+    /// Largest request body, in bytes.
+    pub body_limit_bytes: usize,
+    /// How long the whole body may take to arrive.
+    pub body_timeout: Duration,
+}
+
+/// The front door: `POST /rpc` and `POST /rpc/{agent}`.
+pub fn router(door: Door) -> Router {
+    Router::new()
+        .route("/rpc", any(rpc::to_any_agent))
+        .route("/rpc/{agent}", any(rpc::to_agent))
+        .fallback(rpc::not_found)
+        .with_state(Arc::new(door))
+}

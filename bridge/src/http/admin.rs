@@ -1,0 +1,132 @@
+//! The door for operators: is the process alive, is it ready, what has it counted?
+//!
+//! It changes nothing and has no authentication. Liveness does not depend on brokers: restarting this process does not
+//! mend a broker. Source: `reliability` sections 2.8 and 2.9.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+
+use super::readiness::Readiness;
+use crate::metrics::Metrics;
+
+/// What the operators' door shows.
+#[derive(Debug, Clone)]
+pub struct AdminDoor {
+    /// Whether the process is ready.
+    pub readiness: Arc<Readiness>,
+    /// What it counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The text format that Prometheus scrapes.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The operators' door: `GET /healthz`, `/readyz` and `/metrics`.
+pub fn router(door: AdminDoor) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(door)
+}
+
+async fn healthz() -> Response {
+    json(StatusCode::OK, r#"{"status":"alive"}"#.to_owned())
+}
+
+async fn readyz(State(door): State<AdminDoor>) -> Response {
+    let report = door.readiness.report();
+    let status = match report.ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    match serde_json::to_string(&report) {
+        Ok(body) => json(status, body),
+        Err(error) => defect(&error),
+    }
+}
+
+async fn metrics(State(door): State<AdminDoor>) -> Response {
+    match door.metrics.render() {
+        Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => defect(&error),
+    }
+}
+
+fn json(status: StatusCode, body: String) -> Response {
+    let headers = [
+        (CONTENT_TYPE, "application/json"),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    (status, headers, body).into_response()
+}
+
+fn defect(error: &(dyn std::error::Error + 'static)) -> Response {
+    tracing::error!(error, "the operators' door cannot write its answer");
+    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use http::Request;
+    use tower::ServiceExt as _;
+
+    async fn get_text(door: &AdminDoor, path: &str) -> (StatusCode, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router(door.clone()).oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    fn door() -> AdminDoor {
+        AdminDoor {
+            readiness: Arc::new(Readiness::new()),
+            metrics: Arc::new(Metrics::new().unwrap()),
+        }
+    }
+
+    #[tokio::test]
+    async fn alive_does_not_mean_ready() {
+        let door = door();
+        let alive = (StatusCode::OK, r#"{"status":"alive"}"#.to_owned());
+        assert_eq!(get_text(&door, "/healthz").await, alive);
+        let (status, body) = get_text(&door, "/readyz").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body, r#"{"ready":false,"phase":"starting","not_ready":[]}"#);
+    }
+
+    #[tokio::test]
+    async fn readyz_lists_what_is_not_ready_and_why() {
+        let door = door();
+        door.readiness.started();
+        door.readiness
+            .set("transport kafka", Err("no broker answers".into()));
+        door.readiness.set("transport nats", Ok(()));
+        let (status, body) = get_text(&door, "/readyz").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            body,
+            r#"{"ready":false,"phase":"running","not_ready":[{"name":"transport kafka","cause":"no broker answers"}]}"#
+        );
+        door.readiness.set("transport kafka", Ok(()));
+        let (status, body) = get_text(&door, "/readyz").await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(body, r#"{"ready":true,"phase":"running","not_ready":[]}"#);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_scraped_as_text() {
+        let (status, body) = get_text(&door(), "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(body.contains("# HELP a2abus_pending_calls "), "{body}");
+    }
+}

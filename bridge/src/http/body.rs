@@ -1,0 +1,143 @@
+//! Reads a request body whole: no more than the limit, and not for ever.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, HttpBody as _};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http::HeaderMap;
+use http::header::EXPECT;
+use tokio::time::timeout;
+
+/// Why there is no body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyError {
+    /// It is larger than the limit.
+    TooLarge,
+    /// It did not arrive in time.
+    TooSlow,
+    /// The connection broke, or the body is not framed as it says.
+    Broken,
+}
+
+/// How long the rest of a body that is too large is read and thrown away. A client that is still writing when its
+/// connection closes often sees only that, not the answer.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+/// How much of it, in bytes.
+const DISCARD_BYTES: usize = 16 << 20;
+
+/// The whole body.
+///
+/// # Errors
+/// By kind. Cancel-safe in that nothing is left behind.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    limit_bytes: usize,
+    deadline: Duration,
+) -> Result<Bytes, BodyError> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let mut stream = body.into_data_stream();
+    let read = if announced > limit_bytes {
+        Err(BodyError::TooLarge)
+    } else {
+        let collected = timeout(deadline, collect(&mut stream, limit_bytes)).await;
+        collected.unwrap_or(Err(BodyError::TooSlow))
+    };
+    // A client that asks before it sends has sent nothing.
+    if read == Err(BodyError::TooLarge) && !headers.contains_key(EXPECT) {
+        let discarded = timeout(DISCARD_TIME, discard(&mut stream)).await;
+        tracing::debug!(
+            whole = discarded.is_ok(),
+            "a body over the limit was thrown away"
+        );
+    }
+    read
+}
+
+async fn collect(stream: &mut BodyDataStream, limit_bytes: usize) -> Result<Bytes, BodyError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| BodyError::Broken)?;
+        if first.len() + rest.len() + chunk.len() > limit_bytes {
+            return Err(BodyError::TooLarge);
+        }
+        if first.is_empty() {
+            first = chunk;
+        } else {
+            rest.extend_from_slice(&chunk);
+        }
+    }
+    // Most bodies are one chunk, which is not copied.
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    Ok([first, rest.freeze()].concat().into())
+}
+
+async fn discard(stream: &mut BodyDataStream) {
+    let mut discarded = 0;
+    while let Some(Ok(chunk)) = stream.next().await {
+        discarded += chunk.len();
+        if discarded > DISCARD_BYTES {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use std::convert::Infallible;
+
+    const TIME: Duration = Duration::from_secs(5);
+
+    fn chunks(chunks: &[&'static str]) -> Body {
+        let chunks: Vec<_> = chunks
+            .iter()
+            .map(|chunk| Ok::<_, Infallible>(*chunk))
+            .collect();
+        Body::from_stream(stream::iter(chunks))
+    }
+
+    async fn check(body: Body, expected: Result<&'static str, BodyError>) {
+        let read = read(&HeaderMap::new(), body, 8, TIME).await;
+        assert_eq!(read, expected.map(Bytes::from));
+    }
+
+    #[tokio::test]
+    async fn bodies_up_to_the_limit_are_read_whole() {
+        check(Body::empty(), Ok("")).await;
+        check(Body::from("12345678"), Ok("12345678")).await;
+        check(chunks(&["12", "", "345", "678"]), Ok("12345678")).await;
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_whether_announced_or_not() {
+        check(Body::from("123456789"), Err(BodyError::TooLarge)).await;
+        check(chunks(&["1234", "5678", "9"]), Err(BodyError::TooLarge)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_coming_is_given_up() {
+        let stalled = stream::iter([Ok::<_, Infallible>("{")]).chain(stream::pending());
+        check(Body::from_stream(stalled), Err(BodyError::TooSlow)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn throwing_away_ends() {
+        let endless =
+            stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1 << 16])));
+        check(Body::from_stream(endless), Err(BodyError::TooLarge)).await;
+        let stalled = stream::iter([Ok::<_, Infallible>("123456789")]).chain(stream::pending());
+        check(Body::from_stream(stalled), Err(BodyError::TooLarge)).await;
+    }
+
+    #[tokio::test]
+    async fn a_broken_body_is_told() {
+        let broken = stream::iter([Ok("{"), Err(std::io::Error::other("reset"))]);
+        check(Body::from_stream(broken), Err(BodyError::Broken)).await;
+    }
+}

@@ -1,0 +1,280 @@
+//! What does the head of a request say: is the body JSON, what may the answer be, how long does the caller wait?
+//!
+//! Source: `a2a-http` sections 2.5, 2.7 and 3.4, RFC 9110 section 12.5.1.
+
+use std::time::Duration;
+
+use a2abus_plugin::Hint;
+use a2abus_plugin::protocol::dialect::Dialect;
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+
+/// The header that says how long the caller waits, in milliseconds.
+pub(super) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
+
+/// The longest timeout that is told apart from a longer one; calls are capped far below it.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The headers that help decoding. Source: `a2a-http` section 3.4.
+const HINT_HEADERS: [&str; 4] = [
+    "content-type",
+    "a2a-version",
+    "x-a2a-version",
+    "x-a2a-client",
+];
+
+/// What the caller accepts as an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepts {
+    /// One JSON document only.
+    Json,
+    /// A stream of events only.
+    Events,
+    /// Either.
+    Both,
+}
+
+/// An `X-A2A-Timeout` that is not a positive integer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BadTimeout;
+
+// === impl Accepts ===
+
+impl Accepts {
+    /// What the `Accept` headers allow, or `None` when neither form is. Without any everything is; elements that are
+    /// no media ranges count for nothing.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let lines = headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|line| line.to_str().ok());
+        let ranges: Vec<_> = lines
+            .flat_map(|line| line.split(','))
+            .filter_map(Range::parse)
+            .collect();
+        if ranges.is_empty() {
+            return Some(Self::Both);
+        }
+        let json = ranges.iter().any(Range::is_json) || allows(&ranges, "application", "json");
+        match (json, allows(&ranges, "text", "event-stream")) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::Json),
+            (false, true) => Some(Self::Events),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether the answer may be a stream of events.
+    pub(super) fn events(self) -> bool {
+        match self {
+            Self::Events | Self::Both => true,
+            Self::Json => false,
+        }
+    }
+}
+
+/// One media range of an `Accept` header.
+#[derive(Debug)]
+struct Range<'a> {
+    main: &'a str,
+    sub: &'a str,
+    refused: bool,
+}
+
+// === impl Range ===
+
+impl<'a> Range<'a> {
+    fn parse(element: &'a str) -> Option<Self> {
+        let mut parameters = element.split(';').map(str::trim);
+        let (main, sub) = parameters.next()?.split_once('/')?;
+        let refused = parameters.any(|parameter| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            name.trim().eq_ignore_ascii_case("q") && value.trim().parse() == Ok(0.0_f32)
+        });
+        Some(Self { main, sub, refused })
+    }
+
+    /// Whether it names JSON, or one of the media types that are JSON, and allows it.
+    fn is_json(&self) -> bool {
+        !self.refused && is_json_type(self.main, self.sub)
+    }
+
+    /// How closely it names a media type: 3 by name, 2 by its main type, 1 with all others; 0 not at all.
+    fn closeness(&self, main: &str, sub: &str) -> u8 {
+        let same_main = self.main.eq_ignore_ascii_case(main);
+        match (self.main, self.sub) {
+            ("*", "*") => 1,
+            (_, "*") if same_main => 2,
+            (_, named) if same_main && named.eq_ignore_ascii_case(sub) => 3,
+            _ => 0,
+        }
+    }
+}
+
+/// Whether the closest range allows the media type. Source: RFC 9110 section 12.5.1.
+fn allows(ranges: &[Range<'_>], main: &str, sub: &str) -> bool {
+    let closest = ranges.iter().max_by_key(|range| range.closeness(main, sub));
+    closest.is_some_and(|range| range.closeness(main, sub) > 0 && !range.refused)
+}
+
+/// Whether the body is JSON, as far as its headers say; without a `Content-Type` it may be.
+/// Source: `a2a-http` section 3.4.
+pub(super) fn is_json_body(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return true;
+    };
+    let media_type = value
+        .to_str()
+        .ok()
+        .and_then(|value| value.split(';').next());
+    let named = media_type.and_then(|media_type| media_type.trim().split_once('/'));
+    named.is_some_and(|(main, sub)| is_json_type(main, sub))
+}
+
+fn is_json_type(main: &str, sub: &str) -> bool {
+    let sub = sub.to_ascii_lowercase();
+    let named = main.eq_ignore_ascii_case("application") && (sub == "json" || sub == "json-rpc");
+    named || sub.ends_with("+json")
+}
+
+/// How long the caller waits, when it says so.
+pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
+    let Some(value) = headers.get(TIMEOUT_HEADER) else {
+        return Ok(None);
+    };
+    let digits = value.to_str().map_err(|_| BadTimeout)?.trim();
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(BadTimeout);
+    }
+    // Only a number too large for 64 bits fails here, and that is a long time.
+    match digits.parse().unwrap_or(u64::MAX) {
+        0 => Err(BadTimeout),
+        millis => Ok(Some(Duration::from_millis(millis).min(MAX_TIMEOUT))),
+    }
+}
+
+/// What the headers say about the payload.
+pub(super) fn hint(headers: &HeaderMap) -> Hint {
+    let mut hint = Hint::default();
+    for name in HINT_HEADERS {
+        if let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) {
+            hint.header(name, value);
+        }
+    }
+    hint
+}
+
+/// The dialect of errors about a request that cannot be read: A2A 1.0 has its own shape and announces itself.
+pub(super) fn dialect(headers: &HeaderMap) -> Dialect {
+    let version = headers
+        .get("a2a-version")
+        .and_then(|value| value.to_str().ok());
+    let major = version.and_then(|version| version.trim().split('.').next());
+    if major == Some("1") {
+        Dialect::A2a10
+    } else {
+        Dialect::JsonRpc
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(value).unwrap();
+        HeaderMap::from_iter([(http::HeaderName::from_static(name), value)])
+    }
+
+    #[test]
+    fn accept_is_negotiated_by_the_closest_range() {
+        let check = |accept: &str, expected| {
+            assert_eq!(
+                Accepts::of(&headers("accept", accept)),
+                expected,
+                "{accept:?}"
+            );
+        };
+        use Accepts::{Both, Events, Json};
+        assert_eq!(Accepts::of(&HeaderMap::new()), Some(Both));
+        check("*/*", Some(Both));
+        check("", Some(Both));
+        check("nonsense", Some(Both));
+        check("application/json", Some(Json));
+        check("APPLICATION/JSON;charset=utf-8", Some(Json));
+        check("application/*", Some(Json));
+        check("application/a2a+json", Some(Json));
+        check("text/event-stream", Some(Events));
+        check("text/*;q=0.1", Some(Events));
+        check("application/json, text/event-stream", Some(Both));
+        check(
+            "application/json;q=0.9, text/event-stream;q=0.001",
+            Some(Both),
+        );
+        check("application/json, text/plain, */*", Some(Both));
+        check("text/event-stream;q=0, */*", Some(Json));
+        check("*/*, application/json;q=0.0", Some(Events));
+        check("*/*;q=0", None);
+        check("application/json ; q=0", None);
+        check("text/html", None);
+        check("image/png;q=1, text/html", None);
+        check("text/event-stream;q=oops", Some(Events));
+    }
+
+    #[test]
+    fn several_accept_lines_are_one_list() {
+        let mut headers = headers("accept", "text/html");
+        headers.append("accept", HeaderValue::from_static("text/event-stream"));
+        assert_eq!(Accepts::of(&headers), Some(Accepts::Events));
+    }
+
+    #[test]
+    fn json_bodies_are_told_by_their_content_type() {
+        let check = |value: &str, json| {
+            assert_eq!(
+                is_json_body(&headers("content-type", value)),
+                json,
+                "{value:?}"
+            );
+        };
+        assert!(is_json_body(&HeaderMap::new()));
+        check("application/json", true);
+        check("Application/JSON; charset=UTF-8", true);
+        check("application/a2a+json", true);
+        check("application/json-rpc", true);
+        check("application/vnd.x+json", true);
+        check("text/plain", false);
+        check("application/x-ndjson", false);
+        check("text/json-rpc", false);
+        check("json", false);
+        check("", false);
+    }
+
+    #[test]
+    fn the_timeout_is_a_positive_integer_of_milliseconds() {
+        let check = |value: &str, expected| {
+            assert_eq!(
+                timeout(&headers(TIMEOUT_HEADER, value)),
+                expected,
+                "{value:?}"
+            );
+        };
+        assert_eq!(timeout(&HeaderMap::new()), Ok(None));
+        check("1", Ok(Some(Duration::from_millis(1))));
+        check(" 2500 ", Ok(Some(Duration::from_millis(2500))));
+        check("99999999999999999999999", Ok(Some(MAX_TIMEOUT)));
+        for bad in ["0", "000", "-1", "+1", "1.5", "1s", "", "ten"] {
+            check(bad, Err(BadTimeout));
+        }
+    }
+
+    #[test]
+    fn errors_have_the_shape_of_the_announced_version() {
+        let of = |value: &str| dialect(&headers("a2a-version", value));
+        assert_eq!(dialect(&HeaderMap::new()), Dialect::JsonRpc);
+        assert_eq!(of("1.0"), Dialect::A2a10);
+        assert_eq!(of("0.3"), Dialect::JsonRpc);
+        assert_eq!(of("10.0"), Dialect::JsonRpc);
+    }
+}

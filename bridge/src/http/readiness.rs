@@ -1,0 +1,148 @@
+//! Can this process do its work now, and if not, why?
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use a2abus_plugin::Text;
+use serde::Serialize;
+
+/// Whether the process can do its work: where it is in its life, and what it needs.
+///
+/// Ready means running, with every condition met. Safe to share; writers are rare.
+#[derive(Debug, Default)]
+pub struct Readiness(RwLock<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    /// By name; `Err` holds the cause, for operators.
+    conditions: BTreeMap<Text, Result<(), String>>,
+}
+
+/// Where a process is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Not all parts are up for the first time.
+    #[default]
+    Starting,
+    /// At work.
+    Running,
+    /// Told to stop: it finishes what it has begun.
+    Draining,
+}
+
+/// What `/readyz` tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Whether work should be sent here.
+    pub ready: bool,
+    /// Where the process is in its life.
+    pub phase: Phase,
+    /// The conditions that are not met, by name.
+    pub not_ready: Vec<Unmet>,
+}
+
+/// One condition that is not met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unmet {
+    /// What has to be so, as `transport kafka`.
+    pub name: Text,
+    /// Why it is not so.
+    pub cause: String,
+}
+
+// === impl Readiness ===
+
+impl Readiness {
+    /// Of a process that starts.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes whether a condition is met, and why not. A name not seen before is a new condition.
+    pub fn set(&self, name: impl Into<Text>, met: Result<(), String>) {
+        self.write().conditions.insert(name.into(), met);
+    }
+
+    /// Everything is up: ready from now on while every condition is met.
+    pub fn started(&self) {
+        let mut state = self.write();
+        if state.phase == Phase::Starting {
+            state.phase = Phase::Running;
+        }
+    }
+
+    /// The process was told to stop: not ready any more, whatever follows.
+    pub fn drain(&self) {
+        self.write().phase = Phase::Draining;
+    }
+
+    /// Whether the process was told to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.read().phase == Phase::Draining
+    }
+
+    /// Whether work should be sent here.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.report().ready
+    }
+
+    /// All of it, as of one moment.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let state = self.read();
+        let unmet = |(name, met): (&Text, &Result<(), String>)| {
+            let cause = met.as_ref().err()?.clone();
+            Some(Unmet {
+                name: name.clone(),
+                cause,
+            })
+        };
+        let not_ready: Vec<_> = state.conditions.iter().filter_map(unmet).collect();
+        Report {
+            ready: state.phase == Phase::Running && not_ready.is_empty(),
+            phase: state.phase,
+            not_ready,
+        }
+    }
+
+    // Every write leaves the state whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_means_running_with_every_condition_met() {
+        let readiness = Readiness::new();
+        readiness.set("transport kafka", Ok(()));
+        assert!(!readiness.is_ready(), "it only starts");
+        readiness.started();
+        assert!(readiness.is_ready());
+        readiness.set("transport kafka", Err("no broker answers".into()));
+        assert!(!readiness.is_ready());
+        readiness.set("transport kafka", Ok(()));
+        assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn draining_is_for_good() {
+        let readiness = Readiness::new();
+        readiness.started();
+        readiness.drain();
+        readiness.started();
+        assert!(readiness.is_draining() && !readiness.is_ready());
+    }
+}

@@ -1,0 +1,527 @@
+//! How is a failure told to the caller? As a JSON-RPC error with the caller's own id, in the words of its dialect.
+//!
+//! One table says which code each reason has in each dialect. A message says the cause and the cure to a person; what
+//! happened inside (addresses, topics, errors of clients) stays in the logs.
+//!
+//! Source: `a2a-http` section 2.6, JSON-RPC 2.0 section 5.1.
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{code, code_of};
+use a2abus_plugin::{Family, Refused, Text};
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
+
+use axum::body::Body;
+use axum::response::Response;
+
+use crate::calls::CallError;
+
+/// Why a request failed, in no dialect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The body is not JSON.
+    Parse,
+    /// The body is no JSON-RPC request.
+    InvalidRequest,
+    /// The parameters, or what goes with them, cannot be used.
+    InvalidParams,
+    /// Nobody of that name is known.
+    AgentNotFound,
+    /// The agent or the bus is away.
+    AgentUnavailable,
+    /// No answer came in time.
+    Timeout,
+    /// More than this bridge takes.
+    Exhausted,
+    /// The body is of a media type that is not served, or the answer would be of one that the caller does not accept.
+    ContentType,
+    /// What was asked for is not offered here.
+    Unsupported,
+    /// The agent's answer is no answer.
+    BadAgentReply,
+}
+
+/// One failure, ready to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    reason: Reason,
+    /// The stable word of the cause, where it is finer than the reason's own.
+    word: &'static str,
+    message: String,
+    details: Vec<(&'static str, Value)>,
+}
+
+/// Whom a failure is told to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Asker {
+    /// The caller's id, as its exact JSON token.
+    id: Text,
+    dialect: Dialect,
+}
+
+/// The codes of one reason.
+struct Row {
+    jaf_doc: i32,
+    /// Official A2A; 0.3 and 1.0 agree on all of them.
+    a2a: i32,
+    /// MCP, ACP and plain JSON-RPC.
+    other: i32,
+    /// `data.reason`.
+    word: &'static str,
+    /// `reason` of the `ErrorInfo` of A2A 1.0.
+    error_info: &'static str,
+}
+
+/// The detail that says where in the unit something is wrong, as a JSON pointer.
+const POINTER: &str = "pointer";
+/// How long a caller should wait before it asks a bridge again that is shutting down, in seconds.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
+
+// === impl Reason ===
+
+impl Reason {
+    /// The table of `a2a-http` section 2.6. Its columns are jaf-doc, A2A, all others.
+    fn row(self) -> Row {
+        use code::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR};
+        let row = |jaf_doc, a2a, other, word, error_info| Row {
+            jaf_doc,
+            a2a,
+            other,
+            word,
+            error_info,
+        };
+        let same = |code, word, error_info| row(code, code, code, word, error_info);
+        match self {
+            Self::Parse => same(PARSE_ERROR, "parse_error", "PARSE_ERROR"),
+            Self::InvalidRequest => same(INVALID_REQUEST, "invalid_request", "INVALID_REQUEST"),
+            Self::InvalidParams => same(INVALID_PARAMS, "invalid_params", "INVALID_PARAMS"),
+            Self::AgentNotFound => row(
+                -32_000,
+                INVALID_PARAMS,
+                INVALID_PARAMS,
+                "agent_not_found",
+                "INVALID_PARAMS",
+            ),
+            Self::AgentUnavailable => row(
+                -32_002,
+                INTERNAL_ERROR,
+                INTERNAL_ERROR,
+                "agent_unavailable",
+                "UNAVAILABLE",
+            ),
+            Self::Timeout => row(
+                -32_006,
+                INTERNAL_ERROR,
+                INTERNAL_ERROR,
+                "timeout",
+                "DEADLINE_EXCEEDED",
+            ),
+            Self::Exhausted => row(
+                -32_007,
+                INTERNAL_ERROR,
+                INTERNAL_ERROR,
+                "exhausted",
+                "RESOURCE_EXHAUSTED",
+            ),
+            // The dialect of a body that is not read is not known; -32005 is what most callers understand.
+            Self::ContentType => row(
+                INVALID_PARAMS,
+                -32_005,
+                -32_005,
+                "content_type",
+                "CONTENT_TYPE_NOT_SUPPORTED",
+            ),
+            // Source: `a2a-http` section 2.5, where streaming in a batch is -32004 in every dialect.
+            Self::Unsupported => same(-32_004, "unsupported", "UNSUPPORTED_OPERATION"),
+            Self::BadAgentReply => row(
+                INTERNAL_ERROR,
+                -32_006,
+                INTERNAL_ERROR,
+                "bad_agent_reply",
+                "INVALID_AGENT_RESPONSE",
+            ),
+        }
+    }
+}
+
+// === impl Asker ===
+
+impl Asker {
+    /// The sender of a request.
+    pub(super) fn new(id: Text, dialect: Dialect) -> Self {
+        Self { id, dialect }
+    }
+
+    /// The sender of something without an id.
+    pub(super) fn unknown(dialect: Dialect) -> Self {
+        Self::new(Text::from_static("null"), dialect)
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// A failure with a message that names the cause and, where there is one, the cure.
+    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            word: reason.row().word,
+            message: message.into(),
+            details: Vec::new(),
+        }
+    }
+
+    fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.details.push((name, value.into()));
+        self
+    }
+
+    /// A unit that cannot be decoded.
+    pub(super) fn refused(refused: &Refused) -> Self {
+        let error = &refused.error;
+        let reason = match code_of(error.kind()) {
+            code::PARSE_ERROR => Reason::Parse,
+            code::INVALID_PARAMS => Reason::InvalidParams,
+            _ => Reason::InvalidRequest,
+        };
+        let failure = Self {
+            word: error.kind().as_str(),
+            ..Self::new(reason, error.to_string())
+        };
+        let failure = failure.detail("offset", error.offset());
+        match error.pointer() {
+            "" => failure,
+            pointer => failure.detail(POINTER, pointer),
+        }
+    }
+
+    /// A unit of a family that is not served here.
+    pub(super) fn other_family(family: Family) -> Self {
+        let what = match family {
+            Family::JsonRpc => "JSON-RPC",
+            Family::CloudEvent => "a CloudEvent",
+            Family::Legacy => "a legacy A2A message",
+            Family::A2eMessage => "an A2E message",
+            Family::A2eWorkflow => "an A2E workflow",
+            Family::E2a => "an E2A message",
+        };
+        let message = format!("this is {what}; a JSON-RPC 2.0 request is needed here");
+        Self {
+            word: "wrong_family",
+            ..Self::new(Reason::InvalidRequest, message)
+        }
+    }
+
+    /// A call without an answer.
+    pub(super) fn call(error: &CallError) -> Self {
+        match error {
+            CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
+                Reason::AgentNotFound,
+                "the request names no agent: name it in params._agentId or in the path, /rpc/{agent}",
+            ),
+            CallError::AgentNotFound(agent) => Self::new(
+                Reason::AgentNotFound,
+                format!("no agent {:?} is known here: check its name, or add a route for it", agent.as_str()),
+            )
+            .detail("agentName", agent.as_str()),
+            CallError::Timeout(after) => Self::new(
+                Reason::Timeout,
+                format!("no answer within {} ms: the agent is busy or gone; a longer X-A2A-Timeout waits longer", after.as_millis()),
+            )
+            .detail("timeoutMs", u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            CallError::Unavailable(_) => Self::new(
+                Reason::AgentUnavailable,
+                "the agent cannot be reached: nobody listens for it, or the event bus is away; try again later",
+            ),
+            CallError::Exhausted => Self::new(
+                Reason::Exhausted,
+                "too many calls are waiting for their answers; try again in a moment",
+            ),
+            CallError::Draining => Self::new(
+                Reason::AgentUnavailable,
+                "the bridge is shutting down; send the request again, another replica takes it",
+            ),
+            CallError::Refused(why) => Self::new(
+                Reason::InvalidParams,
+                format!("the request cannot be sent: {why}"),
+            ),
+            CallError::SlowCaller => Self::new(
+                Reason::Exhausted,
+                "the answer came faster than it was read and was given up; read it faster",
+            ),
+            CallError::BadAnswer(why) => Self::new(
+                Reason::BadAgentReply,
+                format!("the agent's answer cannot be used: {why}"),
+            ),
+        }
+    }
+
+    /// The JSON-RPC error response.
+    pub(super) fn render(&self, asker: &Asker) -> Bytes {
+        self.render_at(asker, &crate::clock::rfc3339(crate::clock::now()))
+    }
+
+    fn render_at(&self, asker: &Asker, now: &str) -> Bytes {
+        let row = self.reason.row();
+        let (code, data) = match asker.dialect {
+            Dialect::JafDoc => (row.jaf_doc, self.data_object(now)),
+            Dialect::A2a03 => (row.a2a, self.data_object(now)),
+            Dialect::A2a10 => (row.a2a, self.data_array(row.error_info, now)),
+            Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => (row.other, self.data_object(now)),
+        };
+        let message = Value::from(self.message.as_str());
+        // The id goes in as it came: a number keeps its digits, which a JSON value would not promise.
+        let id = asker.id.as_str();
+        let error = format!(r#"{{"code":{code},"message":{message},"data":{data}}}"#);
+        Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
+    }
+
+    fn data_object(&self, now: &str) -> Value {
+        let mut data = Map::from_iter([
+            ("reason".to_owned(), Value::from(self.word)),
+            ("timestamp".to_owned(), Value::from(now)),
+        ]);
+        let details = self.details.iter();
+        data.extend(details.map(|(name, value)| ((*name).to_owned(), value.clone())));
+        Value::Object(data)
+    }
+
+    /// Typed objects instead of one plain one. Source: A2A 1.0 section 9.5, `a2a-http` section 2.6.
+    fn data_array(&self, error_info: &str, now: &str) -> Value {
+        let mut metadata = Map::from_iter([
+            ("cause".to_owned(), Value::from(self.word)),
+            ("timestamp".to_owned(), Value::from(now)),
+        ]);
+        // Its values are strings. Source: google.rpc.ErrorInfo.
+        let details = self.details.iter();
+        metadata.extend(details.map(|(name, value)| ((*name).to_owned(), as_text(value).into())));
+        let info = json!({
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": error_info,
+            "domain": "a2a-protocol.org",
+            "metadata": metadata,
+        });
+        if self.reason != Reason::InvalidParams {
+            return Value::Array(vec![info]);
+        }
+        let pointer = self.details.iter().find(|(name, _)| *name == POINTER);
+        let field = pointer.map_or("params".to_owned(), |(_, pointer)| as_text(pointer));
+        let request = json!({
+            "@type": "type.googleapis.com/google.rpc.BadRequest",
+            "fieldViolations": [{ "field": field, "description": self.message }],
+        });
+        Value::Array(vec![info, request])
+    }
+}
+
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+// === responses ===
+
+/// A JSON document.
+pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A refusal below JSON-RPC: with a status of its own, and the JSON-RPC error in the body.
+pub(super) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> Response {
+    let mut response = json_response(status, failure.render(asker));
+    let headers = response.headers_mut();
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
+        StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS),
+        // What is left of the body would be taken for the next request.
+        StatusCode::REQUEST_TIMEOUT => {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"))
+        }
+        _ => None,
+    };
+    response
+}
+
+/// Taken, and nothing to say about it.
+pub(super) fn accepted() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2abus_plugin::{Hint, Limits, decode};
+    use std::time::Duration;
+
+    const NOW: &str = "2026-02-02T02:40:00.123Z";
+
+    fn render(failure: &Failure, id: &str, dialect: Dialect) -> String {
+        let body = failure.render_at(&Asker::new(id.into(), dialect), NOW);
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_id_is_echoed_byte_for_byte() {
+        let failure = Failure::call(&CallError::Exhausted);
+        for id in [
+            "1",
+            "1.0",
+            "9007199254740993",
+            "\"\"",
+            "\"\\u0041\"",
+            "null",
+            "-0",
+            "1e5",
+        ] {
+            let body = render(&failure, id, Dialect::JsonRpc);
+            assert!(
+                body.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"#)),
+                "{body}"
+            );
+            serde_json::from_str::<Value>(&body).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_reason_has_the_code_of_its_dialect() {
+        use Dialect::{A2a03, A2a10, Acp, JafDoc, JsonRpc, Mcp};
+        let agent = || Text::from("weather");
+        let rows = [
+            (
+                CallError::AgentNotFound(agent()),
+                "agent_not_found",
+                [-32000, -32602, -32602],
+            ),
+            (
+                CallError::Unavailable(agent()),
+                "agent_unavailable",
+                [-32002, -32603, -32603],
+            ),
+            (
+                CallError::Draining,
+                "agent_unavailable",
+                [-32002, -32603, -32603],
+            ),
+            (
+                CallError::Timeout(Duration::from_secs(30)),
+                "timeout",
+                [-32006, -32603, -32603],
+            ),
+            (CallError::Exhausted, "exhausted", [-32007, -32603, -32603]),
+            (CallError::SlowCaller, "exhausted", [-32007, -32603, -32603]),
+            (
+                CallError::Refused(agent()),
+                "invalid_params",
+                [-32602, -32602, -32602],
+            ),
+            (
+                CallError::BadAnswer(agent()),
+                "bad_agent_reply",
+                [-32603, -32006, -32603],
+            ),
+        ];
+        for (error, word, [jaf, a2a, other]) in rows {
+            let failure = Failure::call(&error);
+            for (dialect, code) in [
+                (JafDoc, jaf),
+                (A2a03, a2a),
+                (Mcp, other),
+                (Acp, other),
+                (JsonRpc, other),
+            ] {
+                let body: Value = serde_json::from_str(&render(&failure, "1", dialect)).unwrap();
+                assert_eq!(body["error"]["code"], code, "{error:?} {dialect:?}");
+                assert_eq!(
+                    body["error"]["data"]["reason"], word,
+                    "{error:?} {dialect:?}"
+                );
+                assert_eq!(body["error"]["data"]["timestamp"], NOW);
+            }
+            let body: Value = serde_json::from_str(&render(&failure, "1", A2a10)).unwrap();
+            assert_eq!(body["error"]["code"], a2a, "{error:?}");
+            assert_eq!(body["error"]["data"][0]["domain"], "a2a-protocol.org");
+        }
+    }
+
+    #[test]
+    fn a2a_1_0_gets_an_array_of_typed_objects() {
+        let failure = Failure::call(&CallError::Timeout(Duration::from_secs(30)));
+        let body: Value = serde_json::from_str(&render(&failure, "7", Dialect::A2a10)).unwrap();
+        assert_eq!(
+            body["error"]["data"],
+            json!([{
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "DEADLINE_EXCEEDED",
+                "domain": "a2a-protocol.org",
+                "metadata": { "cause": "timeout", "timestamp": NOW, "timeoutMs": "30000" },
+            }])
+        );
+        let failure = Failure::call(&CallError::Refused("the key is too long".into()));
+        let body: Value = serde_json::from_str(&render(&failure, "7", Dialect::A2a10)).unwrap();
+        let violation = &body["error"]["data"][1]["fieldViolations"][0];
+        assert_eq!(violation["field"], "params");
+        assert_eq!(
+            violation["description"],
+            "the request cannot be sent: the key is too long"
+        );
+    }
+
+    #[test]
+    fn a_refused_unit_says_what_and_where() {
+        let check = |payload: &'static str, code: i32, word: &str, pointer: Value| {
+            let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
+            let refused = units[0].as_ref().unwrap_err();
+            let body: Value =
+                serde_json::from_str(&render(&Failure::refused(refused), "1", Dialect::JsonRpc))
+                    .unwrap();
+            assert_eq!(body["error"]["code"], code, "{payload} {body}");
+            assert_eq!(body["error"]["data"]["reason"], word, "{payload} {body}");
+            assert_eq!(
+                body["error"]["data"]["pointer"], pointer,
+                "{payload} {body}"
+            );
+        };
+        check("{", -32700, "not_json", Value::Null);
+        check("", -32700, "empty", Value::Null);
+        check("1", -32600, "not_an_object", Value::Null);
+        check("[]", -32600, "empty_batch", Value::Null);
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":3}"#,
+            -32602,
+            "bad_params",
+            "/params".into(),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#,
+            -32600,
+            "bad_id",
+            "/id".into(),
+        );
+    }
+
+    #[test]
+    fn what_happened_inside_is_not_told() {
+        let failure = Failure::call(&CallError::Unavailable(
+            "kafka-3.internal:9092 refused".into(),
+        ));
+        assert!(!render(&failure, "1", Dialect::JsonRpc).contains("kafka-3"));
+    }
+
+    #[test]
+    fn names_in_messages_are_escaped() {
+        let failure = Failure::call(&CallError::AgentNotFound("a\"b\n".into()));
+        let body: Value = serde_json::from_str(&render(&failure, "1", Dialect::JafDoc)).unwrap();
+        assert_eq!(body["error"]["data"]["agentName"], "a\"b\n");
+    }
+}

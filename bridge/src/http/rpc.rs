@@ -1,0 +1,340 @@
+//! `POST /rpc` and `POST /rpc/{agent}`: any JSON-RPC request, notification or batch becomes calls, and their answers one
+//! response.
+//!
+//! ```text
+//! head ──> body ──> decode ──> one unit ──> parts ──> JSON │ SSE
+//!                     └──────> batch ─────> one array, in the order of the requests
+//! ```
+//!
+//! Source: `a2a-http` sections 2.2 and 2.5 to 2.7.
+
+mod batch;
+mod unit;
+
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::is_target;
+use a2abus_plugin::{Text, Unit, decode};
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http::{Extensions, HeaderMap, Method, Request, StatusCode};
+use tokio::time::Instant;
+
+use self::unit::{Ask, Framed, Item};
+use super::body::BodyError;
+use super::negotiate::Accepts;
+use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
+use super::serve::Peer;
+use super::{Door, body, negotiate, sse};
+use crate::calls::{self, Answer, CallError, Calls, Part};
+use crate::metrics::HttpPath;
+
+/// What all units of one HTTP request have in common.
+#[derive(Debug, Clone)]
+struct Common {
+    calls: Arc<Calls>,
+    target: Target,
+    caller: Text,
+    timeout: Option<Duration>,
+    arrived: Instant,
+    accepts: Accepts,
+    /// How errors look where the unit does not tell its dialect.
+    dialect: Dialect,
+}
+
+/// What the path says about the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    /// Nothing: the payload names it.
+    InPayload,
+    /// This one, which wins over the one in the payload.
+    Agent(Text),
+    /// Something that cannot be the name of an agent.
+    NotAName,
+}
+
+/// A request that is refused below JSON-RPC.
+type Refusal = (StatusCode, Failure);
+
+/// `POST /rpc`.
+pub(super) async fn to_any_agent(
+    State(door): State<Arc<Door>>,
+    request: Request<Body>,
+) -> Response {
+    let response = respond(&door, Target::InPayload, request).await;
+    door.metrics.http_request(HttpPath::Rpc, response.status());
+    response
+}
+
+/// `POST /rpc/{agent}`.
+pub(super) async fn to_agent(
+    State(door): State<Arc<Door>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let response = respond(&door, Target::of_path(path), request).await;
+    door.metrics
+        .http_request(HttpPath::RpcAgent, response.status());
+    response
+}
+
+/// Any other path.
+pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
+    let status = StatusCode::NOT_FOUND;
+    let message = "nothing is served at this path; requests go to POST /rpc or POST /rpc/{agent}";
+    let failure = Failure::new(Reason::InvalidRequest, message);
+    door.metrics.http_request(HttpPath::Other, status);
+    refusal(
+        status,
+        &failure,
+        &Asker::unknown(negotiate::dialect(&headers)),
+    )
+}
+
+/// One HTTP request, to the head of its response.
+async fn respond(door: &Door, target: Target, request: Request<Body>) -> Response {
+    let (head, body) = request.into_parts();
+    let asker = Asker::unknown(negotiate::dialect(&head.headers));
+    let common = match read_head(door, target, &head) {
+        Ok(common) => common,
+        Err((status, failure)) => return refusal(status, &failure, &asker),
+    };
+    let payload = match read_body(door, &head.headers, body).await {
+        Ok(payload) => payload,
+        Err((status, failure)) => return refusal(status, &failure, &asker),
+    };
+    let units = decode(&payload, &negotiate::hint(&head.headers), &door.limits);
+    match Framed::of(&payload, units) {
+        Framed::One(unit) => respond_to_one(&common, Item::of(door, common.dialect, unit)).await,
+        Framed::Batch(units) => batch::respond(door, &common, units).await,
+        Framed::Lines => {
+            let message = "more text follows the JSON value; several requests go in one array";
+            common.whole(Failure::new(Reason::Parse, message).render(&asker))
+        }
+    }
+}
+
+fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result<Common, Refusal> {
+    if head.method != Method::POST {
+        let failure = Failure::new(Reason::InvalidRequest, "requests are sent with POST");
+        return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
+    }
+    if door.readiness.is_draining() {
+        let failure = Failure::call(&CallError::Draining);
+        return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
+    }
+    if !negotiate::is_json_body(&head.headers) {
+        let message = "the body must be JSON: send it with Content-Type: application/json";
+        let failure = Failure::new(Reason::ContentType, message);
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
+    }
+    let timeout = negotiate::timeout(&head.headers).map_err(|negotiate::BadTimeout| {
+        let message = "X-A2A-Timeout must be a positive integer of milliseconds";
+        (
+            StatusCode::BAD_REQUEST,
+            Failure::new(Reason::InvalidParams, message),
+        )
+    })?;
+    let accepts = Accepts::of(&head.headers).ok_or_else(|| {
+        let message =
+            "answers are application/json or text/event-stream, and Accept allows neither";
+        (
+            StatusCode::NOT_ACCEPTABLE,
+            Failure::new(Reason::ContentType, message),
+        )
+    })?;
+    Ok(Common {
+        calls: Arc::clone(&door.calls),
+        target,
+        caller: caller(&head.extensions),
+        timeout,
+        arrived: Instant::now(),
+        accepts,
+        dialect: negotiate::dialect(&head.headers),
+    })
+}
+
+async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    // A payload past either limit is too large, whichever is smaller.
+    let limit = door.body_limit_bytes.min(door.limits.max_bytes);
+    let read = body::read(headers, body, limit, door.body_timeout).await;
+    read.map_err(|error| match error {
+        BodyError::TooLarge => {
+            let message = format!("the body is larger than {limit} bytes; send less at a time");
+            (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                Failure::new(Reason::Exhausted, message),
+            )
+        }
+        BodyError::TooSlow => {
+            let millis = door.body_timeout.as_millis();
+            let message = format!("the body did not arrive within {millis} ms");
+            (
+                StatusCode::REQUEST_TIMEOUT,
+                Failure::new(Reason::Timeout, message),
+            )
+        }
+        BodyError::Broken => {
+            let failure = Failure::new(Reason::Parse, "the body broke off");
+            (StatusCode::BAD_REQUEST, failure)
+        }
+    })
+}
+
+/// Who sent the request, as far as the connection tells.
+fn caller(extensions: &Extensions) -> Text {
+    let peer = extensions.get::<Peer>();
+    peer.map_or(Text::from_static("unknown"), |Peer(address)| {
+        address.to_string().into()
+    })
+}
+
+async fn respond_to_one(common: &Common, item: Item) -> Response {
+    match item {
+        Item::Refused(body) => common.whole(body),
+        Item::Request(ask) => answer(common, ask).await,
+        Item::Notification(unit) => match common.tell(unit).await {
+            Ok(()) => accepted(),
+            Err(error) => {
+                // A notification has no JSON-RPC answer, so that the status has to tell.
+                let status = match error {
+                    CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
+                    CallError::Timeout(_)
+                    | CallError::Unavailable(_)
+                    | CallError::Exhausted
+                    | CallError::Draining
+                    | CallError::SlowCaller
+                    | CallError::BadAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                refusal(
+                    status,
+                    &Failure::call(&error),
+                    &Asker::unknown(common.dialect),
+                )
+            }
+        },
+    }
+}
+
+/// The answer to one request: a stream when it streams and may, else one document.
+async fn answer(common: &Common, ask: Ask) -> Response {
+    let mut parts = Box::pin(common.ask(ask.unit));
+    let events = common.accepts.events();
+    if ask.streaming && events {
+        return sse::parts_response(parts, ask.asker);
+    }
+    let first = parts.next().await;
+    let more = matches!(&first, Some(Ok(part)) if !part.last);
+    let parts = stream::iter(first).chain(parts);
+    if more && events {
+        return sse::parts_response(parts, ask.asker);
+    }
+    match last(parts).await {
+        Ok(body) => common.whole(body),
+        Err(error @ CallError::Draining) => refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &Failure::call(&error),
+            &ask.asker,
+        ),
+        Err(error) => common.whole(Failure::call(&error).render(&ask.asker)),
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
+        match path {
+            Ok(Path(name)) if is_target(&name) => Self::Agent(name.into()),
+            // What is not UTF-8 once its escapes are undone is no name either.
+            Ok(_) | Err(_) => Self::NotAName,
+        }
+    }
+}
+
+// === impl Common ===
+
+impl Common {
+    /// The parts of the answer to a request, which is sent when the stream is first polled. Dropping the stream cancels
+    /// the call.
+    fn ask(&self, unit: Unit) -> impl Stream<Item = Result<Part, CallError>> + Send + use<> {
+        let (calls, request) = (Arc::clone(&self.calls), self.request(unit));
+        let answer = async move { calls.call(request?).await };
+        stream::once(answer).flat_map(|answer| match answer {
+            Ok(answer) => hear(answer).left_stream(),
+            Err(error) => stream::once(ready(Err(error))).right_stream(),
+        })
+    }
+
+    /// Sends a notification.
+    async fn tell(&self, unit: Unit) -> Result<(), CallError> {
+        self.calls.notify(self.request(unit)?).await
+    }
+
+    fn request(&self, unit: Unit) -> Result<calls::Request, CallError> {
+        let target = match &self.target {
+            Target::InPayload => None,
+            Target::Agent(agent) => Some(agent.clone()),
+            Target::NotAName => {
+                let message =
+                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                return Err(CallError::Refused(Text::from_static(message)));
+            }
+        };
+        Ok(calls::Request {
+            unit,
+            target,
+            timeout: self.time_left()?,
+            caller: self.caller.clone(),
+        })
+    }
+
+    /// What is left of the time that the caller waits: the later units of a long batch start late.
+    fn time_left(&self) -> Result<Option<Duration>, CallError> {
+        let Some(timeout) = self.timeout else {
+            return Ok(None);
+        };
+        match timeout.saturating_sub(self.arrived.elapsed()) {
+            Duration::ZERO => Err(CallError::Timeout(timeout)),
+            left => Ok(Some(left)),
+        }
+    }
+
+    /// One document, in the form that the caller accepts.
+    fn whole(&self, body: Bytes) -> Response {
+        match self.accepts {
+            Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
+            Accepts::Events => sse::whole_response(&body),
+        }
+    }
+}
+
+/// The parts of an answer: it ends with the last part or with an error, never without either.
+fn hear(answer: Answer) -> impl Stream<Item = Result<Part, CallError>> + Send {
+    stream::unfold(Some(answer), |answer| async move {
+        let mut answer = answer?;
+        let part = answer.next().await.unwrap_or_else(|| {
+            let why = "it ended without its last part";
+            Err(CallError::BadAnswer(Text::from_static(why)))
+        });
+        let goes_on = matches!(&part, Ok(part) if !part.last);
+        Some((part, goes_on.then_some(answer)))
+    })
+}
+
+/// The body of the last part.
+async fn last(parts: impl Stream<Item = Result<Part, CallError>>) -> Result<Bytes, CallError> {
+    let mut parts = std::pin::pin!(parts);
+    let mut body = Bytes::new();
+    while let Some(part) = parts.next().await {
+        body = part?.body;
+    }
+    Ok(body)
+}

@@ -1,0 +1,94 @@
+//! A batch: many requests at a time, one array as the answer.
+
+use a2abus_plugin::{Unit, Units};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream};
+
+use super::super::Door;
+use super::super::reply::{Failure, Reason, accepted};
+use super::unit::{Ask, Item};
+use super::{Common, last};
+
+/// Requests of one batch that are under way at a time.
+const AT_A_TIME: usize = 64;
+
+/// Makes the requests of a batch, up to 64 at a time in their order, and beside them sends its notifications one after
+/// the other. Source: JSON-RPC 2.0 section 6, `a2a-http` section 2.5.
+pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Response {
+    let mut notifications = Vec::new();
+    // In the order of the batch: requests to make, and the errors of what is refused.
+    let mut asks: Vec<Result<Ask, Bytes>> = Vec::with_capacity(units.len());
+    for unit in units {
+        match Item::of(door, common.dialect, unit) {
+            Item::Notification(unit) => notifications.push(unit),
+            Item::Refused(error) => asks.push(Err(error)),
+            Item::Request(ask) if ask.streaming => asks.push(Err(no_streaming(&ask))),
+            Item::Request(ask) => asks.push(Ok(ask)),
+        }
+    }
+    let answers = stream::iter(asks).map(|ask| answer(common.clone(), ask));
+    let answers = answers.buffered(AT_A_TIME).collect::<Vec<_>>();
+    let (answers, ()) = tokio::join!(answers, tell_in_order(common, notifications));
+    if answers.is_empty() {
+        return accepted();
+    }
+    common.whole(array(&answers))
+}
+
+async fn answer(common: Common, ask: Result<Ask, Bytes>) -> Bytes {
+    let Ask { unit, asker, .. } = match ask {
+        Ok(ask) => ask,
+        Err(error) => return error,
+    };
+    match last(common.ask(unit)).await {
+        Ok(body) => body,
+        Err(error) => Failure::call(&error).render(&asker),
+    }
+}
+
+async fn tell_in_order(common: &Common, notifications: Vec<Unit>) {
+    for notification in notifications {
+        // A notification has no answer, not even a bad one: the log is the only place to tell.
+        if let Err(error) = common.tell(notification).await {
+            tracing::debug!(%error, "a notification of a batch was not sent");
+        }
+    }
+}
+
+fn no_streaming(ask: &Ask) -> Bytes {
+    let message = "streaming is not available in a batch: send this request by itself";
+    Failure::new(Reason::Unsupported, message).render(&ask.asker)
+}
+
+/// The array of documents that are JSON already.
+fn array(documents: &[Bytes]) -> Bytes {
+    let length: usize = documents.iter().map(|document| document.len() + 1).sum();
+    let mut out = BytesMut::with_capacity(length + 1);
+    for (index, document) in documents.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b"[" } else { b"," });
+        // A document may begin with a byte-order mark, which an array may not hold.
+        out.extend_from_slice(document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document));
+    }
+    out.extend_from_slice(b"]");
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_go_into_the_array_as_they_are() {
+        let check = |documents: &[&'static str], expected: &str| {
+            let documents: Vec<_> = documents
+                .iter()
+                .map(|document| Bytes::from(*document))
+                .collect();
+            assert_eq!(array(&documents), expected);
+        };
+        check(&["{\"id\":1.0}"], "[{\"id\":1.0}]");
+        check(&["{\n}", " {\"id\" : 1e5} "], "[{\n}, {\"id\" : 1e5} ]");
+        check(&["{}", "\u{feff}{}"], "[{},{}]");
+    }
+}

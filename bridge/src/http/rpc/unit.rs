@@ -1,0 +1,115 @@
+//! What is one unit of a payload to the front door: a request, a notification, or refused?
+
+use a2abus_plugin::protocol::dialect::{Dialect, is_streaming};
+use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
+use a2abus_plugin::{DecodeErrorKind, Envelope, Family, Kind, Refused, Unit, Units};
+use bytes::Bytes;
+
+use super::super::Door;
+use super::super::reply::{Asker, Failure, Reason};
+use crate::metrics::Metrics;
+
+/// How the units of a payload are framed.
+#[derive(Debug)]
+pub(super) enum Framed {
+    /// One value, or a payload that is refused as a whole.
+    One(Result<Unit, Refused>),
+    /// A batch, with at least one unit.
+    Batch(Units),
+    /// Several values without an array around them, which is not JSON.
+    Lines,
+}
+
+/// One unit, sorted.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// To be answered by an agent.
+    Request(Ask),
+    /// To be sent, and not answered.
+    Notification(Unit),
+    /// Answered by this error.
+    Refused(Bytes),
+}
+
+/// A request to make.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) unit: Unit,
+    /// Whom errors go to.
+    pub(super) asker: Asker,
+    /// Whether its method asks for an answer in parts.
+    pub(super) streaming: bool,
+}
+
+// === impl Framed ===
+
+impl Framed {
+    pub(super) fn of(payload: &Bytes, mut units: Units) -> Self {
+        let json = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
+        let is_array = json.trim_ascii_start().first() == Some(&b'[');
+        // The element of an array is shorter than the array; what is as long is the payload itself.
+        let is_whole = |refused: &Refused| refused.bytes.len() == payload.len();
+        match (units.pop(), units.is_empty()) {
+            (Some(Err(refused)), true) if is_whole(&refused) => Self::One(Err(refused)),
+            (Some(unit), true) if !is_array => Self::One(unit),
+            (Some(unit), _) if is_array => {
+                units.push(unit);
+                Self::Batch(units)
+            }
+            _ => Self::Lines,
+        }
+    }
+}
+
+// === impl Item ===
+
+impl Item {
+    /// Sorts a unit, and counts it. `fallback` is the dialect of errors about units that do not tell theirs.
+    pub(super) fn of(door: &Door, fallback: Dialect, unit: Result<Unit, Refused>) -> Self {
+        Self::sort(&door.metrics, fallback, unit)
+    }
+
+    fn sort(metrics: &Metrics, fallback: Dialect, unit: Result<Unit, Refused>) -> Self {
+        let unit = match unit {
+            Ok(unit) => unit,
+            Err(refused) => {
+                metrics.refused(refused.error.kind());
+                let id = refused.id.as_ref().map(|id| id.token().clone());
+                let asker = id.map_or(Asker::unknown(fallback), |id| Asker::new(id, fallback));
+                return Self::Refused(Failure::refused(&refused).render(&asker));
+            }
+        };
+        match &unit.envelope {
+            Envelope::JsonRpc(message) => match (&message.body, &message.id) {
+                (RpcBody::Call(call), Some(id)) => {
+                    metrics.unit(Family::JsonRpc, Kind::Request);
+                    let asker = Asker::new(id.token().clone(), message.dialect);
+                    let streaming = is_streaming(&call.method);
+                    Self::Request(Ask {
+                        unit,
+                        asker,
+                        streaming,
+                    })
+                }
+                (RpcBody::Call(_), None) => {
+                    metrics.unit(Family::JsonRpc, Kind::Notification);
+                    Self::Notification(unit)
+                }
+                (RpcBody::Result(_) | RpcBody::Error(_), _) => Self::response(metrics, message),
+            },
+            other => {
+                metrics.refused(DecodeErrorKind::WrongFamily);
+                let failure = Failure::other_family(other.family());
+                Self::Refused(failure.render(&Asker::unknown(fallback)))
+            }
+        }
+    }
+
+    /// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
+    fn response(metrics: &Metrics, message: &JsonRpc) -> Self {
+        metrics.refused(DecodeErrorKind::Invalid);
+        let what = "this is a JSON-RPC response; requests, notifications and batches of them are taken here";
+        let failure = Failure::new(Reason::InvalidRequest, what);
+        Self::Refused(failure.render(&Asker::unknown(message.dialect)))
+    }
+}

@@ -1,0 +1,407 @@
+//! Who may connect, for how long, and how does it end?
+//!
+//! axum's own `serve` has no limit on connections and no timeout for the head of a request, hence this loop.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::stall::Stalling;
+
+/// Bounds on the connections of one listener.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionBounds {
+    /// How long a client may take to send the head of a request, and how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// Most connections at a time; more wait in the kernel.
+    pub max_connections: usize,
+}
+
+/// The address of the client, noted in each request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
+
+/// How long a client may take nothing of what is sent to it.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// Largest head of a request, in bytes. Source: `reliability` section 2.6 asks for 32 KiB at least.
+const MAX_HEAD_BYTES: u32 = 64 << 10;
+/// Most requests at a time on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// How often an HTTP/2 connection is asked whether it is still there, and how long the answer may take.
+const PING: Duration = Duration::from_secs(20);
+/// How long accepting pauses when the process is out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves a router until `shutdown`; then accepts nothing more, closes idle connections, and returns when every request
+/// in flight is answered. The caller decides how long that may take: dropping the future ends what is left.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: ConnectionBounds,
+    shutdown: CancellationToken,
+) {
+    let permits = Arc::new(Semaphore::new(
+        bounds.max_connections.min(Semaphore::MAX_PERMITS),
+    ));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer, permit) = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => {
+                note_panic(ended);
+                continue;
+            }
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        let (router, shutdown) = (router.clone(), shutdown.clone());
+        connections.spawn(async move {
+            serve_connection(stream, peer, router, bounds, shutdown).await;
+            drop(permit);
+        });
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        note_panic(ended);
+    }
+}
+
+/// Waits for room, then for a client. Cancel-safe.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
+    // The semaphore is never closed, so that there is always a permit in the end.
+    let permit = Arc::clone(permits).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => return (stream, peer, permit),
+            Err(error) if is_of_one_client(&error) => {}
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot accept connections"
+                );
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether only the client that was about to connect is concerned.
+fn is_of_one_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    bounds: ConnectionBounds,
+    shutdown: CancellationToken,
+) {
+    // Parts of a stream are small and must not wait for each other.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection broke before it was served");
+        return;
+    }
+    let spoke = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&spoke);
+    let peer = Peer(peer.ip().to_canonical());
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        heard.store(true, Ordering::Relaxed);
+        answer(router.clone(), peer, request)
+    });
+    let builder = builder(bounds);
+    let io = TokioIo::new(Stalling::new(stream, WRITE_PATIENCE));
+    let mut connection = pin!(builder.serve_connection(io, service));
+    // Telling HTTP/1 from HTTP/2 is not under hyper's own timeout.
+    let mut first_head = pin!(sleep(bounds.header_timeout));
+    let mut waiting = true;
+    let mut open = true;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(error = &*error, "a connection ended early");
+                }
+                return;
+            }
+            () = shutdown.cancelled(), if open => {
+                open = false;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = first_head.as_mut(), if waiting => {
+                waiting = false;
+                if !spoke.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn answer(
+    router: Router,
+    peer: Peer,
+    mut request: http::Request<Incoming>,
+) -> Result<Response, Infallible> {
+    request.extensions_mut().insert(peer);
+    router.oneshot(request.map(Body::new)).await
+}
+
+fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.header_timeout)
+        .max_buf_size(MAX_HEAD_BYTES as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES);
+    builder
+}
+
+fn note_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "serving a connection failed"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::{get, post};
+    use futures_util::stream;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, timeout};
+
+    const BOUNDS: ConnectionBounds = ConnectionBounds {
+        header_timeout: Duration::from_millis(300),
+        max_connections: 8,
+    };
+    const SOON: Duration = Duration::from_secs(10);
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    struct Server {
+        address: SocketAddr,
+        shutdown: CancellationToken,
+        serving: JoinHandle<()>,
+    }
+
+    async fn start(router: Router, bounds: ConnectionBounds) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(serve(listener, router, bounds, shutdown.clone()));
+        Server {
+            address,
+            shutdown,
+            serving,
+        }
+    }
+
+    async fn send(server: &Server, request: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        stream
+    }
+
+    /// What comes until the server closes.
+    async fn read_all(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        timeout(SOON, stream.read_to_end(&mut bytes))
+            .await
+            .unwrap()
+            .unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    async fn read_head(stream: &mut TcpStream) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(
+                timeout(SOON, stream.read_u8())
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .into(),
+            );
+        }
+        head
+    }
+
+    /// A route that waits for ever and tells when its request begins and when it is dropped.
+    fn hanging() -> (Router, mpsc::Receiver<&'static str>) {
+        struct Told(mpsc::Sender<&'static str>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                let _ = self.0.try_send("dropped");
+            }
+        }
+        let (tell, told) = mpsc::channel(8);
+        let tell_stream = tell.clone();
+        let wait = move |_body: Body| async move {
+            let told = Told(tell);
+            told.0.send("begun").await.unwrap();
+            std::future::pending::<String>().await
+        };
+        let streaming = move || async move {
+            let told = Told(tell_stream);
+            told.0.send("begun").await.unwrap();
+            let parts = stream::unfold(told, |told| async {
+                sleep(Duration::from_millis(10)).await;
+                Some((Ok::<_, Infallible>(": keep-alive\n\n"), told))
+            });
+            Body::from_stream(parts)
+        };
+        let router = Router::new()
+            .route("/wait", post(wait))
+            .route("/stream", get(streaming));
+        (router, told)
+    }
+
+    async fn next(told: &mut mpsc::Receiver<&'static str>) -> &'static str {
+        timeout(SOON, told.recv()).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_drops_its_waiting_request() {
+        let (router, mut told) = hanging();
+        let server = start(router, BOUNDS).await;
+        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+        let client = send(&server, request).await;
+        assert_eq!(next(&mut told).await, "begun");
+        drop(client);
+        assert_eq!(next(&mut told).await, "dropped");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_drops_its_stream() {
+        let (router, mut told) = hanging();
+        let server = start(router, BOUNDS).await;
+        let mut client = send(&server, b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        assert_eq!(next(&mut told).await, "begun");
+        assert!(read_head(&mut client).await.starts_with("HTTP/1.1 200"));
+        drop(client);
+        assert_eq!(next(&mut told).await, "dropped");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_finish_its_head_is_closed() {
+        let server = start(Router::new(), BOUNDS).await;
+        // Nothing at all; what may become HTTP/1 or HTTP/2; an HTTP/1 head without its end.
+        for beginning in [&b""[..], b"P", b"POST /rpc HTTP/1.1\r\nhost:"] {
+            let begun = Instant::now();
+            let mut client = send(&server, beginning).await;
+            read_all(&mut client).await;
+            let took = begun.elapsed();
+            assert!(
+                took >= Duration::from_millis(250),
+                "{beginning:?} took {took:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_connections_than_allowed_are_served() {
+        let (router, mut told) = hanging();
+        let router = router.route("/", get(|| async { "served" }));
+        let bounds = ConnectionBounds {
+            max_connections: 1,
+            ..BOUNDS
+        };
+        let server = start(router, bounds).await;
+        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+        let first = send(&server, request).await;
+        assert_eq!(next(&mut told).await, "begun");
+        let mut second = send(&server, GET).await;
+        let early = timeout(Duration::from_millis(200), second.read_u8()).await;
+        assert!(early.is_err(), "the second connection waits for the first");
+        drop(first);
+        assert!(read_head(&mut second).await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn shutdown_finishes_what_is_in_flight_and_accepts_nothing_more() {
+        let (begin, mut begun) = mpsc::channel(1);
+        let slow = move || async move {
+            begin.send(()).await.unwrap();
+            sleep(Duration::from_millis(200)).await;
+            "done"
+        };
+        let server = start(Router::new().route("/", get(slow)), BOUNDS).await;
+        // Connections are accepted in order: once the second is served, the first is as well.
+        let mut idle = send(&server, b"").await;
+        let mut busy = send(&server, GET).await;
+        begun.recv().await.unwrap();
+        server.shutdown.cancel();
+        let answer = read_all(&mut busy).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"),
+            "{answer}"
+        );
+        assert_eq!(read_all(&mut idle).await, "");
+        timeout(SOON, server.serving).await.unwrap().unwrap();
+        assert!(TcpStream::connect(server.address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn dropping_the_server_ends_what_is_left() {
+        let (router, mut told) = hanging();
+        let server = start(router, BOUNDS).await;
+        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+        let mut client = send(&server, request).await;
+        assert_eq!(next(&mut told).await, "begun");
+        server.shutdown.cancel();
+        server.serving.abort();
+        assert_eq!(next(&mut told).await, "dropped");
+        assert_eq!(read_all(&mut client).await, "");
+    }
+
+    #[tokio::test]
+    async fn requests_know_where_they_come_from() {
+        let show = |axum::Extension(Peer(address)): axum::Extension<Peer>| async move {
+            address.to_string()
+        };
+        let server = start(Router::new().route("/", get(show)), BOUNDS).await;
+        let mut client = send(
+            &server,
+            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        )
+        .await;
+        assert!(read_all(&mut client).await.ends_with("127.0.0.1"));
+    }
+}

@@ -1,0 +1,207 @@
+//! How does an answer travel in parts? As server-sent events: one event for each part.
+//!
+//! Source: `a2a-http` section 2.5; WHATWG HTML section 9.2, "Server-sent events".
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _, stream};
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use tokio::time::timeout;
+
+use super::reply::{Asker, Failure};
+use crate::calls::{CallError, Part};
+
+/// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// A response that sends each part as it comes. A failure is one more event, and the end.
+///
+/// Dropping the response drops `parts`, which cancels the call.
+pub(super) fn parts_response<S>(parts: S, asker: Asker) -> Response
+where
+    S: Stream<Item = Result<Part, CallError>> + Send + 'static,
+{
+    events_response(Body::from_stream(frames(parts, asker)))
+}
+
+/// A response that is one event.
+pub(super) fn whole_response(body: &[u8]) -> Response {
+    events_response(Body::from(frame(body)))
+}
+
+fn events_response(body: Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx would collect the events and send them late.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+fn frames<S>(parts: S, asker: Asker) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+where
+    S: Stream<Item = Result<Part, CallError>> + Send + 'static,
+{
+    stream::unfold((Box::pin(parts), asker), |(mut parts, asker)| async move {
+        // The wait that a keep-alive interrupts goes on in the next round: nothing of `parts` is dropped.
+        let frame = match timeout(KEEP_ALIVE, parts.next()).await {
+            Err(_silence) => KEEP_ALIVE_COMMENT,
+            Ok(Some(Ok(part))) => frame(&part.body),
+            Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&asker)),
+            Ok(None) => return None,
+        };
+        Some((Ok(frame), (parts, asker)))
+    })
+}
+
+/// One event. Every line of the body gets its own `data:`; the reader joins them with line feeds, which mean the same
+/// between the tokens of JSON, the only place where a body can have any.
+fn frame(body: &[u8]) -> Bytes {
+    const FIELD: &[u8] = b"data: ";
+    let mut out = BytesMut::with_capacity(FIELD.len() + body.len() + 2);
+    let mut rest = body;
+    loop {
+        out.extend_from_slice(FIELD);
+        let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+            out.extend_from_slice(rest);
+            break;
+        };
+        let (line, tail) = rest.split_at(end);
+        out.extend_from_slice(line);
+        out.extend_from_slice(b"\n");
+        // A line ends with CR LF, LF or CR.
+        rest = tail
+            .strip_prefix(b"\r\n")
+            .or_else(|| tail.get(1..))
+            .unwrap_or_default();
+    }
+    out.extend_from_slice(b"\n\n");
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2abus_plugin::protocol::dialect::Dialect;
+    use axum::body::to_bytes;
+    use proptest::prelude::*;
+    use std::pin::pin;
+
+    fn part(body: &'static str, last: bool) -> Result<Part, CallError> {
+        Ok(Part {
+            body: body.into(),
+            last,
+        })
+    }
+
+    fn asker() -> Asker {
+        Asker::new("1.0".into(), Dialect::JsonRpc)
+    }
+
+    /// What a reader that follows the specification makes of a stream: the data of each event.
+    fn read(stream: &str) -> Vec<String> {
+        let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
+        let mut events = Vec::new();
+        let mut data: Option<String> = None;
+        for line in stream.split('\n') {
+            if line.is_empty() {
+                events.extend(data.take());
+            } else if let Some(value) = line.strip_prefix("data:") {
+                let value = value.strip_prefix(' ').unwrap_or(value);
+                data = Some(data.map_or(value.to_owned(), |data| format!("{data}\n{value}")));
+            } else {
+                assert!(
+                    line.starts_with(':'),
+                    "{line:?} is neither data nor a comment"
+                );
+            }
+        }
+        assert_eq!(data, None, "the stream ends within an event");
+        events
+    }
+
+    #[test]
+    fn one_line_is_one_data_line() {
+        assert_eq!(frame(br#"{"a":1}"#), "data: {\"a\":1}\n\n");
+        assert_eq!(frame(b""), "data: \n\n");
+    }
+
+    #[test]
+    fn each_line_has_its_own_data_field_whatever_ends_it() {
+        let expected = "data: {\ndata:   \"a\": 1\ndata: }\n\n";
+        for body in [
+            "{\n  \"a\": 1\n}",
+            "{\r\n  \"a\": 1\r\n}",
+            "{\r  \"a\": 1\r}",
+        ] {
+            assert_eq!(frame(body.as_bytes()), expected, "{body:?}");
+        }
+        assert_eq!(frame(b"{}\n"), "data: {}\ndata: \n\n");
+        assert_eq!(frame(b"\n\r\n"), "data: \ndata: \ndata: \n\n");
+    }
+
+    proptest! {
+        #[test]
+        fn a_reader_gets_back_what_was_framed(body in "[a-z:\r\n ]{0,40}") {
+            let framed = frame(body.as_bytes());
+            let events = read(std::str::from_utf8(&framed).unwrap());
+            prop_assert_eq!(events, vec![body.replace("\r\n", "\n").replace('\r', "\n")]);
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_are_events_and_a_failure_is_the_last_one() {
+        let parts = stream::iter([
+            part("{\"n\":1}", false),
+            part("{\n}", false),
+            Err(CallError::SlowCaller),
+        ]);
+        let response = parts_response(parts, asker());
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
+        assert_eq!(response.headers()["x-accel-buffering"], "no");
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let events = read(std::str::from_utf8(&body).unwrap());
+        assert_eq!(events[..2], ["{\"n\":1}", "{\n}"]);
+        assert!(
+            events[2].starts_with(r#"{"jsonrpc":"2.0","id":1.0,"error":{"#),
+            "{events:?}"
+        );
+        assert_eq!(events.len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_filled_with_comments_and_loses_nothing() {
+        let late = stream::once(async {
+            tokio::time::sleep(Duration::from_secs(40)).await;
+            part("{}", true)
+        });
+        let mut frames = pin!(frames(late, asker()));
+        let start = tokio::time::Instant::now();
+        assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
+        assert_eq!(start.elapsed(), KEEP_ALIVE);
+        assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
+        assert_eq!(frames.next().await, Some(Ok(frame(b"{}"))));
+        assert_eq!(start.elapsed(), Duration::from_secs(40));
+        assert_eq!(frames.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn dropping_the_response_drops_the_parts() {
+        let (guard, dropped) = tokio::sync::oneshot::channel::<()>();
+        let parts = stream::unfold(guard, |guard| async {
+            std::future::pending::<()>().await;
+            Some((part("{}", false), guard))
+        });
+        let response = parts_response(parts, asker());
+        drop(response);
+        assert!(dropped.await.is_err());
+    }
+}

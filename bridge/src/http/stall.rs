@@ -1,0 +1,137 @@
+//! A connection that is given up when the peer stops reading.
+//!
+//! Hyper waits for ever for a peer that keeps its connection open and takes nothing from it; meanwhile nobody looks at
+//! the deadline of the call behind it, and the connection counts against the limit.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// A stream whose writes fail when the peer has taken nothing for a while.
+#[derive(Debug)]
+pub(super) struct Stalling<S> {
+    inner: S,
+    patience: Duration,
+    /// Made at the first write that has to wait.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether a write waits since the timer was set.
+    waiting: bool,
+}
+
+// === impl Stalling ===
+
+impl<S> Stalling<S> {
+    pub(super) fn new(inner: S, patience: Duration) -> Self {
+        Self {
+            inner,
+            patience,
+            timer: None,
+            waiting: false,
+        }
+    }
+
+    /// What came of a write: itself, or the error once it has waited too long.
+    fn judge<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = false;
+            return written;
+        }
+        let deadline = Instant::now() + self.patience;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if !self.waiting {
+            self.waiting = true;
+            timer.as_mut().reset(deadline);
+        }
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the peer stopped reading",
+        )))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.judge(context, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.inner).poll_flush(context);
+        self.judge(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.judge(context, closed)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(context, buffers);
+        self.judge(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_stops_reading_is_given_up() {
+        let (ours, _theirs) = duplex(4);
+        let mut ours = Stalling::new(ours, PATIENCE);
+        let start = Instant::now();
+        let error = ours.write_all(b"more than four").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(start.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_slowly_is_served() {
+        let (ours, mut theirs) = duplex(1);
+        let mut ours = Stalling::new(ours, PATIENCE);
+        let writer = tokio::spawn(async move { ours.write_all(b"12345678").await });
+        let mut read = Vec::new();
+        for _ in 0..8 {
+            tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
+            read.push(theirs.read_u8().await.unwrap());
+        }
+        writer.await.unwrap().unwrap();
+        assert_eq!(read, b"12345678");
+    }
+}

@@ -1,0 +1,26 @@
+//! The bridge between AI agents and the event bus: binds topics, routes on `targetagent`, makes calls.
+//!
+//! The path of a message is [`pipeline`]; read that first. [`Bridge`] builds everything from a [`config::Config`] and
+//! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
+//! stream; [`http`] is the front door.
+
+pub mod answer;
+mod bridge;
+pub mod bus;
+pub mod callid;
+pub mod calls;
+pub mod cancel;
+pub mod cli;
+mod clock;
+pub mod config;
+pub mod deadletter;
+pub mod http;
+pub mod metrics;
+pub mod outbound;
+pub mod pending;
+pub mod pipeline;
+pub mod reply;
+pub mod route;
+mod run;
+
+pub use bridge::{Bridge, BridgeError};

@@ -1,0 +1,21 @@
+//! The program `a2abus`: reads the command line, runs one command, and tells in one line why it failed.
+
+use std::process::ExitCode;
+
+use a2abus_bridge::cli;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let error = match cli::run() {
+        Ok(status) => return status.into(),
+        Err(error) => error,
+    };
+    if let Some(status) = cli::quiet_status(&error) {
+        return status.into();
+    }
+    cli::complain(&error);
+    cli::status_of(&error).into()
+}

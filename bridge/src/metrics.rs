@@ -1,0 +1,680 @@
+//! What does the bridge count? Every metric, with its name, unit, labels and meaning.
+//!
+//! Labels come from closed sets: names in the configuration, and words that are constants of the program. Text out of
+//! a payload cannot get here, since reasons are `&'static str` or enums. Handles of bindings and transports are
+//! resolved once, so that counting a message is one atomic addition.
+//!
+//! Source: `reliability` section 2.9.
+
+use std::time::Duration;
+
+use a2abus_plugin::{DecodeErrorKind, Family, Kind, Text};
+use a2abus_transports::TransportErrorKind;
+use http::StatusCode;
+use prometheus::core::Collector;
+use prometheus::{
+    Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+use crate::calls::Outcome;
+
+/// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    definitions: Vec<Definition>,
+    received: IntCounterVec,
+    settled: IntCounterVec,
+    dead_lettered: IntCounterVec,
+    dropped: IntCounterVec,
+    in_flight: IntGaugeVec,
+    paused_lanes: IntGaugeVec,
+    published: IntCounterVec,
+    retries: IntCounterVec,
+    publish_seconds: HistogramVec,
+    transport_up: IntGaugeVec,
+    http_requests: IntCounterVec,
+    refused: IntCounterVec,
+    /// By family, then kind.
+    units: Vec<IntCounter>,
+    calls: Vec<(Outcome, IntCounter)>,
+    call_seconds: Histogram,
+    target_conflicts: IntCounter,
+    replies: Vec<IntCounter>,
+    /// Events that no route takes.
+    pub unrouted: IntCounter,
+    /// Parts of answers handed to callers.
+    pub call_parts: IntCounter,
+    /// Calls that wait for their answer now.
+    pub pending_calls: IntGauge,
+}
+
+/// The metrics of one binding, resolved.
+#[derive(Debug, Clone)]
+pub struct BindingMetrics {
+    name: Text,
+    dead_lettered: IntCounterVec,
+    dropped: IntCounterVec,
+    /// Messages read from the source.
+    pub received: IntCounter,
+    /// Messages whose position at the source is settled.
+    pub settled: IntCounter,
+    /// Messages received and not yet settled.
+    pub in_flight: IntGauge,
+    /// Lanes that do not move until a person has acted.
+    pub paused_lanes: IntGauge,
+}
+
+/// The metrics of one transport, resolved.
+#[derive(Debug, Clone)]
+pub struct TransportMetrics {
+    name: Text,
+    retries: IntCounterVec,
+    /// Messages whose arrival the bus has confirmed.
+    pub published: IntCounter,
+    /// Time from handing a message to the client to its confirmation, in seconds.
+    pub publish_seconds: Histogram,
+    /// 1 while the bus answers, else 0.
+    pub up: IntGauge,
+}
+
+/// What became of an answer that came in from the bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyOutcome {
+    /// Handed to the call that waits for it.
+    Delivered,
+    /// The call was over.
+    Late,
+    /// The same part had come before.
+    Duplicate,
+    /// No call of this id was ever known here.
+    Unknown,
+    /// Sent on to the replica that waits for it.
+    Forwarded,
+    /// It carries no call id of this bridge.
+    Foreign,
+}
+
+/// The paths of the front door, as a label: never the path a client wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpPath {
+    /// `/rpc`.
+    Rpc,
+    /// `/rpc/{agent}`.
+    RpcAgent,
+    /// Any path that is not served.
+    Other,
+}
+
+/// One metric as documented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// The name, as scraped.
+    pub name: &'static str,
+    /// What one step of the value is.
+    pub unit: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
+/// Upper bounds of the buckets for the time a call takes: from a local agent to the longest timeout.
+const CALL_SECONDS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0,
+];
+/// Upper bounds of the buckets for the time a confirmation takes: from memory to the delivery deadline.
+const PUBLISH_SECONDS: [f64; 13] = [
+    0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0,
+];
+
+const KINDS: [Kind; 4] = [
+    Kind::Request,
+    Kind::Notification,
+    Kind::Response,
+    Kind::Stream,
+];
+
+const OUTCOMES: [Outcome; 5] = [
+    Outcome::Answered,
+    Outcome::Timeout,
+    Outcome::Cancelled,
+    Outcome::Unavailable,
+    Outcome::Failed,
+];
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// All metrics, at zero.
+    ///
+    /// # Errors
+    /// Never with the definitions of this file; a test holds them to it.
+    pub fn new() -> Result<Self, Error> {
+        let mut on = Registrar::default();
+        let metrics = Self {
+            received: on.counters(RECEIVED)?,
+            settled: on.counters(SETTLED)?,
+            dead_lettered: on.counters(DEAD_LETTERED)?,
+            dropped: on.counters(DROPPED)?,
+            in_flight: on.gauges(IN_FLIGHT)?,
+            paused_lanes: on.gauges(PAUSED_LANES)?,
+            published: on.counters(PUBLISHED)?,
+            retries: on.counters(RETRIES)?,
+            publish_seconds: on.histograms(PUBLISH, &PUBLISH_SECONDS)?,
+            transport_up: on.gauges(TRANSPORT_UP)?,
+            units: per_unit(&on.counters(UNITS)?)?,
+            refused: on.counters(REFUSED)?,
+            unrouted: on.counter(UNROUTED)?,
+            target_conflicts: on.counter(TARGET_CONFLICTS)?,
+            calls: per_outcome(&on.counters(CALLS)?)?,
+            call_parts: on.counter(CALL_PARTS)?,
+            replies: per_reply(&on.counters(REPLIES)?)?,
+            pending_calls: on.gauge(PENDING_CALLS)?,
+            call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
+            http_requests: on.counters(HTTP_REQUESTS)?,
+            registry: on.registry.clone(),
+            definitions: Vec::new(),
+        };
+        let build = on.gauges(BUILD_INFO)?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Self {
+            definitions: on.definitions,
+            ..metrics
+        })
+    }
+
+    /// The metrics of a binding of the configuration.
+    #[must_use]
+    pub fn binding(&self, name: &Text) -> BindingMetrics {
+        let labels = &[name.as_str()];
+        BindingMetrics {
+            dead_lettered: self.dead_lettered.clone(),
+            dropped: self.dropped.clone(),
+            received: self.received.with_label_values(labels),
+            settled: self.settled.with_label_values(labels),
+            in_flight: self.in_flight.with_label_values(labels),
+            paused_lanes: self.paused_lanes.with_label_values(labels),
+            name: name.clone(),
+        }
+    }
+
+    /// The metrics of a transport of the configuration.
+    #[must_use]
+    pub fn transport(&self, name: &Text) -> TransportMetrics {
+        let labels = &[name.as_str()];
+        TransportMetrics {
+            retries: self.retries.clone(),
+            published: self.published.with_label_values(labels),
+            publish_seconds: self.publish_seconds.with_label_values(labels),
+            up: self.transport_up.with_label_values(labels),
+            name: name.clone(),
+        }
+    }
+
+    /// Counts a decoded unit.
+    pub fn unit(&self, family: Family, kind: Kind) {
+        add_one(&self.units, family as usize * KINDS.len() + kind as usize);
+    }
+
+    /// Counts a unit that was refused.
+    pub fn refused(&self, kind: DecodeErrorKind) {
+        self.refused.with_label_values(&[kind.as_str()]).inc();
+    }
+
+    /// Counts a call that is over, and how long it took.
+    pub fn call_ended(&self, outcome: Outcome, took: Duration) {
+        let counter = self.calls.iter().find(|(counted, _)| *counted == outcome);
+        debug_assert!(counter.is_some(), "each outcome has its counter");
+        if let Some((_, counter)) = counter {
+            counter.inc();
+        }
+        self.call_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts an event whose payload names another agent than what wins over it.
+    pub fn target_conflict(&self) {
+        self.target_conflicts.inc();
+    }
+
+    /// Counts an answer from the bus.
+    pub fn reply(&self, outcome: ReplyOutcome) {
+        add_one(&self.replies, outcome as usize);
+    }
+
+    /// Counts an HTTP request that was answered; a stream when its head is.
+    pub fn http_request(&self, path: HttpPath, status: StatusCode) {
+        let labels = &[path.as_str(), status.as_str()];
+        self.http_requests.with_label_values(labels).inc();
+    }
+
+    /// Every metric in the text format that Prometheus scrapes.
+    ///
+    /// # Errors
+    /// When a metric cannot be written, which is a defect of this file.
+    pub fn render(&self) -> Result<String, Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+
+    /// Every metric there is.
+    #[must_use]
+    pub fn definitions(&self) -> &[Definition] {
+        &self.definitions
+    }
+
+    /// The reference of all metrics, as a Markdown table.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        let mut rows: Vec<_> = self.definitions.iter().map(Definition::row).collect();
+        rows.sort_unstable();
+        format!(
+            "| metric | labels | unit | meaning |\n| --- | --- | --- | --- |\n{}",
+            rows.concat()
+        )
+    }
+}
+
+// === impl BindingMetrics ===
+
+impl BindingMetrics {
+    /// Counts a message that became a dead letter; `reason` is the word of an error kind.
+    pub fn dead_lettered(&self, reason: &'static str) {
+        let labels = &[self.name.as_str(), reason];
+        self.dead_lettered.with_label_values(labels).inc();
+    }
+
+    /// Counts a message that was settled without going anywhere, as it should be.
+    pub fn dropped(&self, reason: &'static str) {
+        let labels = &[self.name.as_str(), reason];
+        self.dropped.with_label_values(labels).inc();
+    }
+}
+
+// === impl TransportMetrics ===
+
+impl TransportMetrics {
+    /// Counts a publication that is tried again.
+    pub fn retried(&self, kind: TransportErrorKind) {
+        let labels = &[self.name.as_str(), kind.as_str()];
+        self.retries.with_label_values(labels).inc();
+    }
+}
+
+// === impl ReplyOutcome ===
+
+impl ReplyOutcome {
+    /// Every outcome, in the order of declaration.
+    pub const ALL: [Self; 6] = [
+        Self::Delivered,
+        Self::Late,
+        Self::Duplicate,
+        Self::Unknown,
+        Self::Forwarded,
+        Self::Foreign,
+    ];
+
+    /// The stable word of this outcome.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Late => "late",
+            Self::Duplicate => "duplicate",
+            Self::Unknown => "unknown",
+            Self::Forwarded => "forwarded",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
+// === impl HttpPath ===
+
+impl HttpPath {
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rpc => "/rpc",
+            Self::RpcAgent => "/rpc/{agent}",
+            Self::Other => "other",
+        }
+    }
+}
+
+// === impl Definition ===
+
+impl Definition {
+    fn row(&self) -> String {
+        let labels: Vec<_> = self
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        let labels = labels.join(", ");
+        format!(
+            "| `{}` | {labels} | {} | {} |\n",
+            self.name, self.unit, self.help
+        )
+    }
+}
+
+/// Registers metrics and remembers what they are.
+#[derive(Default)]
+struct Registrar {
+    registry: Registry,
+    definitions: Vec<Definition>,
+}
+
+// === impl Registrar ===
+
+impl Registrar {
+    fn counter(&mut self, definition: Definition) -> Result<IntCounter, Error> {
+        let counter = IntCounter::new(definition.name, definition.help)?;
+        self.register(definition, counter)
+    }
+
+    fn counters(&mut self, definition: Definition) -> Result<IntCounterVec, Error> {
+        let opts = Opts::new(definition.name, definition.help);
+        self.register(definition, IntCounterVec::new(opts, definition.labels)?)
+    }
+
+    fn gauge(&mut self, definition: Definition) -> Result<IntGauge, Error> {
+        let gauge = IntGauge::new(definition.name, definition.help)?;
+        self.register(definition, gauge)
+    }
+
+    fn gauges(&mut self, definition: Definition) -> Result<IntGaugeVec, Error> {
+        let opts = Opts::new(definition.name, definition.help);
+        self.register(definition, IntGaugeVec::new(opts, definition.labels)?)
+    }
+
+    fn histogram(&mut self, definition: Definition, buckets: &[f64]) -> Result<Histogram, Error> {
+        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
+        self.register(definition, Histogram::with_opts(opts)?)
+    }
+
+    fn histograms(
+        &mut self,
+        definition: Definition,
+        buckets: &[f64],
+    ) -> Result<HistogramVec, Error> {
+        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
+        self.register(definition, HistogramVec::new(opts, definition.labels)?)
+    }
+
+    fn register<C: Collector + Clone + 'static>(
+        &mut self,
+        definition: Definition,
+        collector: C,
+    ) -> Result<C, Error> {
+        self.registry.register(Box::new(collector.clone()))?;
+        self.definitions.push(definition);
+        Ok(collector)
+    }
+}
+
+/// One counter for each family and kind, so that they are scraped as 0 before the first unit.
+fn per_unit(units: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
+    let pairs = Family::ALL
+        .iter()
+        .flat_map(|family| KINDS.iter().map(move |kind| (family, kind)));
+    pairs
+        .map(|(family, kind)| units.get_metric_with_label_values(&[family.as_str(), kind.as_str()]))
+        .collect()
+}
+
+/// One counter for each outcome of a call.
+fn per_outcome(calls: &IntCounterVec) -> Result<Vec<(Outcome, IntCounter)>, Error> {
+    let counter = |outcome: &Outcome| {
+        let counter = calls.get_metric_with_label_values(&[outcome.as_str()])?;
+        Ok((*outcome, counter))
+    };
+    OUTCOMES.iter().map(counter).collect()
+}
+
+/// One counter for each outcome of an answer.
+fn per_reply(replies: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
+    let words = ReplyOutcome::ALL.map(ReplyOutcome::as_str);
+    words
+        .iter()
+        .map(|word| replies.get_metric_with_label_values(&[*word]))
+        .collect()
+}
+
+fn add_one(counters: &[IntCounter], index: usize) {
+    debug_assert!(
+        index < counters.len(),
+        "each value of the enum has its counter"
+    );
+    if let Some(counter) = counters.get(index) {
+        counter.inc();
+    }
+}
+
+// === the metrics ===
+
+const RECEIVED: Definition = Definition {
+    name: "a2abus_received_total",
+    unit: "messages",
+    labels: &["binding"],
+    help: "Messages read from the source, redeliveries included.",
+};
+const SETTLED: Definition = Definition {
+    name: "a2abus_settled_total",
+    unit: "messages",
+    labels: &["binding"],
+    help: "Messages whose position at the source is settled: copied, dead-lettered or dropped.",
+};
+const DEAD_LETTERED: Definition = Definition {
+    name: "a2abus_dead_lettered_total",
+    unit: "messages",
+    labels: &["binding", "reason"],
+    help: "Messages that went to the dead letters.",
+};
+const DROPPED: Definition = Definition {
+    name: "a2abus_dropped_total",
+    unit: "messages",
+    labels: &["binding", "reason"],
+    help: "Messages that were settled without going anywhere, as configured or because they were worthless.",
+};
+const IN_FLIGHT: Definition = Definition {
+    name: "a2abus_in_flight",
+    unit: "messages",
+    labels: &["binding"],
+    help: "Messages received and not yet settled.",
+};
+const PAUSED_LANES: Definition = Definition {
+    name: "a2abus_paused_lanes",
+    unit: "lanes",
+    labels: &["binding"],
+    help: "Lanes that do not move until a person has mended the set-up.",
+};
+const PUBLISHED: Definition = Definition {
+    name: "a2abus_published_total",
+    unit: "messages",
+    labels: &["transport"],
+    help: "Messages whose arrival the bus has confirmed.",
+};
+const RETRIES: Definition = Definition {
+    name: "a2abus_retries_total",
+    unit: "publications",
+    labels: &["transport", "kind"],
+    help: "Publications tried again, by the kind of failure.",
+};
+const PUBLISH: Definition = Definition {
+    name: "a2abus_publish_seconds",
+    unit: "seconds",
+    labels: &["transport"],
+    help: "Time from handing a message to the client to its confirmation.",
+};
+const TRANSPORT_UP: Definition = Definition {
+    name: "a2abus_transport_up",
+    unit: "0 or 1",
+    labels: &["transport"],
+    help: "Whether the bus answers.",
+};
+const UNITS: Definition = Definition {
+    name: "a2abus_units_total",
+    unit: "units",
+    labels: &["family", "kind"],
+    help: "Units of payloads decoded.",
+};
+const REFUSED: Definition = Definition {
+    name: "a2abus_refused_total",
+    unit: "units",
+    labels: &["kind"],
+    help: "Units of payloads refused, by what is wrong with them.",
+};
+const UNROUTED: Definition = Definition {
+    name: "a2abus_unrouted_total",
+    unit: "events",
+    labels: &[],
+    help: "Events that no route takes.",
+};
+const TARGET_CONFLICTS: Definition = Definition {
+    name: "a2abus_target_conflicts_total",
+    unit: "events",
+    labels: &[],
+    help: "Events whose payload names another agent than the path or the attribute that wins over it.",
+};
+const CALLS: Definition = Definition {
+    name: "a2abus_calls_total",
+    unit: "calls",
+    labels: &["outcome"],
+    help: "Calls that are over, by what became of them.",
+};
+const CALL_PARTS: Definition = Definition {
+    name: "a2abus_call_parts_total",
+    unit: "parts",
+    labels: &[],
+    help: "Parts of answers handed to callers.",
+};
+const REPLIES: Definition = Definition {
+    name: "a2abus_replies_total",
+    unit: "messages",
+    labels: &["outcome"],
+    help: "Answers that came in from the bus, by what became of them.",
+};
+const PENDING_CALLS: Definition = Definition {
+    name: "a2abus_pending_calls",
+    unit: "calls",
+    labels: &[],
+    help: "Calls that wait for their answer now.",
+};
+const CALL: Definition = Definition {
+    name: "a2abus_call_seconds",
+    unit: "seconds",
+    labels: &[],
+    help: "Time from a request to the end of its call, however it ended.",
+};
+const HTTP_REQUESTS: Definition = Definition {
+    name: "a2abus_http_requests_total",
+    unit: "requests",
+    labels: &["path", "status"],
+    help: "HTTP requests answered by the front door.",
+};
+const BUILD_INFO: Definition = Definition {
+    name: "a2abus_build_info",
+    unit: "always 1",
+    labels: &["version"],
+    help: "The version that runs.",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_help_and_a_name_that_tells_its_unit() {
+        let metrics = Metrics::new().unwrap();
+        assert_eq!(metrics.definitions().len(), 21);
+        // What a gauge without a unit suffix counts is its noun.
+        let gauges = [
+            "a2abus_in_flight",
+            "a2abus_paused_lanes",
+            "a2abus_pending_calls",
+            "a2abus_transport_up",
+            "a2abus_build_info",
+        ];
+        for Definition {
+            name, unit, help, ..
+        } in metrics.definitions()
+        {
+            assert!(name.starts_with("a2abus_"), "{name}");
+            assert!(help.ends_with('.') && help.len() > 20, "{name}: {help}");
+            assert!(!unit.is_empty(), "{name}");
+            let told = match *unit {
+                "seconds" => name.ends_with("_seconds"),
+                _ if gauges.contains(name) => true,
+                _ => name.ends_with("_total"),
+            };
+            assert!(told, "{name} does not tell its unit {unit}");
+        }
+    }
+
+    #[test]
+    fn the_enums_index_their_own_counters() {
+        let metrics = Metrics::new().unwrap();
+        for outcome in OUTCOMES {
+            metrics.call_ended(outcome, Duration::from_millis(20));
+        }
+        for outcome in ReplyOutcome::ALL {
+            metrics.reply(outcome);
+        }
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+        for (index, family) in Family::ALL.into_iter().enumerate() {
+            assert_eq!(family as usize, index);
+        }
+        metrics.unit(Family::Legacy, Kind::Response);
+        let text = metrics.render().unwrap();
+        for outcome in OUTCOMES.map(Outcome::as_str) {
+            assert!(text.contains(&format!("a2abus_calls_total{{outcome=\"{outcome}\"}} 1")));
+        }
+        for outcome in ReplyOutcome::ALL.map(ReplyOutcome::as_str) {
+            assert!(text.contains(&format!("a2abus_replies_total{{outcome=\"{outcome}\"}} 1")));
+        }
+        assert!(text.contains("a2abus_units_total{family=\"legacy\",kind=\"response\"} 1"));
+        assert!(text.contains("a2abus_units_total{family=\"legacy\",kind=\"request\"} 0"));
+    }
+
+    #[test]
+    fn bindings_and_transports_count_under_their_names() {
+        let metrics = Metrics::new().unwrap();
+        let binding = metrics.binding(&"in".into());
+        binding.received.inc();
+        binding.dead_lettered("no_route");
+        binding.dropped("expired");
+        let transport = metrics.transport(&"kafka".into());
+        transport.up.set(1);
+        transport.retried(TransportErrorKind::Disconnected);
+        transport.publish_seconds.observe(0.002);
+        metrics.refused(DecodeErrorKind::NotJson);
+        metrics.http_request(HttpPath::RpcAgent, StatusCode::OK);
+        let text = metrics.render().unwrap();
+        for line in [
+            "a2abus_received_total{binding=\"in\"} 1",
+            "a2abus_dead_lettered_total{binding=\"in\",reason=\"no_route\"} 1",
+            "a2abus_dropped_total{binding=\"in\",reason=\"expired\"} 1",
+            "a2abus_transport_up{transport=\"kafka\"} 1",
+            "a2abus_retries_total{kind=\"disconnected\",transport=\"kafka\"} 1",
+            "a2abus_publish_seconds_bucket{transport=\"kafka\",le=\"0.0025\"} 1",
+            "a2abus_refused_total{kind=\"not_json\"} 1",
+            "a2abus_http_requests_total{path=\"/rpc/{agent}\",status=\"200\"} 1",
+            "a2abus_build_info{version=\"0.1.0\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_reference_has_a_row_for_every_metric() {
+        let metrics = Metrics::new().unwrap();
+        let reference = metrics.reference();
+        assert_eq!(reference.lines().count(), 2 + metrics.definitions().len());
+        let row = "| `a2abus_dead_lettered_total` | `binding`, `reason` | messages | Messages that went to the dead letters. |";
+        assert!(reference.lines().any(|line| line == row), "{reference}");
+    }
+}

@@ -1,0 +1,188 @@
+//! What leaves the bridge: copies of events on their way to a destination.
+
+use std::sync::Arc;
+
+use a2abus_plugin::{Event, EventError, Text, extension};
+use a2abus_transports::{
+    Address, Confirmation, Guarantee, Message, Transport as _, TransportError, TransportErrorKind, content_mode,
+};
+use bytes::Bytes;
+
+use crate::bus::{BusId, Buses};
+use crate::config::{Mode, Name};
+use crate::route::{RouteError, RouteTable};
+
+/// One message on its way to one destination.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The bus it goes to.
+    pub bus: BusId,
+    /// The place on that bus.
+    pub address: Address,
+    /// What goes there.
+    pub message: Message,
+    /// Whether the place was made of values the payload chose, so that it may well not exist.
+    pub place: Place,
+    /// The CloudEvents content mode it is written in.
+    pub mode: Mode,
+}
+
+/// Who chose the place a message goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The configuration: when it does not exist, a person has to mend it.
+    Configured,
+    /// The event: when it does not exist, the event is at fault.
+    FromEvent,
+}
+
+/// Why an event has nowhere to go. All are permanent.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoutingError {
+    /// No rule takes it and there is no default route.
+    #[error("no route takes the event and there is no default route")]
+    NoRoute,
+    /// A rule takes it and its destination cannot be formed.
+    #[error("route {route}: {cause}")]
+    Destination {
+        /// The route.
+        route: Text,
+        /// What is wrong.
+        cause: RouteError,
+    },
+    /// The event cannot be written in the binding of the destination.
+    #[error("the event cannot be written: {0}")]
+    Unwritable(#[from] EventError),
+    /// The destination names a transport that the bridge does not have.
+    #[error("there is no transport named {0}")]
+    NoTransport(Text),
+}
+
+// === impl RoutingError ===
+
+impl RoutingError {
+    /// The stable word of a dead letter's reason.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoRoute => "no_route",
+            Self::Destination { cause: RouteError::TooManyHops { .. }, .. } => "too_many_hops",
+            Self::Destination { .. } => "bad_destination",
+            Self::Unwritable(_) => "unwritable",
+            Self::NoTransport(_) => "no_transport",
+        }
+    }
+}
+
+/// Routes events and sends what comes of it.
+#[derive(Debug, Clone)]
+pub struct Outbound {
+    buses: Buses,
+    routes: Arc<RouteTable>,
+}
+
+/// Where an event was read, for what the copies of it inherit.
+#[derive(Debug, Clone, Copy)]
+pub struct From<'a> {
+    /// The binding, or the door, it came in by.
+    pub binding: &'a str,
+    /// The key of the message it came in.
+    pub key: Option<&'a Bytes>,
+    /// Its position at the source, and which unit of the message it is.
+    pub origin: Option<(&'a Text, usize)>,
+}
+
+// === impl Outbound ===
+
+impl Outbound {
+    /// Everything needed to route and send.
+    #[must_use]
+    pub fn new(buses: Buses, routes: Arc<RouteTable>) -> Self {
+        Self { buses, routes }
+    }
+
+    /// The buses.
+    #[must_use]
+    pub fn buses(&self) -> &Buses {
+        &self.buses
+    }
+
+    /// The copies of an event: one for each destination of the first route that takes it. `address_reply` may put a
+    /// reply address on each copy before it is written.
+    ///
+    /// # Errors
+    /// When there is no route, or one of its destinations cannot be formed.
+    pub fn route(
+        &self,
+        event: &Event,
+        from: From<'_>,
+        mut address_reply: impl FnMut(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)>,
+    ) -> Result<Vec<Outgoing>, RoutingError> {
+        let route = self.routes.route(event, from.binding).ok_or(RoutingError::NoRoute)?;
+        let name = route.name().text();
+        let in_route = |cause| RoutingError::Destination { route: name.clone(), cause };
+        let hops = route.next_hops(event).map_err(in_route)?;
+        let mut copies = Vec::with_capacity(route.destinations().len());
+        for (index, destination) in route.destinations().iter().enumerate() {
+            let resolved = destination.resolve(event, from.binding, from.key).map_err(in_route)?;
+            let bus = self.bus(resolved.transport)?;
+            let mut address = resolved.address;
+            if let (Guarantee::Stored { message_id }, Some((origin, unit))) = (&mut address.guarantee, from.origin) {
+                *message_id = Some(Text::from(format!("{origin}/{unit}/{index}")));
+            }
+            let mut copy = event.clone();
+            copy.set(extension::HOPS, hops)?;
+            let headers = address_reply(bus, &mut copy, &mut address);
+            let place = destination.place();
+            copies.push(self.written(bus, &copy, resolved.mode, resolved.key, headers, (address, place))?);
+        }
+        Ok(copies)
+    }
+
+    /// An event written for a bus.
+    fn written(
+        &self,
+        bus: BusId,
+        event: &Event,
+        mode: Mode,
+        key: Option<Bytes>,
+        headers: Vec<(Text, Bytes)>,
+        (address, place): (Address, Place),
+    ) -> Result<Outgoing, RoutingError> {
+        let missing = || RoutingError::NoTransport(Text::default());
+        let binding = self.buses.get(bus).ok_or_else(missing)?.transport.binding();
+        let mut message = content_mode::write(binding, event, mode.into())?;
+        message.key = key;
+        for (name, value) in headers {
+            message.headers.push(name, value);
+        }
+        Ok(Outgoing { bus, address, message, place, mode })
+    }
+
+    /// Another event for the place where `original` went, without its reply address.
+    ///
+    /// # Errors
+    /// When the event cannot be written there.
+    pub fn beside(&self, event: &Event, original: &Outgoing) -> Result<Outgoing, RoutingError> {
+        let mut address = original.address.clone();
+        address.reply_to = None;
+        let key = original.message.key.clone();
+        self.written(original.bus, event, original.mode, key, Vec::new(), (address, original.place))
+    }
+
+    fn bus(&self, name: &Name) -> Result<BusId, RoutingError> {
+        self.buses.find(name).ok_or_else(|| RoutingError::NoTransport(name.text().clone()))
+    }
+
+    /// Hands a message to its bus; the confirmation is still to come.
+    ///
+    /// # Errors
+    /// As [`a2abus_transports::Transport::send`].
+    pub async fn send(&self, outgoing: &Outgoing) -> Result<Confirmation, TransportError> {
+        let Some(bus) = self.buses.get(outgoing.bus) else {
+            return Err(TransportError::new(TransportErrorKind::BadConfig, "find the transport"));
+        };
+        bus.transport.send(&outgoing.address, outgoing.message.clone()).await
+    }
+}

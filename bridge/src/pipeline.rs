@@ -1,0 +1,496 @@
+//! The path of a message through the bridge. Read this first.
+//!
+//! ```text
+//! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (all else) ─> publish ─> settle
+//! ```
+//!
+//! One task runs each binding. Messages of one lane (a Kafka partition) are published in order; a lane whose message
+//! cannot be published waits and tries again while the other lanes go on. A message is settled after every copy of
+//! it, or its dead letter, is confirmed. What is held is bounded by the budget of the subscription.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::{
+    Event, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map, wrap_unknown,
+};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::{
+    Acknowledger, Confirmation, Consumer, Delivery, Disposition, Message, Outcome, Topic, TransportError,
+    TransportErrorKind,
+};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{Answered, ReadAt, Reader};
+use crate::bus::BusId;
+use crate::calls::Calls;
+use crate::config::{Mode, OnUnknown, Role};
+use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::metrics::{BindingMetrics, Metrics};
+use crate::outbound::{From, Outbound, Outgoing, Place};
+
+/// One binding: what is done with the messages of its topics.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// The name of the binding.
+    pub name: Text,
+    /// The bus it reads.
+    pub bus: BusId,
+    /// How that bus carries CloudEvents.
+    pub binding: Binding,
+    /// What its messages are for.
+    pub role: Role,
+    /// What is declared about its payloads.
+    pub hint: Hint,
+    /// What a payload may cost.
+    pub limits: Limits,
+    /// How payloads are mapped.
+    pub options: MapOptions,
+    /// The `source` of mapped events.
+    pub source: Text,
+    /// What to do with payloads that no family recognises.
+    pub on_unknown: OnUnknown,
+    /// Whether CloudEvents that lack routing attributes get them from their data.
+    pub data: DataLook,
+    /// Where answers to its requests go when they name no place.
+    pub replies: Option<Topic>,
+    /// Where its dead letters go.
+    pub dead_letters: DeadLetters,
+    /// Routes and sends.
+    pub outbound: Outbound,
+    /// Calls that its messages may answer.
+    pub calls: Arc<Calls>,
+    /// Its counters.
+    pub metrics: BindingMetrics,
+    /// The counters of the bridge.
+    pub counts: Arc<Metrics>,
+}
+
+/// Whether a binding looks into the data of CloudEvents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataLook {
+    /// Attributes only.
+    Never,
+    /// For routing attributes that the event lacks.
+    ForMissing,
+}
+
+/// How far clocks may differ before an event counts as expired.
+const CLOCK_SKEW: Duration = Duration::from_secs(2);
+/// The first and the longest wait before a message is sent again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+
+/// Work for one lane.
+enum Job {
+    Step(Delivery),
+    Retry(Unconfirmed),
+}
+
+/// A message whose copies are on their way.
+struct InFlight {
+    lane: u32,
+    copies: Vec<(Outgoing, Confirmation)>,
+    original: Original,
+}
+
+/// A message of which some copies were refused or are in doubt.
+struct Unconfirmed {
+    copies: Vec<(Outgoing, TransportError)>,
+    original: Original,
+}
+
+/// What a copy came from, for its dead letter and for its settlement.
+struct Original {
+    message: Message,
+    origin: Option<Text>,
+    acknowledger: Acknowledger,
+}
+
+/// The messages of one lane that wait behind the one that is being worked on.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<Job>,
+    busy: bool,
+}
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// Runs until `stop`, then finishes what was received. What is unfinished when the future is dropped is abandoned:
+    /// the source delivers it again.
+    pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+        let mut lanes: HashMap<u32, Lane> = HashMap::new();
+        let mut jobs = FuturesUnordered::new();
+        let mut confirmations = FuturesUnordered::new();
+        let mut open = true;
+        loop {
+            tokio::select! {
+                biased;
+                Some((lane, result)) = confirmations.next() => {
+                    if let Some(unconfirmed) = self.settle(result) {
+                        // Before everything that waits: it came first.
+                        let entry = lanes.entry(lane).or_default();
+                        entry.waiting.push_front(Job::Retry(unconfirmed));
+                        if let Some(job) = entry.next() {
+                            jobs.push(self.work(lane, job));
+                        }
+                    }
+                }
+                Some(in_flight) = jobs.next() => {
+                    let InFlight { lane, .. } = in_flight;
+                    confirmations.push(self.confirm(in_flight));
+                    let next = lanes.get_mut(&lane).and_then(Lane::finished);
+                    if let Some(job) = next {
+                        jobs.push(self.work(lane, job));
+                    }
+                }
+                delivery = consumer.recv(), if open => match delivery {
+                    Some(delivery) => {
+                        self.metrics.received.inc();
+                        self.metrics.in_flight.inc();
+                        let lane = delivery.lane;
+                        let entry = lanes.entry(lane).or_default();
+                        entry.waiting.push_back(Job::Step(delivery));
+                        if let Some(job) = entry.next() {
+                            jobs.push(self.work(lane, job));
+                        }
+                    }
+                    None => open = false,
+                },
+                () = stop.cancelled(), if open => {
+                    consumer.stop();
+                    while let Some(delivery) = consumer.try_recv() {
+                        lanes.entry(delivery.lane).or_default().waiting.push_back(Job::Step(delivery));
+                    }
+                    for (lane, entry) in &mut lanes {
+                        if let Some(job) = entry.next() {
+                            jobs.push(self.work(*lane, job));
+                        }
+                    }
+                    open = false;
+                }
+                else => return consumer,
+            }
+        }
+    }
+
+    async fn work(&self, lane: u32, job: Job) -> InFlight {
+        match job {
+            Job::Step(delivery) => self.step(lane, delivery).await,
+            Job::Retry(unconfirmed) => self.retry(lane, unconfirmed).await,
+        }
+    }
+
+    /// The path of one message, up to the confirmation of its copies.
+    async fn step(&self, lane: u32, delivery: Delivery) -> InFlight {
+        let Delivery { message, topic, origin, acknowledger, .. } = delivery;
+        let reader = Reader::Binding;
+        let at = ReadAt { bus: self.bus, topic: &topic, origin: origin.as_ref(), message: &message, reader };
+        let mut outgoing = Vec::new();
+        match content_mode::read(self.binding, &message, &self.limits) {
+            Err(error) => outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error)),
+            Ok(Content::Event(event)) => self.event(at, event, &mut outgoing),
+            Ok(Content::Plain { content_type, body }) => {
+                let mut hint = self.hint.clone();
+                if let Some(content_type) = content_type {
+                    hint.header("content-type", &content_type);
+                }
+                let context = self.context();
+                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
+                    match unit {
+                        Ok(mapped) => self.mapped(at, mapped, &mut outgoing),
+                        Err(refused) => self.refused(at, refused, &context, &mut outgoing),
+                    }
+                }
+            }
+        }
+        let original = Original { message, origin, acknowledger };
+        self.publish(lane, outgoing, original).await
+    }
+
+    fn context(&self) -> MapContext<'static> {
+        MapContext {
+            source: self.source.clone(),
+            time: Some(crate::clock::rfc3339(crate::clock::now())),
+            new_id: &crate::clock::new_event_id,
+        }
+    }
+
+    /// A message that came as a CloudEvent.
+    fn event(&self, at: ReadAt<'_>, mut event: Event, outgoing: &mut Vec<Outgoing>) {
+        match self.calls.answer_event(at, &event, &self.limits) {
+            Answered::NotAnAnswer => {}
+            answered => return self.answered(at, None, answered, Some(event), outgoing),
+        }
+        if self.data == DataLook::ForMissing {
+            self.fill_from_data(&mut event);
+        }
+        self.route(at, None, event, outgoing);
+    }
+
+    /// One unit of a plain payload.
+    fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
+        self.counts.unit(mapped.unit.because.family, mapped.kind);
+        let index = Some(mapped.unit.index);
+        match self.calls.answer_mapped(at, &mapped) {
+            Answered::NotAnAnswer => self.route(at, index, mapped.event, outgoing),
+            answered => self.answered(at, index, answered, Some(mapped.event), outgoing),
+        }
+    }
+
+    fn answered(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<usize>,
+        answered: Answered,
+        event: Option<Event>,
+        outgoing: &mut Vec<Outgoing>,
+    ) {
+        if let Some(outcome) = answered.outcome() {
+            self.counts.reply(outcome);
+        }
+        match (answered, self.role, event) {
+            (Answered::Forward(forward), _, _) => outgoing.push(forward),
+            // Answers between agents are events like any other, unless the topic is there for our answers alone.
+            (Answered::Uncorrelated, Role::Events, Some(event)) => self.route(at, unit, event, outgoing),
+            (Answered::Uncorrelated, _, _) => {
+                let detail = "an answer without a call id: echo the callid attribute, or the id of the request";
+                outgoing.push(self.dead(at, unit, "uncorrelated", Stage::Resolve, &detail));
+            }
+            (Answered::Delivered | Answered::Late | Answered::Foreign | Answered::NotAnAnswer, _, _) => {}
+        }
+    }
+
+    fn refused(&self, at: ReadAt<'_>, refused: Refused, context: &MapContext<'_>, outgoing: &mut Vec<Outgoing>) {
+        let kind = refused.error.kind();
+        self.counts.refused(kind);
+        let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
+        match self.on_unknown {
+            OnUnknown::Wrap if is_unknown => {
+                let event = wrap_unknown(&refused.bytes, &self.options, context);
+                self.route(at, Some(refused.index), event, outgoing);
+            }
+            OnUnknown::Pass if is_unknown => {
+                let event = wrap_unknown(&refused.bytes, &self.options, context);
+                let before = outgoing.len();
+                self.route(at, Some(refused.index), event, outgoing);
+                for copy in outgoing.iter_mut().skip(before).filter(|copy| !self.is_dead_letter(copy)) {
+                    let key = copy.message.key.take();
+                    copy.message = Message { key, body: Some(refused.bytes.clone()), ..at.message.clone() };
+                }
+            }
+            OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
+                let detail = format!("{} at byte {} {}", refused.error, refused.error.offset(), refused.error.pointer());
+                let reason =
+                    Reason { code: kind.as_str(), stage: Stage::Detect, detail, unit: Some(refused.index) };
+                let body = Some(refused.bytes);
+                self.metrics.dead_lettered(reason.code);
+                outgoing.push(self.dead_letters.letter(at.message, body, &self.name, at.origin, &reason));
+            }
+        }
+    }
+
+    /// Takes from the data what routing needs and the event lacks.
+    fn fill_from_data(&self, event: &mut Event) {
+        let context = MapContext { source: self.source.clone(), time: None, new_id: &crate::clock::new_event_id };
+        let mut units = map(&event.body(), &self.hint, &self.limits, &self.options, &context);
+        let (Some(Ok(inner)), true) = (units.pop(), units.is_empty()) else { return };
+        let names = [extension::A2A_METHOD, extension::MCP_TYPE, extension::TARGET_AGENT, extension::COLLABORATION_ID, "subject"];
+        for name in names {
+            if let (None, Some(value)) = (event.attribute(name), inner.event.attribute(name)) {
+                let set = event.set(name, value);
+                debug_assert!(set.is_ok(), "a mapped attribute is legal");
+            }
+        }
+    }
+
+    fn route(&self, at: ReadAt<'_>, unit: Option<usize>, mut event: Event, outgoing: &mut Vec<Outgoing>) {
+        if is_expired(&event) {
+            self.metrics.dropped("expired");
+            tracing::debug!(binding = %self.name, id = %event.id(), "an expired event is not delivered");
+            return;
+        }
+        self.mark(at, &mut event);
+        let origin = at.origin.map(|origin| (origin, unit.unwrap_or(0)));
+        let from = From { binding: &self.name, key: at.message.key.as_ref(), origin };
+        match self.outbound.route(&event, from, |_, _, _| Vec::new()) {
+            Ok(copies) => outgoing.extend(copies),
+            Err(error) => {
+                self.counts.unrouted.inc();
+                outgoing.push(self.dead(at, unit, error.reason(), Stage::Route, &error));
+            }
+        }
+    }
+
+    /// Puts on an event what the bridge knows of its way: where it was first read, and where its answer goes.
+    fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
+        let reply_to = self.replies.as_ref().map(|topic| Text::from(topic.as_str()));
+        for (name, value) in [(extension::ORIGIN, at.origin.cloned()), (extension::REPLY_TO, reply_to)] {
+            if let (None, Some(value)) = (event.extension(name), value) {
+                let set = event.set(name, value);
+                debug_assert!(set.is_ok(), "origins and topics are legal attributes");
+            }
+        }
+    }
+
+    fn dead(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<usize>,
+        code: &'static str,
+        stage: Stage,
+        detail: &impl ToString,
+    ) -> Outgoing {
+        self.metrics.dead_lettered(code);
+        let reason = Reason { code, stage, detail: detail.to_string(), unit };
+        self.dead_letters.letter(at.message, None, &self.name, at.origin, &reason)
+    }
+
+    /// Hands every copy to its bus, in order. Waits as long as it takes: the lane is held meanwhile.
+    async fn publish(&self, lane: u32, outgoing: Vec<Outgoing>, original: Original) -> InFlight {
+        let mut copies = Vec::with_capacity(outgoing.len());
+        for copy in outgoing {
+            copies.push(self.send(copy, None, &original).await);
+        }
+        InFlight { lane, copies, original }
+    }
+
+    async fn retry(&self, lane: u32, unconfirmed: Unconfirmed) -> InFlight {
+        let Unconfirmed { copies: refused, original } = unconfirmed;
+        let mut copies = Vec::with_capacity(refused.len());
+        for (copy, error) in refused {
+            copies.push(self.send(copy, Some(error), &original).await);
+        }
+        InFlight { lane, copies, original }
+    }
+
+    /// Sends until the bus takes the copy, or takes the dead letter in place of a copy that no bus will ever take.
+    async fn send(
+        &self,
+        mut copy: Outgoing,
+        mut failed: Option<TransportError>,
+        original: &Original,
+    ) -> (Outgoing, Confirmation) {
+        let mut wait = BACKOFF.0;
+        loop {
+            if let Some(error) = failed.take() {
+                copy = self.after_failure(copy, &error, original);
+                if let Some(bus) = self.outbound.buses().get(copy.bus) {
+                    bus.metrics.retried(error.kind());
+                }
+                tokio::time::sleep(jittered(wait)).await;
+                wait = (wait * 2).min(BACKOFF.1);
+            }
+            match self.outbound.send(&copy).await {
+                Ok(confirmation) => return (copy, confirmation),
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+
+    /// What to send next: the copy again, or its dead letter.
+    fn after_failure(&self, copy: Outgoing, error: &TransportError, original: &Original) -> Outgoing {
+        let nowhere = error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
+        let permanent = error.disposition() == Disposition::DeadLetter || nowhere;
+        if permanent && !self.is_dead_letter(&copy) {
+            let topic = &copy.address.topic;
+            let reason = Reason {
+                code: error.kind().as_str(),
+                stage: Stage::Publish,
+                detail: format!("{topic}: {error}"),
+                unit: None,
+            };
+            self.metrics.dead_lettered(reason.code);
+            // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
+            let body = if copy.mode == Mode::Binary { copy.message.body } else { None };
+            return self.dead_letters.letter(&original.message, body, &self.name, original.origin.as_ref(), &reason);
+        }
+        if error.disposition() == Disposition::Retry {
+            tracing::warn!(binding = %self.name, topic = %copy.address.topic, %error, "not sent, trying again");
+        } else {
+            tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
+                "not sent: mend the topic or the credentials; the lane waits and nothing is lost");
+        }
+        copy
+    }
+
+    fn is_dead_letter(&self, copy: &Outgoing) -> bool {
+        copy.bus == self.dead_letters.bus && copy.address.topic == self.dead_letters.topic
+    }
+
+    /// Waits for the confirmation of every copy.
+    async fn confirm(&self, in_flight: InFlight) -> (u32, Result<Acknowledger, Unconfirmed>) {
+        let InFlight { lane, copies, original } = in_flight;
+        let mut refused = Vec::new();
+        for (copy, confirmation) in copies {
+            match confirmation.await {
+                Ok(_) => {
+                    if let Some(bus) = self.outbound.buses().get(copy.bus) {
+                        bus.metrics.published.inc();
+                    }
+                }
+                Err(error) => refused.push((copy, error)),
+            }
+        }
+        let result = if refused.is_empty() {
+            Ok(original.acknowledger)
+        } else {
+            Err(Unconfirmed { copies: refused, original })
+        };
+        (lane, result)
+    }
+
+    /// Settles a message all of whose copies are confirmed; gives back the others.
+    fn settle(&self, result: Result<Acknowledger, Unconfirmed>) -> Option<Unconfirmed> {
+        match result {
+            Ok(acknowledger) => {
+                self.metrics.in_flight.dec();
+                match acknowledger.settle(Outcome::Settled) {
+                    Ok(()) => self.metrics.settled.inc(),
+                    Err(error) => {
+                        tracing::warn!(binding = %self.name, %error, "not settled: it may be delivered again");
+                    }
+                }
+                None
+            }
+            Err(unconfirmed) => Some(unconfirmed),
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// The next job, when the lane is free.
+    fn next(&mut self) -> Option<Job> {
+        if self.busy {
+            return None;
+        }
+        let job = self.waiting.pop_front();
+        self.busy = job.is_some();
+        job
+    }
+
+    /// The current job is done; the one after it.
+    fn finished(&mut self) -> Option<Job> {
+        self.busy = false;
+        self.next()
+    }
+}
+
+/// Whether the event's time is over. Source: CloudEvents expirytime extension.
+fn is_expired(event: &Event) -> bool {
+    let expiry = event.extension_text(extension::EXPIRY_TIME).and_then(|text| crate::clock::parse(text));
+    expiry.is_some_and(|expiry| expiry + CLOCK_SKEW < crate::clock::now())
+}
+
+/// The wait, shortened at random by up to half, so that many do not wake at once.
+fn jittered(wait: Duration) -> Duration {
+    let mut byte = [0];
+    // Without randomness the full wait is as good.
+    let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
+    wait - wait * random / 512
+}

@@ -1,0 +1,230 @@
+//! Where answers come back to, on every bus.
+//!
+//! ```text
+//!            Kafka                                     NATS, memory
+//! replyto    reply topic + partition of this replica   subject of this replica + call id
+//! read by    one reader of that partition, no group    one subscription to the replica's subjects
+//! misplaced  a group over the whole topic forwards     the subject always names its replica
+//! ```
+//!
+//! A replica reads one partition of the reply topic on its own account: it is ready at once, a rebalance cannot take its
+//! answers away, and several replicas may share a partition. Answers that land elsewhere (another partition, a response
+//! topic that raw agents use) are produced once more, to the place that their call id names.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use a2abus_plugin::{Event, Text, extension};
+use a2abus_transports::content_mode::Binding;
+use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter};
+use bytes::Bytes;
+
+use crate::bus::{BusId, Buses};
+use crate::callid::{CallId, Replica};
+use crate::config::Mode;
+use crate::outbound::{Outgoing, Place};
+
+/// Where the answers of this replica come back to, on every bus.
+#[derive(Debug, Clone)]
+pub struct ReplyLegs {
+    legs: Vec<ReplyLeg>,
+    replica: Replica,
+}
+
+/// Where answers come back to on one bus.
+#[derive(Debug, Clone)]
+pub struct ReplyLeg {
+    /// The bus.
+    pub bus: BusId,
+    place: ReplyPlace,
+    /// Whether answers are read: a call made before that would lose its answer.
+    reading: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Clone)]
+enum ReplyPlace {
+    /// A topic with partitions.
+    Partitioned { topic: Topic, partitions: u16 },
+    /// Subjects below this one: `SUBJECT.REPLICA.CALLID`.
+    Subjects { below: Topic },
+}
+
+/// Names of the headers that Spring's `ReplyingKafkaTemplate` and `@SendTo` use. Source: Spring for Apache Kafka.
+pub mod spring {
+    /// The topic of the answer.
+    pub const REPLY_TOPIC: &str = "kafka_replyTopic";
+    /// The partition of the answer, 4 bytes, big endian.
+    pub const REPLY_PARTITION: &str = "kafka_replyPartition";
+    /// What the answer must carry unchanged.
+    pub const CORRELATION_ID: &str = "kafka_correlationId";
+}
+
+/// Bytes of answers read and not yet handed over, at most.
+const REPLY_BUDGET_BYTES: usize = 64 << 20;
+/// Answers read and not yet handed over, at most.
+const REPLY_BUDGET_MESSAGES: usize = 65_536;
+
+// === impl ReplyLegs ===
+
+impl ReplyLegs {
+    /// The reply legs of the buses: `topic`, with that many partitions where there are partitions.
+    #[must_use]
+    pub fn new(buses: &Buses, topic: &Topic, partitions: u16, replica: Replica) -> Self {
+        let leg = |(bus, entry): (BusId, &crate::bus::Bus)| {
+            let place = match entry.transport.binding() {
+                Binding::Kafka => ReplyPlace::Partitioned { topic: topic.clone(), partitions: partitions.max(1) },
+                Binding::Nats | Binding::Memory | Binding::Http => ReplyPlace::Subjects { below: topic.clone() },
+            };
+            ReplyLeg { bus, place, reading: Arc::default() }
+        };
+        Self { legs: buses.iter().map(leg).collect(), replica }
+    }
+
+    /// A new call id of this replica.
+    ///
+    /// # Errors
+    /// When the operating system gives no random numbers.
+    pub fn new_call(&self) -> Result<CallId, getrandom::Error> {
+        let partitions = self.legs.iter().find_map(|leg| match leg.place {
+            ReplyPlace::Partitioned { partitions, .. } => Some(partitions),
+            ReplyPlace::Subjects { .. } => None,
+        });
+        CallId::new(self.home_partition(partitions.unwrap_or(1)), self.replica)
+    }
+
+    fn home_partition(&self, partitions: u16) -> u16 {
+        self.replica.0 % partitions.max(1)
+    }
+
+    /// Whether the call was made by this replica.
+    #[must_use]
+    pub fn is_ours(&self, call: CallId) -> bool {
+        call.replica() == self.replica
+    }
+
+    /// All legs.
+    pub fn iter(&self) -> impl Iterator<Item = &ReplyLeg> {
+        self.legs.iter()
+    }
+
+    /// Whether answers that come back on the bus are read now.
+    #[must_use]
+    pub fn is_reading(&self, bus: BusId) -> bool {
+        self.leg(bus).is_some_and(|leg| leg.reading.load(Ordering::Acquire))
+    }
+
+    fn leg(&self, bus: BusId) -> Option<&ReplyLeg> {
+        self.legs.iter().find(|leg| leg.bus == bus)
+    }
+
+    /// Puts the reply address of a call on an event that goes to `bus`; returns the headers the message needs besides.
+    pub fn stamp(&self, call: CallId, bus: BusId, event: &mut Event, address: &mut Address) -> Vec<(Text, Bytes)> {
+        let Some(leg) = self.leg(bus) else { return Vec::new() };
+        match &leg.place {
+            ReplyPlace::Partitioned { topic, .. } => {
+                let partition = i32::from(call.partition());
+                set(event, extension::REPLY_TO, topic.as_str());
+                set(event, extension::REPLY_PARTITION, partition);
+                let header = |name, value: Bytes| (Text::from_static(name), value);
+                vec![
+                    header(spring::REPLY_TOPIC, Bytes::copy_from_slice(topic.as_str().as_bytes())),
+                    header(spring::REPLY_PARTITION, Bytes::copy_from_slice(&partition.to_be_bytes())),
+                    header(spring::CORRELATION_ID, Bytes::from(call.to_string())),
+                ]
+            }
+            ReplyPlace::Subjects { below } => {
+                if let Ok(subject) = subject_of(below, call) {
+                    set(event, extension::REPLY_TO, subject.as_str());
+                    address.reply_to = Some(subject);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// The message again, on its way to the place on `bus` that the call id names.
+    #[must_use]
+    pub fn forward(&self, call: CallId, bus: BusId, message: Message) -> Option<Outgoing> {
+        let address = match &self.leg(bus)?.place {
+            ReplyPlace::Partitioned { topic, .. } => {
+                Address { partition: Some(u32::from(call.partition())), ..Address::topic(topic.clone()) }
+            }
+            ReplyPlace::Subjects { below } => Address::topic(subject_of(below, call).ok()?),
+        };
+        Some(Outgoing { bus, address, message, place: Place::Configured, mode: Mode::default() })
+    }
+
+    /// What the reader of a leg subscribes to.
+    ///
+    /// # Errors
+    /// When the reply topic is too long to take the replica's name.
+    pub fn subscription(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
+        let (topic, partition) = match &leg.place {
+            ReplyPlace::Partitioned { topic, partitions } => {
+                (TopicFilter::from(topic.clone()), Some(u32::from(self.home_partition(*partitions))))
+            }
+            ReplyPlace::Subjects { below } => (TopicFilter::new(format!("{below}.{}.>", self.replica))?, None),
+        };
+        Ok(Subscription {
+            topics: vec![topic],
+            reading: Reading::Live { partition },
+            budget_bytes: REPLY_BUDGET_BYTES,
+            budget_messages: REPLY_BUDGET_MESSAGES,
+        })
+    }
+
+    /// What the reader of misplaced answers on a leg subscribes to, where answers can be misplaced.
+    #[must_use]
+    pub fn misplaced(&self, leg: &ReplyLeg) -> Option<Subscription> {
+        match &leg.place {
+            ReplyPlace::Partitioned { topic, .. } => Some(Subscription {
+                topics: vec![TopicFilter::from(topic.clone())],
+                reading: Reading::Group(Text::from(format!("{topic}.forward"))),
+                budget_bytes: REPLY_BUDGET_BYTES,
+                budget_messages: REPLY_BUDGET_MESSAGES,
+            }),
+            ReplyPlace::Subjects { .. } => None,
+        }
+    }
+
+    /// Whether a message read at `topic` and `origin` is where the call id says it should be.
+    #[must_use]
+    pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
+        match self.leg(bus).map(|leg| &leg.place) {
+            Some(ReplyPlace::Partitioned { topic: replies, .. }) => {
+                let here = format!("k:{replies}/{}/", call.partition());
+                replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
+            }
+            Some(ReplyPlace::Subjects { below }) => subject_of(below, call).is_ok_and(|subject| subject == *topic),
+            None => false,
+        }
+    }
+}
+
+// === impl ReplyLeg ===
+
+impl ReplyLeg {
+    /// Notes whether answers are read now.
+    pub fn set_reading(&self, reading: bool) {
+        self.reading.store(reading, Ordering::Release);
+    }
+
+    /// The topic that has to exist, and its partitions.
+    #[must_use]
+    pub fn required_topic(&self) -> Option<(&Topic, u32)> {
+        match &self.place {
+            ReplyPlace::Partitioned { topic, partitions } => Some((topic, u32::from(*partitions))),
+            ReplyPlace::Subjects { .. } => None,
+        }
+    }
+}
+
+fn subject_of(below: &Topic, call: CallId) -> Result<Topic, TopicError> {
+    Topic::new(format!("{below}.{}.{call}", call.replica()))
+}
+
+/// Sets an extension whose name is ours and whose value is a checked name or a number: it cannot be refused.
+fn set(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
+    let set = event.set(name, value);
+    debug_assert!(set.is_ok(), "{name} is a legal extension");
+}

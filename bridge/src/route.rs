@@ -1,0 +1,395 @@
+//! Where does an event go?
+//!
+//! ```text
+//!  event, binding ──> RouteTable::route ──> Route ──> next_hops (loop guard)
+//!                                             └─────> Destination::resolve ──> transport, address, key, mode
+//! ```
+//!
+//! The first matching rule in the order of the file wins. Rules that name their `targetagent` exactly are found by a
+//! hash, so ten thousand of them cost what ten do; the others are tried in order. Looking allocates nothing.
+
+mod condition;
+mod explain;
+mod template;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use a2abus_plugin::{Event, Text, Value, extension};
+use a2abus_transports::{Address, Guarantee};
+use bytes::Bytes;
+
+pub use self::explain::{Explanation, Mismatch, Step, Taken};
+pub use self::template::{Attribute, AttributeError, Part, Template, TemplateError};
+
+use self::condition::Condition;
+use self::template::with_extension;
+use crate::outbound::Place;
+use crate::config::{ConditionConfig, DestinationConfig, Mode, Name, Names, RouteConfig};
+
+/// All rules, ready to be asked. Immutable; shared by all tasks.
+#[derive(Debug)]
+pub struct RouteTable {
+    routes: Vec<Route>,
+    /// Exact `targetagent` -> the rules that name it.
+    by_target: HashMap<Text, Named>,
+    /// The rules that have to be tried one by one, in order.
+    others: Vec<usize>,
+    default: Option<Route>,
+}
+
+/// The rules that name one target, in order. The first is stored in place, for there is hardly ever a second.
+#[derive(Debug)]
+struct Named {
+    first: Candidate,
+    more: Vec<Candidate>,
+}
+
+/// A rule that names a target.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    index: usize,
+    asks: Asks,
+}
+
+/// What a rule that names a target asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// Nothing but the target: found is matched, and the rule itself need not be looked at.
+    Target,
+    /// Other attributes too.
+    More,
+}
+
+/// One rule.
+#[derive(Debug)]
+pub struct Route {
+    name: Name,
+    conditions: Vec<(Attribute, Condition)>,
+    destinations: Vec<Destination>,
+    max_hops: u32,
+}
+
+/// A place that events go to.
+#[derive(Debug)]
+pub struct Destination {
+    transport: Name,
+    topic: Template,
+    key: Option<Template>,
+    mode: Mode,
+    names: Names,
+    guarantee: Guarantee,
+}
+
+/// Where one event goes, spelt out.
+#[derive(Debug)]
+pub struct Resolved<'a> {
+    /// The transport's name in the configuration.
+    pub transport: &'a Name,
+    /// The topic and what a confirmation has to mean.
+    pub address: Address,
+    /// The key of the message.
+    pub key: Option<Bytes>,
+    /// The CloudEvents content mode.
+    pub mode: Mode,
+}
+
+/// Why an event cannot go where its route sends it. All are permanent: the event is a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The event lacks an attribute that the topic is made of.
+    #[error("the topic needs the attribute {attribute:?}, which the event lacks")]
+    MissingAttribute {
+        /// The attribute.
+        attribute: Text,
+    },
+    /// The value of an attribute cannot be part of a topic.
+    #[error("the value {value:?} of {attribute:?} cannot be part of a topic: {reason}")]
+    BadName {
+        /// The attribute.
+        attribute: Text,
+        /// The value, its first 64 characters.
+        value: String,
+        /// The rule it breaks.
+        reason: &'static str,
+    },
+    /// The parts are legal but the whole is not.
+    #[error("{0}")]
+    BadTopic(String),
+    /// The event has passed too many routes: a loop.
+    #[error("the event has passed {hops} routes, {limit} at most: a loop")]
+    TooManyHops {
+        /// How many it has passed.
+        hops: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A glob cannot be compiled. Only when the table is built.
+    #[error("not a glob: {0}")]
+    BadGlob(String),
+}
+
+/// Whether a value meets a condition; one that cannot be compiled is met by nothing.
+pub(crate) fn condition_holds(config: &ConditionConfig, value: &str) -> bool {
+    Condition::new(config).is_ok_and(|condition| condition.holds(Some(value)))
+}
+
+/// The name of the route that stands for `default_route`.
+pub const DEFAULT_ROUTE: &str = "default";
+
+// === impl RouteTable ===
+
+impl RouteTable {
+    /// Makes the rules ready.
+    ///
+    /// # Errors
+    /// `BadGlob`, with the name of the route; [`crate::config::Config::load`] has refused such rules already.
+    pub fn build(
+        routes: &[RouteConfig],
+        default: &[DestinationConfig],
+        max_hops: u32,
+    ) -> Result<Self, (Name, RouteError)> {
+        let mut table = Self {
+            routes: Vec::with_capacity(routes.len()),
+            by_target: HashMap::new(),
+            others: Vec::new(),
+            default: (!default.is_empty()).then(|| Route {
+                name: Name::from_static(DEFAULT_ROUTE),
+                conditions: Vec::new(),
+                destinations: default.iter().map(Destination::new).collect(),
+                max_hops,
+            }),
+        };
+        for config in routes {
+            let route =
+                Route::new(config, max_hops).map_err(|error| (config.name.clone(), error))?;
+            table.add(route);
+        }
+        Ok(table)
+    }
+
+    fn add(&mut self, route: Route) {
+        let index = self.routes.len();
+        match route.exact_targets() {
+            None => self.others.push(index),
+            Some(targets) => {
+                let asks = if route.conditions.len() == 1 { Asks::Target } else { Asks::More };
+                let candidate = Candidate { index, asks };
+                for target in targets {
+                    self.by_target
+                        .entry(target.clone())
+                        .and_modify(|named| named.more.push(candidate))
+                        .or_insert_with(|| Named { first: candidate, more: Vec::new() });
+                }
+            }
+        }
+        self.routes.push(route);
+    }
+
+    /// The first rule that takes the event, else the default route, else `None`.
+    #[must_use]
+    pub fn route(&self, event: &Event, binding: &str) -> Option<&Route> {
+        let named = with_extension(event.extension(extension::TARGET_AGENT), |target| {
+            self.by_target.get(target?)
+        });
+        let exact = named.and_then(|named| {
+            std::iter::once(&named.first)
+                .chain(&named.more)
+                .find(|candidate| {
+                    candidate.asks == Asks::Target || self.takes(candidate.index, event, binding)
+                })
+                .map(|candidate| candidate.index)
+        });
+        // A rule after the exact one cannot win any more, so it is not asked.
+        let other = self
+            .others
+            .iter()
+            .copied()
+            .take_while(|index| exact.is_none_or(|exact| *index < exact))
+            .find(|index| self.takes(*index, event, binding));
+        other
+            .or(exact)
+            .and_then(|index| self.routes.get(index))
+            .or(self.default.as_ref())
+    }
+
+    fn takes(&self, index: usize, event: &Event, binding: &str) -> bool {
+        self.routes
+            .get(index)
+            .is_some_and(|route| route.mismatch(event, binding).is_none())
+    }
+
+    /// The rules in order, without the default.
+    #[must_use]
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// The default route.
+    #[must_use]
+    pub fn default_route(&self) -> Option<&Route> {
+        self.default.as_ref()
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    fn new(config: &RouteConfig, max_hops: u32) -> Result<Self, RouteError> {
+        let conditions = config
+            .when
+            .iter()
+            .map(|(attribute, condition)| {
+                Ok((attribute.0.clone(), Condition::new(condition)?))
+            })
+            .collect::<Result<_, RouteError>>()?;
+        Ok(Self {
+            name: config.name.clone(),
+            conditions,
+            destinations: config.to.iter().map(Destination::new).collect(),
+            max_hops: config.max_hops.unwrap_or(max_hops),
+        })
+    }
+
+    /// The name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The places events go to: all of them.
+    #[must_use]
+    pub fn destinations(&self) -> &[Destination] {
+        &self.destinations
+    }
+
+    /// The value of `hops` that the copies of the event carry.
+    ///
+    /// # Errors
+    /// `TooManyHops` when the event has passed as many routes as it may.
+    pub fn next_hops(&self, event: &Event) -> Result<i32, RouteError> {
+        let hops = hops(event);
+        if hops >= self.max_hops {
+            return Err(RouteError::TooManyHops {
+                hops,
+                limit: self.max_hops,
+            });
+        }
+        Ok(i32::try_from(hops).unwrap_or(i32::MAX).saturating_add(1))
+    }
+
+    /// The first condition that the event does not meet.
+    fn mismatch(&self, event: &Event, binding: &str) -> Option<&(Attribute, Condition)> {
+        self.conditions.iter().find(|(attribute, condition)| {
+            !attribute.with_value(event, binding, |value| condition.holds(value))
+        })
+    }
+
+    /// The targets that the rule is for, when it names them exactly.
+    fn exact_targets(&self) -> Option<Vec<&Text>> {
+        self.conditions
+            .iter()
+            .find(|(attribute, _)| attribute.as_str() == extension::TARGET_AGENT)
+            .and_then(|(_, condition)| condition.exact_values())
+    }
+}
+
+/// How many routes the event has passed. The bridge overwrites what an agent writes here, so that nonsense counts as 0.
+fn hops(event: &Event) -> u32 {
+    match event.extension(extension::HOPS) {
+        Some(Value::Integer(hops)) => u32::try_from(*hops).unwrap_or(0),
+        Some(Value::String(hops)) => hops.parse().unwrap_or(0),
+        Some(Value::Boolean(_)) | None => 0,
+    }
+}
+
+// === impl Destination ===
+
+impl Destination {
+    fn new(config: &DestinationConfig) -> Self {
+        Self {
+            transport: config.transport.clone(),
+            topic: config.topic.0.clone(),
+            key: config.key.as_ref().map(|key| key.0.clone()),
+            mode: config.mode,
+            names: config.names,
+            guarantee: if config.stored {
+                Guarantee::Stored { message_id: None }
+            } else {
+                Guarantee::Default
+            },
+        }
+    }
+
+    /// The transport's name in the configuration.
+    #[must_use]
+    pub fn transport(&self) -> &Name {
+        &self.transport
+    }
+
+    /// The topic, before the values of an event are put into it.
+    #[must_use]
+    pub fn topic(&self) -> &Template {
+        &self.topic
+    }
+
+    /// Who chooses the place: the configuration, or the events by a value in the topic.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        let from_event = |part: &Part| matches!(part, Part::Attribute(_));
+        if self.topic.parts().iter().any(from_event) { Place::FromEvent } else { Place::Configured }
+    }
+
+    /// Where an event goes. `source_key` is the key of the message it came in; the key of the copy is the configured
+    /// one, else that, else the `collaborationid`, else none.
+    ///
+    /// # Errors
+    /// `MissingAttribute`, `BadName` or `BadTopic`.
+    pub fn resolve(
+        &self,
+        event: &Event,
+        binding: &str,
+        source_key: Option<&Bytes>,
+    ) -> Result<Resolved<'_>, RouteError> {
+        let mut address = Address::topic(self.topic.topic(event, binding, self.names)?);
+        address.guarantee = self.guarantee.clone();
+        let key = self
+            .key
+            .as_ref()
+            .and_then(|key| key.text(event, binding))
+            .map(Bytes::from)
+            .or_else(|| source_key.cloned())
+            .or_else(|| {
+                event
+                    .extension_text(extension::COLLABORATION_ID)
+                    .map(|id| id.clone().into_bytes())
+            });
+        Ok(Resolved {
+            transport: &self.transport,
+            address,
+            key,
+            mode: self.mode,
+        })
+    }
+}
+
+// === impl RouteError ===
+
+impl RouteError {
+    fn missing(attribute: &Attribute) -> Self {
+        Self::MissingAttribute {
+            attribute: attribute.as_str().into(),
+        }
+    }
+
+    fn bad_name(attribute: &Attribute, value: &str, reason: &'static str) -> Self {
+        Self::BadName {
+            attribute: attribute.as_str().into(),
+            value: value.chars().take(64).collect(),
+            reason,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Does a value meet a condition?
+
+use std::fmt;
+
+use a2abus_plugin::Text;
+use globset::{Glob, GlobMatcher};
+
+use super::RouteError;
+use crate::config::{ConditionConfig, DialectsConfig, Pattern};
+
+/// A condition ready to be asked many times. Asking allocates nothing.
+#[derive(Debug, Clone)]
+pub(super) enum Condition {
+    Exact(Text),
+    Prefix(Text),
+    Suffix(Text),
+    Glob(Text, Box<GlobMatcher>),
+    Any(Vec<Condition>),
+    All(Vec<Condition>),
+    Not(Box<Condition>),
+}
+
+impl Condition {
+    /// Makes the condition ready.
+    ///
+    /// # Errors
+    /// `BadGlob`.
+    pub(super) fn new(config: &ConditionConfig) -> Result<Self, RouteError> {
+        match config {
+            ConditionConfig::Pattern(pattern) => Self::pattern(pattern),
+            ConditionConfig::AnyOf(patterns) => patterns
+                .iter()
+                .map(|pattern| Self::pattern(pattern))
+                .collect::<Result<_, _>>()
+                .map(Self::Any),
+            ConditionConfig::Dialects(dialects) => Self::dialects(dialects),
+        }
+    }
+
+    fn pattern(pattern: &Pattern) -> Result<Self, RouteError> {
+        if pattern.is_glob() {
+            Self::glob(pattern.text())
+        } else {
+            Ok(Self::Exact(pattern.text().clone()))
+        }
+    }
+
+    fn glob(text: &Text) -> Result<Self, RouteError> {
+        let glob = Glob::new(text).map_err(|error| RouteError::BadGlob(error.to_string()))?;
+        Ok(Self::Glob(text.clone(), Box::new(glob.compile_matcher())))
+    }
+
+    fn dialects(config: &DialectsConfig) -> Result<Self, RouteError> {
+        let DialectsConfig {
+            exact,
+            prefix,
+            suffix,
+            glob,
+            any,
+            all,
+            not,
+        } = config;
+        let text = |text: &Option<String>| text.as_deref().map(Text::from);
+        let list = |list: &[ConditionConfig]| list.iter().map(Self::new).collect::<Result<_, _>>();
+        let mut conditions = Vec::new();
+        conditions.extend(text(exact).map(Self::Exact));
+        conditions.extend(text(prefix).map(Self::Prefix));
+        conditions.extend(text(suffix).map(Self::Suffix));
+        if let Some(glob) = glob {
+            conditions.push(Self::glob(glob.text())?);
+        }
+        if let Some(any) = any {
+            conditions.push(Self::Any(list(any)?));
+        }
+        if let Some(all) = all {
+            conditions.push(Self::All(list(all)?));
+        }
+        if let Some(not) = not {
+            conditions.push(Self::Not(Box::new(Self::new(not)?)));
+        }
+        Ok(match (conditions.pop(), conditions.is_empty()) {
+            (Some(only), true) => only,
+            (last, _) => {
+                conditions.extend(last);
+                Self::All(conditions)
+            }
+        })
+    }
+
+    /// Whether the value, or its absence, meets the condition.
+    pub(super) fn holds(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::Exact(text) => value == Some(text),
+            Self::Prefix(text) => value.is_some_and(|value| value.starts_with(text.as_str())),
+            Self::Suffix(text) => value.is_some_and(|value| value.ends_with(text.as_str())),
+            Self::Glob(_, glob) => value.is_some_and(|value| glob.is_match(value)),
+            Self::Any(conditions) => conditions.iter().any(|c| c.holds(value)),
+            Self::All(conditions) => conditions.iter().all(|c| c.holds(value)),
+            Self::Not(condition) => !condition.holds(value),
+        }
+    }
+
+    /// The values that can meet the condition, when they are few and known: what a hash can be built on.
+    pub(super) fn exact_values(&self) -> Option<Vec<&Text>> {
+        match self {
+            Self::Exact(text) => Some(vec![text]),
+            Self::Any(conditions) => conditions
+                .iter()
+                .map(Self::exact_values)
+                .collect::<Option<Vec<_>>>()
+                .map(|values| values.concat()),
+            Self::Prefix(_) | Self::Suffix(_) | Self::Glob(..) | Self::All(_) | Self::Not(_) => None,
+        }
+    }
+}
+
+/// As `a2abus explain` shows it.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, name, conditions: &[Self]| {
+            write!(f, "{name} [")?;
+            for (index, condition) in conditions.iter().enumerate() {
+                let comma = if index == 0 { "" } else { ", " };
+                write!(f, "{comma}{condition}")?;
+            }
+            f.write_str("]")
+        };
+        match self {
+            Self::Exact(text) => write!(f, "{text:?}"),
+            Self::Prefix(text) => write!(f, "prefix {text:?}"),
+            Self::Suffix(text) => write!(f, "suffix {text:?}"),
+            Self::Glob(text, _) => write!(f, "glob {text:?}"),
+            Self::Any(conditions) => list(f, "any", conditions),
+            Self::All(conditions) => list(f, "all", conditions),
+            Self::Not(condition) => write!(f, "not {condition}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(condition: Value, meets: &[Option<&str>], fails: &[Option<&str>]) {
+        let config: ConditionConfig = serde_json::from_value(condition.clone()).unwrap();
+        let ready = Condition::new(&config).unwrap();
+        for value in meets {
+            assert!(ready.holds(*value), "{condition} should take {value:?}");
+        }
+        for value in fails {
+            assert!(!ready.holds(*value), "{condition} should not take {value:?}");
+        }
+    }
+
+    #[test]
+    fn every_dialect_decides() {
+        let some = Some;
+        check(json!("a"), &[some("a")], &[some("A"), some("ab"), some(""), None]);
+        check(json!(""), &[some("")], &[some("a"), None]);
+        check(
+            json!("a*"),
+            &[some("a"), some("a/b.c"), some("a\nb")],
+            &[some("ba"), None],
+        );
+        check(json!("a?c"), &[some("abc"), some("a/c")], &[some("ac"), some("abbc")]);
+        check(json!("a[b"), &[some("a[b")], &[some("ab")]);
+        check(json!("*"), &[some(""), some("é")], &[None]);
+        check(json!(["a", "b*"]), &[some("a"), some("bc")], &[some("ab"), None]);
+        check(json!({"exact": "a*"}), &[some("a*")], &[some("ab")]);
+        check(json!({"prefix": "a"}), &[some("ab")], &[some("ba"), None]);
+        check(json!({"suffix": "a"}), &[some("ba")], &[some("ab"), None]);
+        check(json!({"glob": "{a,b}[0-9]"}), &[some("a1"), some("b9")], &[some("c1")]);
+        check(
+            json!({"prefix": "a", "suffix": "z"}),
+            &[some("a-z")],
+            &[some("a"), some("z")],
+        );
+        check(json!({"any": ["a", {"prefix": "b"}]}), &[some("a"), some("bb")], &[some("c")]);
+        check(
+            json!({"all": [{"prefix": "a"}, {"not": "ab"}]}),
+            &[some("ac")],
+            &[some("ab"), some("b")],
+        );
+        check(json!({"not": "a"}), &[some("b"), None], &[some("a")]);
+        check(json!({"not": {"not": "a"}}), &[some("a")], &[some("b"), None]);
+    }
+}

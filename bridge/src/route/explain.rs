@@ -1,0 +1,117 @@
+//! Which rule took an event, and why did the rules before it not?
+
+use std::fmt;
+
+use a2abus_plugin::Event;
+use serde::Serialize;
+
+use super::{Route, RouteTable};
+use crate::config::Name;
+
+/// How a [`RouteTable`] decided about one event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The rules that were looked at, in order; when a rule took the event it is the last one.
+    pub steps: Vec<Step>,
+    /// What took the event.
+    pub taken: Taken,
+}
+
+/// What took an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taken {
+    /// A rule.
+    Route(Name),
+    /// No rule, so `default_route`.
+    Default,
+    /// No rule, and there is no default: a dead letter with the reason `no_route`.
+    Nothing,
+}
+
+/// One rule that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The rule.
+    pub route: Name,
+    /// Why it did not take the event; `None` when it did.
+    pub mismatch: Option<Mismatch>,
+}
+
+/// A condition that an event does not meet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// The attribute.
+    pub attribute: String,
+    /// What it should be.
+    pub condition: String,
+    /// What it is; `None` when the event lacks it.
+    pub value: Option<String>,
+}
+
+impl RouteTable {
+    /// Tells how the table decides: the rules one by one, without the shortcuts of [`RouteTable::route`].
+    #[must_use]
+    pub fn explain(&self, event: &Event, binding: &str) -> Explanation {
+        let mut steps = Vec::new();
+        for route in &self.routes {
+            let mismatch = route.explain(event, binding);
+            let took = mismatch.is_none();
+            steps.push(Step {
+                route: route.name.clone(),
+                mismatch,
+            });
+            if took {
+                let taken = Taken::Route(route.name.clone());
+                return Explanation { steps, taken };
+            }
+        }
+        let taken = match self.default {
+            Some(_) => Taken::Default,
+            None => Taken::Nothing,
+        };
+        Explanation { steps, taken }
+    }
+}
+
+impl Route {
+    fn explain(&self, event: &Event, binding: &str) -> Option<Mismatch> {
+        let (attribute, condition) = self.mismatch(event, binding)?;
+        Some(Mismatch {
+            attribute: attribute.to_string(),
+            condition: condition.to_string(),
+            value: attribute.with_value(event, binding, |value| value.map(str::to_owned)),
+        })
+    }
+}
+
+/// One line a rule, then the outcome.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            match &step.mismatch {
+                None => writeln!(f, "route {}: matches", step.route)?,
+                Some(why) => writeln!(f, "route {}: no, {why}", step.route)?,
+            }
+        }
+        match &self.taken {
+            Taken::Route(name) => write!(f, "taken by route {name}"),
+            Taken::Default => write!(f, "taken by the default route"),
+            Taken::Nothing => write!(f, "taken by no route: a dead letter (no_route)"),
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            attribute,
+            condition,
+            value,
+        } = self;
+        match value {
+            Some(value) => write!(f, "{attribute} is {value:?}, not {condition}"),
+            None => write!(f, "{attribute} is absent, not {condition}"),
+        }
+    }
+}

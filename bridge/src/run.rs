@@ -1,0 +1,323 @@
+//! The life of a bridge: start, run, drain.
+//!
+//! Every task is owned by [`Bridge::run`] and ends with it. A bus that is away keeps its bindings and its reply leg
+//! trying; the process does not exit for it. Source: `reliability` section 2.8.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, Text, map};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::{AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _, TransportError};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{Answered, ReadAt, Reader};
+use crate::bridge::Bridge;
+use crate::bus::{Bus, BusId};
+use crate::calls::{CallError, Calls};
+use crate::cancel::Cancel;
+use crate::http::admin::AdminDoor;
+use crate::http::{self, ConnectionBounds, Door, Readiness};
+use crate::metrics::{Metrics, ReplyOutcome};
+use crate::pipeline::Pipeline;
+use crate::reply::ReplyLeg;
+
+/// The wait before something that failed to start is tried again: the first, and the longest.
+const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How long buses may take to flush and close.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// The order to end, for the parts that end first and those that end last.
+#[derive(Clone)]
+struct Stop {
+    /// No new work: the front door and the bindings.
+    intake: CancellationToken,
+    /// Nothing more: reply legs, cancels, the operators' door.
+    rest: CancellationToken,
+}
+
+// === impl Bridge ===
+
+impl Bridge {
+    /// Runs until `stop`, then drains: work in hand is finished within the grace period of the configuration.
+    pub async fn run(self, stop: CancellationToken) {
+        let grace = self.http.drain_grace.0;
+        let order = Stop { intake: CancellationToken::new(), rest: CancellationToken::new() };
+        let (mut intake, mut rest) = (JoinSet::new(), JoinSet::new());
+        let Self { buses, calls, cancels, pipelines, metrics, readiness, limits, door, admin, http } = self;
+
+        let bounds = ConnectionBounds {
+            header_timeout: http.header_timeout.0,
+            max_connections: http.max_connections as usize,
+        };
+
+        if let Some(listener) = admin {
+            let door = AdminDoor { readiness: Arc::clone(&readiness), metrics: Arc::clone(&metrics) };
+            rest.spawn(http::serve(listener, http::admin::router(door), bounds, order.rest.clone()));
+        }
+        for (id, bus) in buses.iter() {
+            rest.spawn(watch_health(id, bus.clone(), Arc::clone(&calls), Arc::clone(&readiness), order.rest.clone()));
+        }
+        for leg in calls.legs().iter() {
+            let Some(bus) = buses.get(leg.bus) else { continue };
+            let reader = ReplyReader {
+                leg: leg.clone(),
+                bus: bus.clone(),
+                calls: Arc::clone(&calls),
+                metrics: Arc::clone(&metrics),
+                limits,
+            };
+            rest.spawn(reader.run(Arc::clone(&readiness), order.rest.clone()));
+        }
+        rest.spawn(send_cancels(Arc::clone(&calls), cancels, order.rest.clone()));
+        for (pipeline, subscription) in pipelines {
+            let Some(bus) = buses.get(pipeline.bus) else { continue };
+            let dead_letters = buses.get(pipeline.dead_letters.bus).map(|bus| bus.transport.clone());
+            let runner =
+                Runner { pipeline, subscription, transport: bus.transport.clone(), dead_letters, grace };
+            intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
+        }
+        if let Some(listener) = door {
+            let door = Door {
+                calls: Arc::clone(&calls),
+                metrics: Arc::clone(&metrics),
+                readiness: Arc::clone(&readiness),
+                limits,
+                body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
+                body_timeout: http.header_timeout.0,
+            };
+            intake.spawn(http::serve(listener, http::router(door), bounds, order.intake.clone()));
+        }
+        readiness.started();
+
+        stop.cancelled().await;
+        tracing::info!(grace_seconds = grace.as_secs(), pending_calls = calls.pending().len(), "draining");
+        readiness.drain();
+        calls.drain();
+        order.intake.cancel();
+        if timeout(grace, end(&mut intake)).await.is_err() {
+            let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
+            tracing::warn!(calls = failed, "the grace period is over: what is unfinished is abandoned");
+            intake.shutdown().await;
+        }
+        order.rest.cancel();
+        if timeout(CLOSE, end(&mut rest)).await.is_err() {
+            rest.shutdown().await;
+        }
+        buses.close(CLOSE).await;
+        tracing::info!("stopped");
+    }
+}
+
+async fn end(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a task ended by itself");
+        }
+    }
+}
+
+/// Tells calls, readiness and metrics when a bus goes and comes.
+async fn watch_health(id: BusId, bus: Bus, calls: Arc<Calls>, readiness: Arc<Readiness>, stop: CancellationToken) {
+    let mut health = bus.transport.health();
+    let condition = format!("transport {}", bus.name.text());
+    loop {
+        let now = health.borrow_and_update().clone();
+        match now {
+            Health::Up => {
+                tracing::info!(transport = %bus.name.text(), "connected");
+                bus.metrics.up.set(1);
+                readiness.set(condition.as_str(), Ok(()));
+            }
+            Health::Down(cause) => {
+                tracing::warn!(transport = %bus.name.text(), %cause, "not connected");
+                bus.metrics.up.set(0);
+                readiness.set(condition.as_str(), Err(cause.to_string()));
+                calls.fail_all(id, &cause);
+            }
+        }
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+async fn send_cancels(calls: Arc<Calls>, mut cancels: mpsc::Receiver<Cancel>, stop: CancellationToken) {
+    loop {
+        let cancel = tokio::select! {
+            biased;
+            cancel = cancels.recv() => cancel,
+            () = stop.cancelled() => return,
+        };
+        match cancel {
+            Some(cancel) => calls.send_cancel(cancel).await,
+            None => return,
+        }
+    }
+}
+
+/// Starts something until it works; `None` when told to stop first.
+async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
+    condition: &str,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+    attempt: impl Fn() -> F,
+) -> Option<Consumer> {
+    let mut wait = RESTART.0;
+    loop {
+        let result = tokio::select! {
+            result = attempt() => result,
+            () = stop.cancelled() => return None,
+        };
+        match result {
+            Ok(started) => {
+                readiness.set(condition, Ok(()));
+                return Some(started);
+            }
+            Err(error) => {
+                tracing::warn!(condition, error = %chain(&error), "not started, trying again");
+                readiness.set(condition, Err(chain(&error)));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => wait = (wait * 2).min(RESTART.1),
+            () = stop.cancelled() => return None,
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Runs one binding.
+struct Runner {
+    pipeline: Pipeline,
+    subscription: Subscription,
+    transport: AnyTransport,
+    dead_letters: Option<AnyTransport>,
+    grace: Duration,
+}
+
+// === impl Runner ===
+
+impl Runner {
+    async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
+        let condition = format!("binding {}", self.pipeline.name);
+        readiness.set(condition.as_str(), Err("starting".to_owned()));
+        while !stop.is_cancelled() {
+            let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await else { return };
+            let working = self.pipeline.run(consumer, stop.clone());
+            let consumer = tokio::select! {
+                consumer = working => consumer,
+                () = grace_over(&stop, self.grace) => return,
+            };
+            if let Err(error) = consumer.close(CLOSE).await {
+                tracing::warn!(binding = %self.pipeline.name, %error, "not closed cleanly: some messages may come again");
+            }
+            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+        if let Some(transport) = &self.dead_letters {
+            transport.ensure_topic(&self.pipeline.dead_letters.topic, 1).await?;
+        }
+        self.transport.subscribe(self.subscription.clone()).await
+    }
+}
+
+async fn grace_over(stop: &CancellationToken, grace: Duration) {
+    stop.cancelled().await;
+    tokio::time::sleep(grace).await;
+}
+
+/// Reads the answers of one bus.
+struct ReplyReader {
+    leg: ReplyLeg,
+    bus: Bus,
+    calls: Arc<Calls>,
+    metrics: Arc<Metrics>,
+    limits: Limits,
+}
+
+// === impl ReplyReader ===
+
+impl ReplyReader {
+    async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
+        let condition = format!("answers on {}", self.bus.name.text());
+        readiness.set(condition.as_str(), Err("starting".to_owned()));
+        while !stop.is_cancelled() {
+            let Some(mut consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await else { return };
+            self.leg.set_reading(true);
+            loop {
+                let delivery = tokio::select! {
+                    biased;
+                    delivery = consumer.recv() => delivery,
+                    () = stop.cancelled() => None,
+                };
+                let Some(delivery) = delivery else { break };
+                self.read(delivery);
+            }
+            self.leg.set_reading(false);
+            if let Err(error) = consumer.close(CLOSE).await {
+                tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers did not close cleanly");
+            }
+            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+        if let Some((topic, partitions)) = self.leg.required_topic() {
+            self.bus.transport.ensure_topic(topic, partitions).await?;
+        }
+        let subscription = self.calls.legs().subscription(&self.leg).map_err(|error| {
+            TransportError::new(a2abus_transports::TransportErrorKind::BadConfig, error.to_string())
+        })?;
+        self.bus.transport.subscribe(subscription).await
+    }
+
+    /// Hands one message to the calls it answers. An answer without a caller is counted and dropped: nothing waits.
+    fn read(&self, delivery: Delivery) {
+        let Delivery { message, topic, origin, acknowledger, .. } = delivery;
+        let reader = Reader::ReplyLeg;
+        let at = ReadAt { bus: self.leg.bus, topic: &topic, origin: origin.as_ref(), message: &message, reader };
+        if !(self.bus.transport.binding() == Binding::Nats && self.calls.no_responders(at)) {
+            self.answers(at);
+        }
+        if let Err(error) = acknowledger.settle(Outcome::Settled) {
+            tracing::warn!(%error, "an answer was not settled: it may come again");
+        }
+    }
+
+    fn answers(&self, at: ReadAt<'_>) {
+        match content_mode::read(self.bus.transport.binding(), at.message, &self.limits) {
+            Ok(Content::Event(event)) => self.count(&self.calls.answer_event(at, &event, &self.limits)),
+            Ok(Content::Plain { body, .. }) => {
+                let context = MapContext { source: Text::from_static("/"), time: None, new_id: &Text::default };
+                for unit in map(&body, &Hint::default(), &self.limits, &MapOptions::default(), &context) {
+                    match unit {
+                        Ok(mapped) => self.count(&self.calls.answer_mapped(at, &mapped)),
+                        Err(refused) => self.unreadable(at, &refused.error),
+                    }
+                }
+            }
+            Err(error) => self.unreadable(at, &error),
+        }
+    }
+
+    fn count(&self, answered: &Answered) {
+        self.metrics.reply(answered.outcome().unwrap_or(ReplyOutcome::Unknown));
+    }
+
+    fn unreadable(&self, at: ReadAt<'_>, error: &dyn std::error::Error) {
+        self.metrics.reply(ReplyOutcome::Unknown);
+        tracing::warn!(topic = %at.topic, error = %chain(error), "an unreadable message where answers belong");
+    }
+}

@@ -1,0 +1,262 @@
+//! Why a payload or an event was refused.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::text::Text;
+
+/// What is wrong with a payload. The word of each kind ([`DecodeErrorKind::as_str`]) is stable: it is the reason of a
+/// dead letter and the label of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecodeErrorKind {
+    /// No bytes, or white space only.
+    Empty,
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// The bytes are not one JSON value, or not one per line.
+    NotJson,
+    /// Over a limit on bytes, members or units.
+    TooLarge,
+    /// Nested past the limit.
+    TooDeep,
+    /// A JSON value that is not an object where one is needed.
+    NotAnObject,
+    /// An array without elements.
+    EmptyBatch,
+    /// `jsonrpc` or `specversion` names a version that is not spoken.
+    UnsupportedVersion,
+    /// A member that decides something occurs twice.
+    DuplicateMember,
+    /// A JSON-RPC `id` that is neither string, number nor null.
+    BadId,
+    /// A method that is not a string of 1 to 256 visible characters.
+    BadMethod,
+    /// `params` that are neither an object nor, for a method that allows it, an array.
+    BadParams,
+    /// An `error` without an integer `code` and a string `message`.
+    BadError,
+    /// A target that is not a name.
+    BadTarget,
+    /// A topic that is not a name.
+    BadTopic,
+    /// `_seq` that is neither a string nor a number.
+    BadSeq,
+    /// Any other member of the wrong type or value.
+    BadMember,
+    /// A JSON-RPC object with both `result` and `error`.
+    BothResultAndError,
+    /// A JSON-RPC object that is neither request, notification nor response.
+    Invalid,
+    /// A CloudEvent that breaks the CloudEvents specification.
+    BadCloudEvent,
+    /// No family recognises the object.
+    Unknown,
+    /// The object belongs to another family than the one the binding declares and demands.
+    WrongFamily,
+}
+
+impl DecodeErrorKind {
+    /// The stable word of this kind.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::NotUtf8 => "not_utf8",
+            Self::NotJson => "not_json",
+            Self::TooLarge => "too_large",
+            Self::TooDeep => "too_deep",
+            Self::NotAnObject => "not_an_object",
+            Self::EmptyBatch => "empty_batch",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::DuplicateMember => "duplicate_member",
+            Self::BadId => "bad_id",
+            Self::BadMethod => "bad_method",
+            Self::BadParams => "bad_params",
+            Self::BadError => "bad_error",
+            Self::BadTarget => "bad_target",
+            Self::BadTopic => "bad_topic",
+            Self::BadSeq => "bad_seq",
+            Self::BadMember => "bad_member",
+            Self::BothResultAndError => "both_result_and_error",
+            Self::Invalid => "invalid",
+            Self::BadCloudEvent => "bad_cloudevent",
+            Self::Unknown => "unknown",
+            Self::WrongFamily => "wrong_family",
+        }
+    }
+}
+
+impl fmt::Display for DecodeErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A payload, or one unit of it, was refused: what is wrong, and where. Never holds the payload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DecodeError {
+    kind: DecodeErrorKind,
+    message: Cow<'static, str>,
+    pointer: Cow<'static, str>,
+    offset: usize,
+}
+
+impl DecodeError {
+    pub(crate) fn new(
+        kind: DecodeErrorKind,
+        offset: usize,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            pointer: Cow::Borrowed(""),
+            offset,
+        }
+    }
+
+    pub(crate) fn at(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
+        self.pointer = pointer.into();
+        self
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn kind(&self) -> DecodeErrorKind {
+        self.kind
+    }
+
+    /// Where, as a JSON pointer within the unit; empty for the unit as a whole.
+    #[must_use]
+    pub fn pointer(&self) -> &str {
+        &self.pointer
+    }
+
+    /// Where, as a byte offset from the start of the payload.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+/// What is wrong with a CloudEvent or its binding to a transport. The words are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventErrorKind {
+    /// An event batch where the binding knows none.
+    BatchUnsupported,
+    /// An attribute occurs twice.
+    DuplicateAttribute,
+    /// A header that the binding forbids.
+    ForbiddenHeader,
+    /// An attribute name that is not lower-case letters and digits.
+    InvalidAttributeName,
+    /// An attribute value of the wrong type or with forbidden characters.
+    InvalidAttributeValue,
+    /// A header value that is not UTF-8.
+    InvalidUtf8,
+    /// An event batch that is not a JSON array of events.
+    MalformedBatch,
+    /// `data` or `data_base64` that does not fit its media type.
+    MalformedData,
+    /// A structured event that is not a JSON object.
+    MalformedEvent,
+    /// A broken percent escape in a header value.
+    MalformedPercent,
+    /// A required attribute is absent.
+    MissingAttribute,
+    /// Nested past the limit.
+    TooDeep,
+    /// A structured event in another character set than UTF-8.
+    UnsupportedCharset,
+    /// A structured event in another format than JSON.
+    UnsupportedFormat,
+    /// Another `specversion` than 1.0.
+    UnsupportedSpecversion,
+}
+
+impl EventErrorKind {
+    /// The stable word of this kind.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BatchUnsupported => "batch_unsupported",
+            Self::DuplicateAttribute => "duplicate_attribute",
+            Self::ForbiddenHeader => "forbidden_header",
+            Self::InvalidAttributeName => "invalid_attribute_name",
+            Self::InvalidAttributeValue => "invalid_attribute_value",
+            Self::InvalidUtf8 => "invalid_utf8",
+            Self::MalformedBatch => "malformed_batch",
+            Self::MalformedData => "malformed_data",
+            Self::MalformedEvent => "malformed_event",
+            Self::MalformedPercent => "malformed_percent",
+            Self::MissingAttribute => "missing_attribute",
+            Self::TooDeep => "too_deep",
+            Self::UnsupportedCharset => "unsupported_charset",
+            Self::UnsupportedFormat => "unsupported_format",
+            Self::UnsupportedSpecversion => "unsupported_specversion",
+        }
+    }
+}
+
+/// An event, or an attribute of one, breaks the CloudEvents specification or its binding.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}: {detail}", kind.as_str(), AttributeSuffix(attribute))]
+pub struct EventError {
+    kind: EventErrorKind,
+    attribute: Text,
+    detail: Cow<'static, str>,
+}
+
+impl EventError {
+    /// An error about the named attribute or header; the name may be empty.
+    #[must_use]
+    pub fn new(kind: EventErrorKind, attribute: &str) -> Self {
+        let end = attribute
+            .char_indices()
+            .nth(NAME_SHOWN)
+            .map_or(attribute.len(), |(at, _)| at);
+        let attribute = Text::from(attribute.get(..end).unwrap_or_default());
+        Self {
+            kind,
+            attribute,
+            detail: Cow::Borrowed("refused"),
+        }
+    }
+
+    /// The same error with what a person should know.
+    #[must_use]
+    pub fn because(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn kind(&self) -> EventErrorKind {
+        self.kind
+    }
+
+    /// The attribute or header it is about; empty for the event as a whole.
+    #[must_use]
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+}
+
+/// Characters of a foreign name that an error repeats.
+const NAME_SHOWN: usize = 64;
+
+struct AttributeSuffix<'a>(&'a Text);
+
+impl fmt::Display for AttributeSuffix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({:?})", self.0)
+        }
+    }
+}

@@ -1,0 +1,549 @@
+//! What travels on the bus: a CloudEvent 1.0 whose attributes are known valid.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::error::{EventError, EventErrorKind};
+use crate::text::Text;
+
+/// The value of an extension attribute.
+///
+/// CloudEvents binary, URI and timestamp values are carried as the canonical text of their type.
+/// Source: CloudEvents 1.0.2 section 3.2.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// CloudEvents String: no control characters, no noncharacters.
+    String(Text),
+    /// CloudEvents Integer, signed 32 bit.
+    Integer(i32),
+    /// CloudEvents Boolean.
+    Boolean(bool),
+}
+
+impl Value {
+    /// The text of a string value.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&Text> {
+        match self {
+            Self::String(text) => Some(text),
+            Self::Integer(_) | Self::Boolean(_) => None,
+        }
+    }
+
+    /// The canonical text, as the protocol bindings write it.
+    #[must_use]
+    pub fn to_text(&self) -> Text {
+        match self {
+            Self::String(text) => text.clone(),
+            Self::Integer(number) => Text::from(number.to_string()),
+            Self::Boolean(true) => Text::from_static("true"),
+            Self::Boolean(false) => Text::from_static("false"),
+        }
+    }
+}
+
+impl From<Text> for Value {
+    fn from(text: Text) -> Self {
+        Self::String(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(Text::from(text))
+    }
+}
+
+impl From<i32> for Value {
+    fn from(number: i32) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Self::Boolean(flag)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::String(text) => fmt::Display::fmt(text, f),
+            Self::Integer(number) => fmt::Display::fmt(number, f),
+            Self::Boolean(flag) => fmt::Display::fmt(flag, f),
+        }
+    }
+}
+
+/// The data of an event: bytes, never re-serialised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Data {
+    /// Bytes known to be one JSON value; without a `datacontenttype` they are `application/json`.
+    Json(Bytes),
+    /// Bytes as they came; `datacontenttype` says what they are.
+    Bytes(Bytes),
+}
+
+impl Data {
+    /// The bytes, whatever they are.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        match self {
+            Self::Json(bytes) | Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// A CloudEvent 1.0.
+///
+/// Every attribute that is present is valid: names are lower-case letters and digits, strings hold no control
+/// characters, `time` is RFC 3339, `dataschema` is an absolute URI. Cloning shares all bytes.
+///
+/// Source: CloudEvents 1.0.2 section 3.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Event {
+    id: Text,
+    source: Text,
+    ty: Text,
+    datacontenttype: Option<Text>,
+    dataschema: Option<Text>,
+    subject: Option<Text>,
+    time: Option<Text>,
+    extensions: Vec<(Text, Value)>,
+    data: Option<Data>,
+}
+
+/// The one version of the CloudEvents specification that is read and written.
+pub const SPEC_VERSION: &str = "1.0";
+
+/// Room for the extensions a mapped and routed event carries, so that it is allocated once.
+const EXTENSION_CAPACITY: usize = 8;
+
+// === impl Event ===
+
+impl Event {
+    /// An event with the required attributes.
+    ///
+    /// # Errors
+    /// `InvalidAttributeValue` for an empty value or one with control characters.
+    pub fn new(id: Text, source: Text, ty: Text) -> Result<Self, EventError> {
+        check_required("id", &id)?;
+        check_required("source", &source)?;
+        check_required("type", &ty)?;
+        Ok(Self::from_checked(id, source, ty))
+    }
+
+    /// As [`Event::new`], for values that are valid by construction.
+    pub(crate) fn from_checked(id: Text, source: Text, ty: Text) -> Self {
+        Self {
+            id,
+            source,
+            ty,
+            datacontenttype: None,
+            dataschema: None,
+            subject: None,
+            time: None,
+            extensions: Vec::with_capacity(EXTENSION_CAPACITY),
+            data: None,
+        }
+    }
+
+    /// Identifies the event within its source; not an identity across callers.
+    #[must_use]
+    pub fn id(&self) -> &Text {
+        &self.id
+    }
+
+    /// Where the event happened.
+    #[must_use]
+    pub fn source(&self) -> &Text {
+        &self.source
+    }
+
+    /// The event type.
+    #[must_use]
+    pub fn ty(&self) -> &Text {
+        &self.ty
+    }
+
+    /// The media type of the data.
+    #[must_use]
+    pub fn datacontenttype(&self) -> Option<&Text> {
+        self.datacontenttype.as_ref()
+    }
+
+    /// The subject of the event within its source.
+    #[must_use]
+    pub fn subject(&self) -> Option<&Text> {
+        self.subject.as_ref()
+    }
+
+    /// When it happened, RFC 3339.
+    #[must_use]
+    pub fn time(&self) -> Option<&Text> {
+        self.time.as_ref()
+    }
+
+    /// The data, or `None` for an event without any.
+    #[must_use]
+    pub fn data(&self) -> Option<&Data> {
+        self.data.as_ref()
+    }
+
+    /// The bytes of the data; empty without any.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.data
+            .as_ref()
+            .map(|data| data.bytes().clone())
+            .unwrap_or_default()
+    }
+
+    /// Puts other data under the same attributes.
+    pub fn set_data(&mut self, data: Option<Data>) {
+        self.data = data;
+    }
+
+    /// An extension attribute.
+    #[must_use]
+    pub fn extension(&self, name: &str) -> Option<&Value> {
+        self.extensions
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value)
+    }
+
+    /// The text of a string extension.
+    #[must_use]
+    pub fn extension_text(&self, name: &str) -> Option<&Text> {
+        self.extension(name).and_then(Value::as_text)
+    }
+
+    /// Any attribute by its CloudEvents name, core or extension, as text. `None` when it is absent.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<Text> {
+        match name {
+            "specversion" => Some(Text::from_static(SPEC_VERSION)),
+            "id" => Some(self.id.clone()),
+            "source" => Some(self.source.clone()),
+            "type" => Some(self.ty.clone()),
+            "datacontenttype" => self.datacontenttype.clone(),
+            "dataschema" => self.dataschema.clone(),
+            "subject" => self.subject.clone(),
+            "time" => self.time.clone(),
+            extension => self.extension(extension).map(Value::to_text),
+        }
+    }
+
+    /// Sets any attribute by its CloudEvents name; an existing value is replaced.
+    ///
+    /// # Errors
+    /// `InvalidAttributeName` or `InvalidAttributeValue`; the event is then unchanged.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) -> Result<(), EventError> {
+        let value = value.into();
+        if let Value::String(text) = &value {
+            check_string(name, text)?;
+        }
+        match name {
+            "specversion" => {
+                if value
+                    .as_text()
+                    .is_none_or(|version| version != SPEC_VERSION)
+                {
+                    return Err(
+                        EventError::new(EventErrorKind::UnsupportedSpecversion, name)
+                            .because("only specversion 1.0 is supported"),
+                    );
+                }
+            }
+            "id" | "source" | "type" => {
+                let text = core_text(name, &value)?;
+                check_required(name, &text)?;
+                match name {
+                    "id" => self.id = text,
+                    "source" => self.source = text,
+                    _ => self.ty = text,
+                }
+            }
+            "datacontenttype" => {
+                self.datacontenttype = Some(non_empty(name, core_text(name, &value)?)?)
+            }
+            "subject" => self.subject = Some(non_empty(name, core_text(name, &value)?)?),
+            "dataschema" => {
+                let text = core_text(name, &value)?;
+                if !is_absolute_uri(&text) {
+                    return Err(invalid_value(name, "not an absolute URI"));
+                }
+                self.dataschema = Some(text);
+            }
+            "time" => {
+                let text = core_text(name, &value)?;
+                if !is_rfc3339(&text) {
+                    return Err(invalid_value(name, "not an RFC 3339 time"));
+                }
+                self.time = Some(text);
+            }
+            extension => {
+                check_extension_name(extension)?;
+                self.put_extension(Text::from(extension), value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets an extension whose name and value are valid by construction.
+    pub(crate) fn put_known(&mut self, name: &'static str, value: impl Into<Value>) {
+        let value = value.into();
+        debug_assert!(check_extension_name(name).is_ok());
+        debug_assert!(
+            value
+                .as_text()
+                .is_none_or(|text| check_string(name, text).is_ok())
+        );
+        self.put_extension(Text::from_static(name), value);
+    }
+
+    pub(crate) fn put_subject(&mut self, subject: Text) {
+        debug_assert!(check_string("subject", &subject).is_ok());
+        self.subject = Some(subject);
+    }
+
+    pub(crate) fn put_time(&mut self, time: Text) {
+        self.time = Some(time);
+    }
+
+    pub(crate) fn put_json(&mut self, data: Bytes) {
+        self.datacontenttype = Some(Text::from_static("application/json"));
+        self.data = Some(Data::Json(data));
+    }
+
+    fn put_extension(&mut self, name: Text, value: Value) {
+        match self.extensions.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => self.extensions.push((name, value)),
+        }
+    }
+
+    /// Takes an optional attribute away; unknown and required names are left alone.
+    pub fn remove(&mut self, name: &str) {
+        match name {
+            "datacontenttype" => self.datacontenttype = None,
+            "dataschema" => self.dataschema = None,
+            "subject" => self.subject = None,
+            "time" => self.time = None,
+            extension => self.extensions.retain(|(known, _)| known != extension),
+        }
+    }
+
+    /// The core attributes that are present, `specversion` first, in the order of the specification.
+    pub fn core_attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [
+            ("specversion", Some(SPEC_VERSION)),
+            ("id", Some(self.id.as_str())),
+            ("source", Some(self.source.as_str())),
+            ("type", Some(self.ty.as_str())),
+            ("datacontenttype", self.datacontenttype.as_deref()),
+            ("dataschema", self.dataschema.as_deref()),
+            ("subject", self.subject.as_deref()),
+            ("time", self.time.as_deref()),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| (name, value)))
+    }
+
+    /// The extension attributes in the order they were set.
+    pub fn extensions(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.extensions
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+/// Attributes only: data can be large and is not ours to print.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        map.entries(self.core_attributes());
+        map.entries(self.extensions());
+        map.entry(
+            &"data_bytes",
+            &self.data.as_ref().map(|data| data.bytes().len()),
+        );
+        map.finish()
+    }
+}
+
+fn core_text(name: &str, value: &Value) -> Result<Text, EventError> {
+    value
+        .as_text()
+        .cloned()
+        .ok_or_else(|| invalid_value(name, "not a string"))
+}
+
+fn non_empty(name: &str, text: Text) -> Result<Text, EventError> {
+    if text.is_empty() {
+        Err(invalid_value(name, "empty"))
+    } else {
+        Ok(text)
+    }
+}
+
+fn check_required(name: &str, text: &Text) -> Result<(), EventError> {
+    if text.is_empty() {
+        return Err(invalid_value(name, "empty"));
+    }
+    check_string(name, text)
+}
+
+fn invalid_value(name: &str, detail: &'static str) -> EventError {
+    EventError::new(EventErrorKind::InvalidAttributeValue, name).because(detail)
+}
+
+/// The rule for CloudEvents strings: no control characters and no noncharacters.
+fn check_string(name: &str, text: &str) -> Result<(), EventError> {
+    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) || text.chars().all(is_string_char) {
+        return Ok(());
+    }
+    Err(invalid_value(
+        name,
+        "holds a control character or a Unicode noncharacter",
+    ))
+}
+
+/// Whether CloudEvents allows the character in a string attribute. Source: CloudEvents 1.0.2 section 3.2.
+pub(crate) fn is_string_char(c: char) -> bool {
+    let code = u32::from(c);
+    !c.is_control() && !(0xfdd0..=0xfdef).contains(&code) && code & 0xfffe != 0xfffe
+}
+
+/// The rule for extension names. Source: CloudEvents 1.0.2 section 3.1.
+fn check_extension_name(name: &str) -> Result<(), EventError> {
+    let well_formed = !name.is_empty()
+        && name.len() <= MAX_EXTENSION_NAME
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if !well_formed {
+        return Err(EventError::new(EventErrorKind::InvalidAttributeName, name)
+            .because("attribute names are lower-case letters and digits"));
+    }
+    if matches!(name, "data") {
+        return Err(EventError::new(EventErrorKind::InvalidAttributeName, name)
+            .because("the name is reserved"));
+    }
+    Ok(())
+}
+
+/// CloudEvents recommends 20 characters; longer names are read up to this bound.
+const MAX_EXTENSION_NAME: usize = 128;
+
+fn is_absolute_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else {
+        return false;
+    };
+    let mut scheme = scheme.bytes();
+    scheme.next().is_some_and(|b| b.is_ascii_alphabetic())
+        && scheme.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+        && !rest.is_empty()
+        && !text.contains(' ')
+}
+
+/// `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)`, calendar checked. Source: RFC 3339 section 5.6.
+fn is_rfc3339(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let digits = |from: usize, to: usize| -> Option<u32> {
+        bytes.get(from..to)?.iter().try_fold(0u32, |sum, b| {
+            b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0'))
+        })
+    };
+    let is = |at: usize, any: &[u8]| bytes.get(at).is_some_and(|b| any.contains(b));
+    let (Some(year), Some(month), Some(day)) = (digits(0, 4), digits(5, 7), digits(8, 10)) else {
+        return false;
+    };
+    let (Some(hour), Some(minute), Some(second)) = (digits(11, 13), digits(14, 16), digits(17, 19))
+    else {
+        return false;
+    };
+    let separators = is(4, b"-") && is(7, b"-") && is(10, b"Tt") && is(13, b":") && is(16, b":");
+    let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let days = match month {
+        2 if leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return false,
+    };
+    let mut at = 19;
+    if is(at, b".") {
+        let fraction = bytes.get(20..).map_or(0, |rest| {
+            rest.iter().take_while(|b| b.is_ascii_digit()).count()
+        });
+        if fraction == 0 {
+            return false;
+        }
+        at = 20 + fraction;
+    }
+    let zone = if is(at, b"Zz") {
+        bytes.len() == at + 1
+    } else {
+        let (hours, minutes) = (digits(at + 1, at + 3), digits(at + 4, at + 6));
+        is(at, b"+-")
+            && is(at + 3, b":")
+            && hours.is_some_and(|h| h < 24)
+            && minutes.is_some_and(|m| m < 60)
+            && bytes.len() == at + 6
+    };
+    separators && zone && (1..=days).contains(&day) && hour < 24 && minute < 60 && second <= 60
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc3339_is_checked_by_the_calendar() {
+        for good in [
+            "2026-02-03T04:05:06Z",
+            "2024-02-29t23:59:60.5z",
+            "2026-02-03T04:05:06.123456+05:30",
+        ] {
+            assert!(is_rfc3339(good), "{good}");
+        }
+        for bad in [
+            "",
+            "yesterday",
+            "2026-02-30T00:00:00Z",
+            "2026-02-03 04:05:06Z",
+            "2026-02-03T04:05:06",
+            "2026-02-03T04:05:06.Z",
+            "2026-02-03T24:00:00Z",
+            "2026-02-03T04:05:06+5:30",
+        ] {
+            assert!(!is_rfc3339(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_checked_and_replaced() {
+        let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        event.set("targetagent", "a").unwrap();
+        event.set("targetagent", "b").unwrap();
+        assert_eq!(event.extension_text("targetagent").unwrap(), "b");
+        for (name, value) in [
+            ("Target", "x"),
+            ("data", "x"),
+            ("", "x"),
+            ("a", "x\r\ny"),
+            ("time", "now"),
+            ("dataschema", "x.json"),
+            ("id", ""),
+            ("subject", ""),
+        ] {
+            assert!(event.set(name, value).is_err(), "{name}={value}");
+        }
+        event.remove("targetagent");
+        assert_eq!(event.extension("targetagent"), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! What a payload may cost before it is refused.
+
+/// Bounds on one payload. Reading stops at the first one crossed, in time and memory linear in the bytes read so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest payload, in bytes (default 1 MiB).
+    pub max_bytes: usize,
+    /// Deepest nesting of objects and arrays, at most 128 (default 128).
+    pub max_depth: u32,
+    /// Most object members and array elements in the whole payload (default 200,000).
+    pub max_members: u32,
+    /// Most elements of a batch or lines of a document (default 1,000).
+    pub max_units: usize,
+}
+
+/// The deepest nesting any [`Limits`] can allow: one bit of a 128-bit stack per level.
+pub(crate) const DEPTH_CEILING: u32 = 128;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_bytes: 1 << 20,
+            max_depth: DEPTH_CEILING,
+            max_members: 200_000,
+            max_units: 1_000,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Which of the protocols that share JSON-RPC a message speaks.
+
+/// A protocol over JSON-RPC 2.0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// A2A as the JAF 0.3.0 document writes it.
+    JafDoc,
+    /// Official A2A 0.3.
+    A2a03,
+    /// Official A2A 1.0.
+    A2a10,
+    /// Model Context Protocol.
+    Mcp,
+    /// Agent Client Protocol.
+    Acp,
+    /// JSON-RPC 2.0 of nobody in particular.
+    JsonRpc,
+}
+
+impl Dialect {
+    /// The stable word of this dialect.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::JafDoc => "jaf-doc",
+            Self::A2a03 => "a2a-0.3",
+            Self::A2a10 => "a2a-1.0",
+            Self::Mcp => "mcp",
+            Self::Acp => "acp",
+            Self::JsonRpc => "jsonrpc",
+        }
+    }
+
+    /// Whether the methods of this dialect take named parameters only. Source: `a2a-http` section 6.
+    pub(crate) fn needs_object_params(self) -> bool {
+        match self {
+            Self::JafDoc | Self::A2a03 | Self::A2a10 | Self::Mcp => true,
+            Self::Acp | Self::JsonRpc => false,
+        }
+    }
+}
+
+/// What the parameters of a call say about its dialect, for the names that several protocols share.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ParamsMarks {
+    pub(crate) protocol_version: Version,
+    pub(crate) has_id: bool,
+    pub(crate) has_task_id: bool,
+    pub(crate) has_session_id: bool,
+    pub(crate) has_reason: bool,
+    /// `configuration` holds `maxTurns`, `timeout` or `priority`, or the message's role is `system`.
+    pub(crate) jaf: bool,
+}
+
+/// The type of `params.protocolVersion`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Version {
+    #[default]
+    Absent,
+    Number,
+    Other,
+}
+
+/// The dialect of a method. Source: `a2a-http` sections 3.1, 3.4, 4.2, 5.
+pub(crate) fn of_method(method: &str, marks: ParamsMarks) -> Dialect {
+    match method {
+        "initialize" if marks.protocol_version == Version::Number => Dialect::Acp,
+        "tasks/get" | "tasks/cancel" if marks.has_task_id && !marks.has_id => Dialect::Mcp,
+        "tasks/cancel" if marks.has_reason => Dialect::JafDoc,
+        "elicitation/create" if marks.has_session_id => Dialect::Acp,
+        "message/send" | "message/stream" if marks.jaf => Dialect::JafDoc,
+        _ if A2A_03.contains(&method) => Dialect::A2a03,
+        _ if MCP.contains(&method) || method.starts_with("notifications/") => Dialect::Mcp,
+        _ if A2A_10.contains(&method) => Dialect::A2a10,
+        _ if ACP.contains(&method) => Dialect::Acp,
+        _ => Dialect::JsonRpc,
+    }
+}
+
+/// Whether the method's answer comes in parts. Source: `eventmesh-a2a` section 2.
+#[must_use]
+pub fn is_streaming(method: &str) -> bool {
+    matches!(
+        method,
+        "message/stream"
+            | "message/sendStream"
+            | "tasks/resubscribe"
+            | "SendStreamingMessage"
+            | "SubscribeToTask"
+    )
+}
+
+/// Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
+const A2A_03: [&str; 16] = [
+    "message/send",
+    "message/stream",
+    "message/sendStream",
+    "tasks/get",
+    "tasks/cancel",
+    "tasks/resubscribe",
+    "tasks/pushNotificationConfig/set",
+    "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list",
+    "tasks/pushNotificationConfig/delete",
+    "agent/getAuthenticatedExtendedCard",
+    "agent/card/register",
+    "agent/card/update",
+    "agent/card/get",
+    "agent/card/delete",
+    "agent/card/list",
+];
+
+/// Source: `a2a-http` section 3.1.
+const A2A_10: [&str; 12] = [
+    "SendMessage",
+    "SendStreamingMessage",
+    "GetTask",
+    "ListTasks",
+    "CancelTask",
+    "SubscribeToTask",
+    "CreateTaskPushNotificationConfig",
+    "GetTaskPushNotificationConfig",
+    "ListTaskPushNotificationConfig",
+    "ListTaskPushNotificationConfigs",
+    "DeleteTaskPushNotificationConfig",
+    "GetExtendedAgentCard",
+];
+
+/// Source: `a2a-http` section 4.2.
+const MCP: [&str; 21] = [
+    "initialize",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "prompts/list",
+    "prompts/get",
+    "logging/setLevel",
+    "completion/complete",
+    "tasks/list",
+    "tasks/result",
+    "tasks/update",
+    "server/discover",
+    "subscriptions/listen",
+    "sampling/createMessage",
+    "roots/list",
+    "elicitation/create",
+];
+
+/// Source: `a2a-http` section 5, versions 1 and 2.
+const ACP: [&str; 27] = [
+    "authenticate",
+    "auth/login",
+    "auth/logout",
+    "logout",
+    "session/new",
+    "session/load",
+    "session/resume",
+    "session/list",
+    "session/delete",
+    "session/close",
+    "session/set_mode",
+    "session/set_config_option",
+    "session/set_model",
+    "session/fork",
+    "session/prompt",
+    "session/cancel",
+    "session/request_permission",
+    "session/update",
+    "fs/read_text_file",
+    "fs/write_text_file",
+    "terminal/create",
+    "terminal/output",
+    "terminal/release",
+    "terminal/wait_for_exit",
+    "terminal/kill",
+    "elicitation/complete",
+    "$/cancel_request",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_names_are_told_apart_by_their_parameters() {
+        let none = ParamsMarks::default();
+        let check = |method, marks, dialect| {
+            assert_eq!(of_method(method, marks), dialect, "{method} {marks:?}")
+        };
+        check("initialize", none, Dialect::Mcp);
+        check(
+            "initialize",
+            ParamsMarks {
+                protocol_version: Version::Other,
+                ..none
+            },
+            Dialect::Mcp,
+        );
+        check(
+            "initialize",
+            ParamsMarks {
+                protocol_version: Version::Number,
+                ..none
+            },
+            Dialect::Acp,
+        );
+        check("tasks/get", none, Dialect::A2a03);
+        check(
+            "tasks/get",
+            ParamsMarks {
+                has_task_id: true,
+                ..none
+            },
+            Dialect::Mcp,
+        );
+        check(
+            "tasks/get",
+            ParamsMarks {
+                has_task_id: true,
+                has_id: true,
+                ..none
+            },
+            Dialect::A2a03,
+        );
+        check(
+            "tasks/cancel",
+            ParamsMarks {
+                has_id: true,
+                has_reason: true,
+                ..none
+            },
+            Dialect::JafDoc,
+        );
+        check("elicitation/create", none, Dialect::Mcp);
+        check(
+            "elicitation/create",
+            ParamsMarks {
+                has_session_id: true,
+                ..none
+            },
+            Dialect::Acp,
+        );
+        check(
+            "message/send",
+            ParamsMarks { jaf: true, ..none },
+            Dialect::JafDoc,
+        );
+        check("SendMessage", none, Dialect::A2a10);
+        check("notifications/anything", none, Dialect::Mcp);
+        check("tools/list", none, Dialect::Mcp);
+        check("foo/bar", none, Dialect::JsonRpc);
+    }
+}

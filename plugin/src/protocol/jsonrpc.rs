@@ -1,0 +1,174 @@
+//! JSON-RPC 2.0: requests, notifications and responses, and the ids that tie them together.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::json::unescape;
+use crate::protocol::dialect::Dialect;
+use crate::text::Text;
+
+/// A JSON-RPC 2.0 message. Source: JSON-RPC 2.0 sections 4 and 5, `a2a-http` section 6.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonRpc {
+    /// Request, notification or response, with what only that has.
+    pub body: RpcBody,
+    /// The `id` member; `None` when there is none.
+    pub id: Option<Id>,
+    /// The protocol it speaks.
+    pub dialect: Dialect,
+}
+
+/// What kind of JSON-RPC message it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RpcBody {
+    /// A method call: a request when it has an id, a notification when it has none.
+    Call(Call),
+    /// A result.
+    Result(Part),
+    /// An error with its code; `None` when the code does not fit 32 bits.
+    Error(Option<i32>),
+}
+
+/// The parts of a method call that routing needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The method.
+    pub method: Text,
+    /// `params._agentId`: the agent it is for.
+    pub target: Option<Text>,
+    /// `params._topic`: the topic it is for; it wins over the target.
+    pub topic: Option<Text>,
+    /// `params._seq`.
+    pub seq: Option<Text>,
+}
+
+/// Whether a result is the whole answer or a part of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Nothing follows.
+    Final,
+    /// More parts follow.
+    Partial,
+    /// A task that is not finished: the answer of a unary call, and a part of a streamed one.
+    Snapshot,
+}
+
+/// A JSON-RPC id as its exact JSON token: `1`, `"1"` and `1.0` are three ids. Source: `eventmesh-a2a` D2.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Id {
+    token: Text,
+    start: usize,
+}
+
+// === impl JsonRpc ===
+
+impl JsonRpc {
+    /// The method call, when it is one.
+    #[must_use]
+    pub fn call(&self) -> Option<&Call> {
+        match &self.body {
+            RpcBody::Call(call) => Some(call),
+            RpcBody::Result(_) | RpcBody::Error(_) => None,
+        }
+    }
+}
+
+// === impl Id ===
+
+impl Id {
+    /// `start` is the token's offset within its unit.
+    pub(crate) fn new(token: Text, start: usize) -> Self {
+        Self { token, start }
+    }
+
+    /// The exact JSON text.
+    #[must_use]
+    pub fn token(&self) -> &Text {
+        &self.token
+    }
+
+    /// Where the token stands in the bytes of its unit.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        self.start..self.start + self.token.len()
+    }
+
+    /// Whether the id is null.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        self.token == "null"
+    }
+
+    /// The id as text: a string as it is, a number as its token, nothing for null.
+    #[must_use]
+    pub fn text(&self) -> Option<Text> {
+        let Some(inside) = self
+            .token
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+        else {
+            return (!self.is_null()).then(|| self.token.clone());
+        };
+        if inside.contains('\\') {
+            return unescape(inside.as_bytes()).map(Text::from);
+        }
+        let token = self.token.clone().into_bytes();
+        Text::from_utf8(token.slice(1..token.len() - 1))
+    }
+}
+
+/// The bytes with another token in place of the one at `span`; nothing else changes. One copy of the body.
+///
+/// Used to put the call id in place of a caller's id, and the caller's id back. Returns the bytes as they are when the
+/// span is not inside them.
+#[must_use]
+pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
+    let (Some(before), Some(after)) = (body.get(..span.start), body.get(span.end..)) else {
+        debug_assert!(false, "the span of an id lies within its body");
+        return body.clone();
+    };
+    let mut out = BytesMut::with_capacity(before.len() + token.len() + after.len());
+    out.extend_from_slice(before);
+    out.extend_from_slice(token.as_bytes());
+    out.extend_from_slice(after);
+    out.freeze()
+}
+
+/// Codes of JSON-RPC errors the project itself answers with.
+pub mod code {
+    /// The body is not JSON. Source: JSON-RPC 2.0 section 5.1.
+    pub const PARSE_ERROR: i32 = -32_700;
+    /// The body is not a JSON-RPC request. Source: JSON-RPC 2.0 section 5.1.
+    pub const INVALID_REQUEST: i32 = -32_600;
+    /// Nobody serves the method. Source: JSON-RPC 2.0 section 5.1.
+    pub const METHOD_NOT_FOUND: i32 = -32_601;
+    /// Wrong parameters, an unknown target among them. Source: JSON-RPC 2.0 section 5.1, `a2a-http` section 2.6.
+    pub const INVALID_PARAMS: i32 = -32_602;
+    /// The bus or the bridge failed, or the time is over. Source: JSON-RPC 2.0 section 5.1, `a2a-http` section 2.6.
+    pub const INTERNAL_ERROR: i32 = -32_603;
+}
+
+/// The JSON-RPC error code a refused payload is answered with. Source: `a2a-http` section 2.2.
+#[must_use]
+pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
+    use crate::error::DecodeErrorKind as K;
+    match kind {
+        K::Empty | K::NotUtf8 | K::NotJson | K::TooDeep => code::PARSE_ERROR,
+        K::BadParams | K::BadTarget | K::BadTopic | K::BadSeq => code::INVALID_PARAMS,
+        K::TooLarge
+        | K::NotAnObject
+        | K::EmptyBatch
+        | K::UnsupportedVersion
+        | K::DuplicateMember
+        | K::BadId
+        | K::BadMethod
+        | K::BadError
+        | K::BadMember
+        | K::BothResultAndError
+        | K::Invalid
+        | K::BadCloudEvent
+        | K::Unknown
+        | K::WrongFamily => code::INVALID_REQUEST,
+    }
+}

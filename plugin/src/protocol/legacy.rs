@@ -1,0 +1,156 @@
+//! Legacy A2A: messages marked `"protocol":"A2A"` that carry a FIPA act.
+
+use crate::protocol::Kind;
+use crate::text::Text;
+
+/// A legacy A2A message. Source: `eventmesh-a2a` section 2.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Legacy {
+    /// `messageType` as written; `None` when it is missing.
+    pub message_type: Option<Text>,
+    /// `sourceAgent.agentId`.
+    pub source_agent: Option<Text>,
+    /// `targetAgent.agentId`.
+    pub target_agent: Option<Text>,
+    /// `metadata.correlationId`.
+    pub correlation_id: Option<Text>,
+}
+
+/// A FIPA communicative act. Source: `eventmesh-a2a` section 2, FIPA ACL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // The names are FIPA's own.
+pub enum Act {
+    AcceptProposal,
+    Agree,
+    Cancel,
+    Cfp,
+    Confirm,
+    Disconfirm,
+    Failure,
+    Inform,
+    InformIf,
+    InformRef,
+    NotUnderstood,
+    Propose,
+    QueryIf,
+    QueryRef,
+    Refuse,
+    RejectProposal,
+    Request,
+    RequestWhen,
+    RequestWhenever,
+    Subscribe,
+    Proxy,
+    Propagate,
+}
+
+/// The acts by their names in upper case with underscores.
+const ACTS: [(&str, Act); 22] = [
+    ("ACCEPT_PROPOSAL", Act::AcceptProposal),
+    ("AGREE", Act::Agree),
+    ("CANCEL", Act::Cancel),
+    ("CFP", Act::Cfp),
+    ("CONFIRM", Act::Confirm),
+    ("DISCONFIRM", Act::Disconfirm),
+    ("FAILURE", Act::Failure),
+    ("INFORM", Act::Inform),
+    ("INFORM_IF", Act::InformIf),
+    ("INFORM_REF", Act::InformRef),
+    ("NOT_UNDERSTOOD", Act::NotUnderstood),
+    ("PROPOSE", Act::Propose),
+    ("QUERY_IF", Act::QueryIf),
+    ("QUERY_REF", Act::QueryRef),
+    ("REFUSE", Act::Refuse),
+    ("REJECT_PROPOSAL", Act::RejectProposal),
+    ("REQUEST", Act::Request),
+    ("REQUEST_WHEN", Act::RequestWhen),
+    ("REQUEST_WHENEVER", Act::RequestWhenever),
+    ("SUBSCRIBE", Act::Subscribe),
+    ("PROXY", Act::Proxy),
+    ("PROPAGATE", Act::Propagate),
+];
+
+// === impl Act ===
+
+impl Act {
+    /// The act a message type names, in any case, with a hyphen or an underscore.
+    #[must_use]
+    pub fn from_message_type(text: &str) -> Option<Self> {
+        let same = |name: &str| {
+            name.len() == text.len()
+                && name
+                    .bytes()
+                    .zip(text.bytes())
+                    .all(|(a, b)| a == b.to_ascii_uppercase() || (a == b'_' && b == b'-'))
+        };
+        ACTS.into_iter()
+            .find(|(name, _)| same(name))
+            .map(|(_, act)| act)
+    }
+
+    /// Whether the act asks for something.
+    #[must_use]
+    pub fn is_request(self) -> bool {
+        match self {
+            Self::Request
+            | Self::RequestWhen
+            | Self::RequestWhenever
+            | Self::QueryIf
+            | Self::QueryRef
+            | Self::Cfp
+            | Self::Subscribe
+            | Self::Proxy
+            | Self::Propagate
+            | Self::Propose
+            | Self::Cancel => true,
+            Self::AcceptProposal
+            | Self::Agree
+            | Self::Confirm
+            | Self::Disconfirm
+            | Self::Failure
+            | Self::Inform
+            | Self::InformIf
+            | Self::InformRef
+            | Self::NotUnderstood
+            | Self::Refuse
+            | Self::RejectProposal => false,
+        }
+    }
+}
+
+// === impl Legacy ===
+
+impl Legacy {
+    /// What the message is in its exchange. An unknown act is a notification.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self
+            .message_type
+            .as_deref()
+            .and_then(Act::from_message_type)
+        {
+            Some(act) if act.is_request() => Kind::Request,
+            Some(_) if self.correlation_id.is_some() => Kind::Response,
+            Some(_) | None => Kind::Notification,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acts_are_known_in_any_case_and_with_hyphens() {
+        assert_eq!(
+            Act::from_message_type("Accept-Proposal"),
+            Some(Act::AcceptProposal)
+        );
+        assert_eq!(Act::from_message_type("cfp"), Some(Act::Cfp));
+        assert_eq!(Act::from_message_type("DANCE"), None);
+        assert_eq!(
+            ACTS.into_iter().filter(|(_, act)| act.is_request()).count(),
+            11
+        );
+    }
+}

@@ -1,0 +1,389 @@
+//! The front door, end to end: HTTP in, the memory transport behind it, an agent that answers there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
+    Transport as _,
+};
+use futures_util::StreamExt as _;
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything here takes, so that a test that hangs fails.
+const SOON: Duration = Duration::from_secs(20);
+
+const CONFIG: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+default_route:
+  - { transport: local, topic: "agents.{targetagent}" }
+calls: { timeout: 10s }
+http: { listen: "127.0.0.1:0", body_limit: 128KiB, drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+limits: { max_bytes: 100KiB, max_units: 100 }
+"#;
+
+/// A bridge on a memory bus, an agent behind it, and what the agent saw.
+struct Front {
+    base: String,
+    admin: String,
+    memory: Memory,
+    seen: mpsc::Receiver<Value>,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Front {
+    async fn open() -> Self {
+        let memory = Memory::default();
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let name = config.transports.keys().next().unwrap().clone();
+        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let base = format!("http://{}", bridge.door_address().unwrap());
+        let admin = format!("http://{}", bridge.admin_address().unwrap());
+        let (tell, seen) = mpsc::channel(1_000);
+        let consumer = subscribe(&memory).await;
+        tokio::spawn(agent(memory.connect(), consumer, tell));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        let front = Self { base, admin, memory, seen, stop, running };
+        let begun = Instant::now();
+        while reqwest::get(format!("{}/readyz", front.admin)).await.unwrap().status() != StatusCode::OK {
+            assert!(begun.elapsed() < SOON, "the bridge does not become ready");
+            sleep(Duration::from_millis(10)).await;
+        }
+        front
+    }
+
+    fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
+        let client = reqwest::Client::new();
+        client.post(format!("{}{path}", self.base)).timeout(SOON).body(body.into())
+    }
+
+    /// The text of the answer to a request that has one.
+    async fn ask(&self, path: &str, body: impl Into<String>) -> String {
+        let response = self.to(path, body).send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        response.text().await.unwrap()
+    }
+
+    /// The next message that the agent saw.
+    async fn next_seen(&mut self) -> Value {
+        timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
+    }
+}
+
+async fn subscribe(memory: &Memory) -> Consumer {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("agents.>").unwrap()],
+        reading: Reading::Group("agents".into()),
+        budget_bytes: 16 << 20,
+        budget_messages: 4_096,
+    };
+    memory.subscribe(subscription).await.unwrap()
+}
+
+/// An agent that knows nothing of CloudEvents: it answers plain JSON-RPC on the reply subject.
+async fn agent(memory: Memory, mut consumer: Consumer, tell: mpsc::Sender<Value>) {
+    while let Some(delivery) = consumer.recv().await {
+        let Delivery { message, topic, reply_to, acknowledger, .. } = delivery;
+        acknowledger.settle(Outcome::Settled).unwrap();
+        let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
+        let _ = tell.send(json!({ "topic": topic.as_str(), "message": &request })).await;
+        let Some(reply_to) = reply_to else { continue };
+        let memory = memory.clone();
+        tokio::spawn(async move {
+            let parameters = &request["params"];
+            sleep(Duration::from_millis(parameters["ms"].as_u64().unwrap_or(0))).await;
+            for result in results(request["method"].as_str().unwrap(), topic.as_str(), parameters) {
+                let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+                let body = match parameters["pretty"].as_bool() {
+                    Some(true) => serde_json::to_string_pretty(&answer),
+                    _ => serde_json::to_string(&answer),
+                };
+                let message = Message::plain(body.unwrap());
+                let sent = memory.send(&Address::topic(reply_to.clone()), message).await;
+                sent.unwrap().await.unwrap();
+            }
+        });
+    }
+}
+
+fn results(method: &str, topic: &str, parameters: &Value) -> Vec<Value> {
+    let update = |last: bool| {
+        json!({
+            "kind": "status-update", "taskId": "t-1", "contextId": "c", "final": last,
+            "status": { "state": if last { "completed" } else { "working" } },
+        })
+    };
+    match method {
+        "hang" | "tools/call" => Vec::new(),
+        "message/stream" => match parameters["hang"].as_bool() {
+            Some(true) => vec![update(false)],
+            _ => vec![update(false), update(false), update(true)],
+        },
+        "parts" => vec![update(false), update(true)],
+        _ => vec![json!(topic)],
+    }
+}
+
+fn request(id: &str, method: &str, parameters: Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{parameters}}}"#)
+}
+
+fn to_weather(id: &str, method: &str) -> String {
+    request(id, method, json!({ "_agentId": "weather" }))
+}
+
+fn content_type(response: &Response) -> &str {
+    response.headers()["content-type"].to_str().unwrap()
+}
+
+/// The data of each event of a stream.
+fn events(stream: &str) -> Vec<Value> {
+    let blocks = stream.split("\n\n").filter(|block| !block.is_empty() && !block.starts_with(':'));
+    let data = |block: &str| {
+        let lines: Vec<_> = block.lines().map(|line| line.strip_prefix("data: ").unwrap()).collect();
+        serde_json::from_str(&lines.join("\n")).unwrap()
+    };
+    blocks.map(data).collect()
+}
+
+/// The error of an answer, with its id.
+fn error(answer: &str) -> (Value, i64, String) {
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    let error = &answer["error"];
+    let reason = error["data"]["reason"].as_str().unwrap_or_default().to_owned();
+    (answer["id"].clone(), error["code"].as_i64().unwrap(), reason)
+}
+
+#[tokio::test]
+async fn a_call_is_answered_with_its_own_id_byte_for_byte() {
+    let front = Front::open().await;
+    for id in ["1", "1.0", "9007199254740993", "\"1\"", "\"\"", "\"\\u0041\"", "-1e5", "null"] {
+        let answer = front.ask("/rpc", to_weather(id, "echo")).await;
+        assert!(answer.contains(&format!(r#""id":{id}"#)), "{id}: {answer}");
+        assert!(answer.contains(r#""result":"agents.weather""#), "{id}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_agent_of_the_path_wins_over_the_one_in_the_payload() {
+    let front = Front::open().await;
+    let answer = front.ask("/rpc/news", to_weather("1", "echo")).await;
+    assert!(answer.contains("agents.news"), "{answer}");
+    let answer = front.ask("/rpc/%6Eews", request("1", "echo", json!({}))).await;
+    assert!(answer.contains("agents.news"), "{answer}");
+    let metrics = reqwest::get(format!("{}/metrics", front.admin)).await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("a2abus_target_conflicts_total 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_stream_is_sent_as_events_with_the_callers_id() {
+    let front = Front::open().await;
+    let response = front.to("/rpc", to_weather("1.0", "message/stream")).send().await.unwrap();
+    assert_eq!(content_type(&response), "text/event-stream");
+    assert_eq!(response.headers()["cache-control"], "no-cache");
+    assert_eq!(response.headers()["x-accel-buffering"], "no");
+    let stream = response.text().await.unwrap();
+    assert_eq!(stream.matches(r#""id":1.0,"#).count(), 3, "{stream}");
+    let finals: Vec<_> = events(&stream).iter().map(|event| event["result"]["final"].clone()).collect();
+    assert_eq!(finals, [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_stream_opens_before_the_agent_speaks() {
+    let front = Front::open().await;
+    let body = request("1", "message/stream", json!({ "_agentId": "weather", "ms": 1_500 }));
+    let begun = Instant::now();
+    let response = front.to("/rpc", body).send().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "the head took {:?}", begun.elapsed());
+    assert_eq!(events(&response.text().await.unwrap()).len(), 3);
+}
+
+#[tokio::test]
+async fn an_answer_that_streams_unasked_is_a_stream_or_its_last_part() {
+    let front = Front::open().await;
+    let response = front.to("/rpc", to_weather("1", "parts")).send().await.unwrap();
+    assert_eq!(content_type(&response), "text/event-stream");
+    assert_eq!(events(&response.text().await.unwrap()).len(), 2);
+    let json_only = front.to("/rpc", to_weather("1", "parts")).header("accept", "application/json");
+    let response = json_only.send().await.unwrap();
+    assert_eq!(content_type(&response), "application/json");
+    let answer: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    assert_eq!(answer["result"]["final"], true);
+}
+
+#[tokio::test]
+async fn a_caller_that_accepts_only_events_gets_one() {
+    let front = Front::open().await;
+    let body = request("1", "echo", json!({ "_agentId": "weather", "pretty": true }));
+    let response = front.to("/rpc", body).header("accept", "text/event-stream").send().await.unwrap();
+    assert_eq!(content_type(&response), "text/event-stream");
+    let events = events(&response.text().await.unwrap());
+    assert_eq!(events, [json!({ "jsonrpc": "2.0", "id": 1, "result": "agents.weather" })]);
+}
+
+#[tokio::test]
+async fn a_batch_is_one_array_in_request_order() {
+    let mut front = Front::open().await;
+    let slow = request("1", "echo", json!({ "_agentId": "weather", "ms": 300 }));
+    let note = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    let batch = [
+        slow,
+        note.to_owned(),
+        "7".to_owned(),
+        to_weather("1", "echo"),
+        to_weather("\"s\"", "message/stream"),
+        r#"{"jsonrpc":"2.0","id":5,"method":"message/send","params":3}"#.to_owned(),
+    ];
+    let answer = front.ask("/rpc", format!("[{}]", batch.join(","))).await;
+    let answers: Vec<Value> = serde_json::from_str(&answer).unwrap();
+    let summary: Vec<_> = answers.iter().map(|answer| (&answer["id"], &answer["error"]["code"])).collect();
+    let expected = [
+        (json!(1), Value::Null),
+        (Value::Null, json!(-32600)),
+        (json!(1), Value::Null),
+        (json!("s"), json!(-32004)),
+        (json!(5), json!(-32602)),
+    ];
+    assert_eq!(summary, expected.iter().map(|(id, code)| (id, code)).collect::<Vec<_>>());
+    let mut methods = vec![];
+    for _ in 0..3 {
+        methods.push(front.next_seen().await["message"]["method"].as_str().unwrap().to_owned());
+    }
+    methods.sort_unstable();
+    assert_eq!(methods, ["echo", "echo", "note"]);
+}
+
+#[tokio::test]
+async fn notifications_are_accepted_and_arrive_in_order() {
+    let mut front = Front::open().await;
+    let note = |n: u32| format!(r#"{{"jsonrpc":"2.0","method":"n/{n}","params":{{"_agentId":"weather"}}}}"#);
+    let response = front.to("/rpc", note(0)).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    assert_eq!(response.text().await.unwrap(), "");
+    let batch: Vec<_> = (1..20).map(note).collect();
+    let response = front.to("/rpc", format!("[{}]", batch.join(","))).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    for n in 0..20 {
+        let seen = front.next_seen().await;
+        assert_eq!(seen["message"]["method"], format!("n/{n}"));
+    }
+}
+
+#[tokio::test]
+async fn failures_say_why_with_the_callers_id() {
+    let front = Front::open().await;
+    let no_agent = front.ask("/rpc", request("1.5", "echo", json!({}))).await;
+    assert_eq!(error(&no_agent), (json!(1.5), -32602, "agent_not_found".into()));
+    let slow = request("\"t\"", "hang", json!({ "_agentId": "weather" }));
+    let begun = Instant::now();
+    let response = front.to("/rpc", slow).header("x-a2a-timeout", "200").send().await.unwrap();
+    assert_eq!(error(&response.text().await.unwrap()), (json!("t"), -32603, "timeout".into()));
+    assert!(begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < Duration::from_secs(5));
+    let jaf = front.to("/rpc", to_weather("2", "message/stream")).header("x-a2a-version", "0.3.0");
+    let stream = jaf.header("x-a2a-timeout", "1").send().await.unwrap().text().await.unwrap();
+    let last = events(&stream).pop().unwrap();
+    assert!(last["result"]["final"] == true || last["error"]["code"] == -32006, "{last}");
+    front.memory.set_down("stopped by the test");
+    let away = front.ask("/rpc", to_weather("3", "echo")).await;
+    assert_eq!(error(&away), (json!(3), -32603, "agent_unavailable".into()));
+    assert!(!away.contains("stopped by the test"), "{away}");
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
+    let front = Front::open().await;
+    let check = async |name: &'static str, value: &'static str, body: &str, status: u16, code: i64| {
+        let response = front.to("/rpc", body).header(name, value).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{name}: {value} {body}");
+        let (id, got, _) = error(&response.text().await.unwrap());
+        assert_eq!((id, got), (Value::Null, code), "{name}: {value} {body}");
+    };
+    check("x-x", "x", "{", 200, -32700).await;
+    check("x-x", "x", "", 200, -32700).await;
+    check("x-x", "x", "[]", 200, -32600).await;
+    check("x-x", "x", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n{}", 200, -32700).await;
+    check("x-x", "x", r#"{"jsonrpc":"2.0","id":1,"result":1}"#, 200, -32600).await;
+    check("x-x", "x", r#"{"specversion":"1.0","id":"1","source":"/","type":"t"}"#, 200, -32600).await;
+    check("content-type", "text/plain", "hello", 415, -32005).await;
+    check("accept", "text/html", "{}", 406, -32005).await;
+    check("x-a2a-timeout", "0", "{}", 400, -32602).await;
+    check("x-x", "x", &format!("\"{}\"", "a".repeat(110 << 10)), 413, -32603).await;
+    check("x-x", "x", &format!("\"{}\"", "a".repeat(4 << 20)), 413, -32603).await;
+    let response = reqwest::get(format!("{}/rpc", front.base)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(response.headers()["allow"], "POST");
+    let bad_name = front.ask("/rpc/a%20b", request("7", "echo", json!({}))).await;
+    assert_eq!(error(&bad_name).0, 7);
+    assert_eq!(error(&bad_name).1, -32602);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_cancels_its_call() {
+    let mut front = Front::open().await;
+    let body = to_weather("1", "tools/call");
+    let address = front.base.trim_start_matches("http://").to_owned();
+    let mut client = TcpStream::connect(&address).await.unwrap();
+    let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let call = front.next_seen().await["message"]["id"].clone();
+    drop(client);
+    let cancel = front.next_seen().await;
+    assert_eq!(cancel["message"]["method"], "notifications/cancelled");
+    assert_eq!(cancel["message"]["params"]["requestId"], call);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_cancels_its_task() {
+    let mut front = Front::open().await;
+    let body = request("1", "message/stream", json!({ "_agentId": "weather", "hang": true }));
+    let response = front.to("/rpc", body).send().await.unwrap();
+    let mut stream = response.bytes_stream();
+    let first = timeout(SOON, stream.next()).await.unwrap().unwrap().unwrap();
+    assert!(first.starts_with(b"data: "), "{first:?}");
+    front.next_seen().await;
+    drop(stream);
+    let cancel = front.next_seen().await;
+    assert_eq!(cancel["message"]["method"], "tasks/cancel");
+    assert_eq!(cancel["message"]["params"]["id"], "t-1");
+}
+
+#[tokio::test]
+async fn draining_finishes_calls_in_flight_and_takes_no_more() {
+    let mut front = Front::open().await;
+    let body = request("1", "echo", json!({ "_agentId": "weather", "ms": 500 }));
+    // A connection that is open already when draining begins.
+    let address = front.base.trim_start_matches("http://").to_owned();
+    let mut late = TcpStream::connect(&address).await.unwrap();
+    let late_body = to_weather("2", "echo");
+    let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", late_body.len());
+    late.write_all(head.as_bytes()).await.unwrap();
+    let answer = tokio::spawn(front.to("/rpc", body).send());
+    front.next_seen().await;
+    front.stop.cancel();
+    sleep(Duration::from_millis(50)).await;
+    late.write_all(late_body.as_bytes()).await.unwrap();
+    let mut refused = String::new();
+    timeout(SOON, late.read_to_string(&mut refused)).await.unwrap().unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "), "{refused}");
+    let answer = answer.await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(answer.text().await.unwrap().contains("agents.weather"));
+    timeout(SOON, front.running).await.unwrap().unwrap();
+    assert!(TcpStream::connect(&address).await.is_err());
+}

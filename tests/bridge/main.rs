@@ -1,0 +1,3 @@
+//! The bridge and the transport it runs on in memory: no servers, and mostly a paused clock.
+
+mod memory_battery;

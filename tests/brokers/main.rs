@@ -1,0 +1,4 @@
+//! The transports against real servers: Apache Kafka and NATS. `tests/run` starts them.
+
+mod kafka;
+mod nats;

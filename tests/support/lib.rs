@@ -1,0 +1,10 @@
+//! What the tests of several crates share.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this crate is tests: it fails by panicking and prints what it leaves out"
+)]
+
+pub mod battery;
+pub mod server;

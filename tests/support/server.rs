@@ -1,0 +1,172 @@
+//! Real servers: those that the environment names, and private ones that a test may stop and start.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use crate::battery::within;
+
+/// A kind of server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Apache Kafka, named by `A2ABUS_TEST_KAFKA` (`host:port`).
+    Kafka,
+    /// A NATS server with JetStream, named by `A2ABUS_TEST_NATS` (a URL).
+    Nats,
+}
+
+/// The address of the server that the environment names. Without one the test is left out, and says so.
+///
+/// # Panics
+/// Without one when `A2ABUS_REQUIRE_BROKERS` is `1`.
+#[must_use]
+pub fn named(kind: Kind) -> Option<String> {
+    let variable = match kind {
+        Kind::Kafka => "A2ABUS_TEST_KAFKA",
+        Kind::Nats => "A2ABUS_TEST_NATS",
+    };
+    let address = std::env::var(variable)
+        .ok()
+        .filter(|address| !address.is_empty());
+    if address.is_none() {
+        leave_out(&format!("{variable} names no server"));
+    }
+    address
+}
+
+/// A server of the test's own, on a free port of the loopback interface; it ends with the test.
+#[derive(Debug)]
+pub struct Private {
+    kind: Kind,
+    port: u16,
+    directory: TempDir,
+    process: Mutex<Option<Child>>,
+}
+
+// === impl Private ===
+
+impl Private {
+    /// Starts a server and waits until it answers. `None`, and a line that says so, where the machine has none to start.
+    ///
+    /// # Panics
+    /// When there is none and `A2ABUS_REQUIRE_BROKERS` is `1`, or when it does not come up.
+    pub async fn start_new(kind: Kind) -> Option<Self> {
+        if !can_start(kind).await {
+            leave_out(&format!("this machine has no {kind:?} to start"));
+            return None;
+        }
+        let server = Self {
+            kind,
+            port: free_port().await,
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            process: Mutex::new(None),
+        };
+        server.start().await;
+        Some(server)
+    }
+
+    /// `host:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it again with the data it had, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub async fn start(&self) {
+        // The script becomes the server (exec), so that killing the child kills the server.
+        let child = Command::new(script(self.kind))
+            .arg("start")
+            .arg(self.directory.path())
+            .arg(self.port.to_string())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the server starts");
+        *self.process.lock().await = Some(child);
+        within("the server answers", async {
+            while !self.answers().await {
+                let ended = match self.process.lock().await.as_mut() {
+                    Some(child) => child.try_wait().expect("the child is ours"),
+                    None => None,
+                };
+                assert!(ended.is_none(), "the server ended: {ended:?}");
+                sleep(Duration::from_millis(200)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Kills it, as a power cut would; what it had stored stays.
+    ///
+    /// # Panics
+    /// When it cannot be killed.
+    pub async fn kill(&self) {
+        if let Some(mut child) = self.process.lock().await.take() {
+            child.kill().await.expect("the server is killed");
+        }
+    }
+
+    async fn answers(&self) -> bool {
+        let status = Command::new(script(self.kind))
+            .arg("ready")
+            .arg(self.port.to_string())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .status()
+            .await;
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+async fn can_start(kind: Kind) -> bool {
+    let override_variable = match kind {
+        Kind::Kafka => "A2ABUS_KAFKA_HOME",
+        Kind::Nats => "A2ABUS_NATS_SERVER",
+    };
+    if std::env::var_os(override_variable).is_some() {
+        return true;
+    }
+    let status = Command::new(script(kind))
+        .arg("have")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await;
+    status.is_ok_and(|status| status.success())
+}
+
+fn script(kind: Kind) -> PathBuf {
+    brokers().join(match kind {
+        Kind::Kafka => "kafka",
+        Kind::Nats => "nats",
+    })
+}
+
+fn brokers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("brokers")
+}
+
+/// A port outside the range that clients get theirs from, so that a server can have it again after a restart.
+async fn free_port() -> u16 {
+    let output = Command::new(brokers().join("free-port"))
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("tests/brokers/free-port runs");
+    let port = String::from_utf8(output.stdout).expect("a number");
+    port.trim().parse().expect("a number")
+}
+
+fn leave_out(reason: &str) {
+    let required = std::env::var("A2ABUS_REQUIRE_BROKERS").is_ok_and(|value| value == "1");
+    assert!(!required, "{reason}, and A2ABUS_REQUIRE_BROKERS is 1");
+    println!("left out: {reason}");
+}

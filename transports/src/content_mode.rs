@@ -1,0 +1,441 @@
+//! How is a CloudEvent written on each transport, and what does a message say it is?
+//!
+//! | | Kafka, memory | NATS | HTTP |
+//! |---|---|---|---|
+//! | attribute header | `ce_` + name, exact case | `ce-` + name, any case | `ce-` + name, any case |
+//! | its value | raw UTF-8 | percent-encoded | percent-encoded |
+//! | `datacontenttype` | `content-type` | `ce-datacontenttype` | `Content-Type` |
+//! | no data | null value | empty payload | empty body |
+//! | batch | refused | refused | [`read_batch`] |
+//!
+//! In binary mode the attributes are headers and the body is the data, shared and never looked into. In structured mode
+//! the body is the event in the JSON format. Source: CloudEvents 1.0.2, Kafka, NATS and HTTP protocol bindings.
+
+use a2abus_plugin::event::SPEC_VERSION;
+use a2abus_plugin::{Data, Event, EventError, EventErrorKind, Limits, Text, format};
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Header, Headers, Message};
+
+mod percent;
+mod structured;
+
+pub use structured::read_batch;
+
+use structured::Media;
+
+/// Whose rules decide how a CloudEvent becomes a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Binding {
+    /// CloudEvents Kafka protocol binding.
+    Kafka,
+    /// CloudEvents NATS protocol binding.
+    Nats,
+    /// The bus in memory, which follows the Kafka binding.
+    Memory,
+    /// CloudEvents HTTP protocol binding.
+    Http,
+}
+
+/// Where the attributes of an event stand in a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ContentMode {
+    /// In headers; the body is the data.
+    #[default]
+    Binary,
+    /// In the body, in the JSON format, with the data.
+    Structured,
+}
+
+/// What a message turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made once for each message and taken apart at once; a box would cost an allocation"
+)]
+pub enum Content {
+    /// A CloudEvent.
+    Event(Event),
+    /// Anything else: left to the detection of payloads.
+    Plain {
+        /// What the message says its body is.
+        content_type: Option<Text>,
+        /// The body; empty when the message has none.
+        body: Bytes,
+    },
+}
+
+/// The attributes of the specification, and their headers in the Kafka and the other bindings.
+const CORE: [(&str, &str, &str); 7] = [
+    ("specversion", "ce_specversion", "ce-specversion"),
+    ("id", "ce_id", "ce-id"),
+    ("source", "ce_source", "ce-source"),
+    ("type", "ce_type", "ce-type"),
+    ("dataschema", "ce_dataschema", "ce-dataschema"),
+    ("subject", "ce_subject", "ce-subject"),
+    ("time", "ce_time", "ce-time"),
+];
+
+/// The most attribute headers that are read, so that looking for repeated ones stays cheap.
+const MAX_ATTRIBUTES: usize = 256;
+
+const JSON: Text = Text::from_static("application/json");
+
+/// Reads a message as its binding says. The data of the event share the body.
+///
+/// # Errors
+/// When the message says it is a CloudEvent and breaks a rule, by kind. A message that does not say so is
+/// [`Content::Plain`], however odd its headers are.
+pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Content, EventError> {
+    let body = || message.body.clone().unwrap_or_default();
+    let content_type = ContentType::of(message);
+    match content_type.media() {
+        Some(Media::Json) => {
+            content_type.only()?;
+            return format::read(&body(), limits).map(Content::Event);
+        }
+        Some(Media::Unreadable(error)) => return Err(error),
+        Some(Media::Batch(_)) => {
+            return Err(EventError::new(EventErrorKind::BatchUnsupported, "")
+                .because("a batch of events where one event is expected"));
+        }
+        None => {}
+    }
+    let attributes = || message.headers.iter().filter_map(|h| binding.attribute(h));
+    if attributes().any(|(name, value)| name.is("specversion") && value.is_some()) {
+        let attributes = Attributes::read(binding, attributes())?;
+        return attributes
+            .into_event(binding, &content_type, message.body.as_ref())
+            .map(Content::Event);
+    }
+    if binding == Binding::Nats
+        && message.headers.is_empty()
+        && let Some(event) = read_bare(&body(), limits)?
+    {
+        return Ok(Content::Event(event));
+    }
+    Ok(Content::Plain {
+        content_type: content_type.first.and_then(Text::from_utf8),
+        body: body(),
+    })
+}
+
+/// Writes an event as the binding says; the key is left to the caller. The data are shared in binary mode.
+///
+/// # Errors
+/// `InvalidAttributeValue` for a `datacontenttype` that cannot be an HTTP header.
+pub fn write(binding: Binding, event: &Event, mode: ContentMode) -> Result<Message, EventError> {
+    match mode {
+        ContentMode::Binary => write_binary(binding, event),
+        ContentMode::Structured => Ok(write_structured(binding, event)),
+    }
+}
+
+/// The headers of a message that are not part of its CloudEvents binding, in their order.
+pub fn foreign_headers(binding: Binding, message: &Message) -> impl Iterator<Item = &Header> {
+    message
+        .headers
+        .iter()
+        .filter(move |header| binding.attribute(header).is_none() && !is_content_type(&header.name))
+}
+
+/// The key that orders an event: the text of the named attribute, if the event has it. The event stays as it is.
+#[must_use]
+pub fn key(event: &Event, attribute: &str) -> Option<Bytes> {
+    event.attribute(attribute).map(Text::into_bytes)
+}
+
+fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> {
+    let mut headers = Headers::with_capacity(CORE.len() + 1 + event.extensions().count());
+    for (attribute, kafka, other) in CORE {
+        if let Some(value) = event.attribute(attribute) {
+            let name = match binding {
+                Binding::Kafka | Binding::Memory => kafka,
+                Binding::Nats | Binding::Http => other,
+            };
+            headers.push(Text::from_static(name), binding.encode(value));
+        }
+    }
+    if let Some(content_type) = written_content_type(event) {
+        match binding {
+            Binding::Kafka | Binding::Memory => {
+                headers.push(Text::from_static("content-type"), content_type.into_bytes());
+            }
+            Binding::Nats => headers.push(
+                Text::from_static("ce-datacontenttype"),
+                binding.encode(content_type),
+            ),
+            Binding::Http if content_type.is_ascii() => {
+                headers.push(Text::from_static("content-type"), content_type.into_bytes());
+            }
+            Binding::Http => {
+                let kind = EventErrorKind::InvalidAttributeValue;
+                return Err(EventError::new(kind, "datacontenttype")
+                    .because("not ASCII, so it cannot be an HTTP Content-Type"));
+            }
+        }
+    }
+    for (name, value) in event.extensions() {
+        let name = format!("{}{name}", binding.prefix());
+        headers.push(name, binding.encode(value.to_text()));
+    }
+    Ok(Message {
+        key: None,
+        headers,
+        body: event.data().map(|data| data.bytes().clone()),
+    })
+}
+
+/// The media type to write; JSON that came inline without one gets it spelled out.
+fn written_content_type(event: &Event) -> Option<Text> {
+    match (event.datacontenttype(), event.data()) {
+        (Some(content_type), _) => Some(content_type.clone()),
+        (None, Some(Data::Json(_))) => Some(JSON),
+        (None, Some(Data::Bytes(_)) | None) => None,
+    }
+}
+
+fn write_structured(binding: Binding, event: &Event) -> Message {
+    let mut body = Vec::with_capacity(512 + event.data().map_or(0, |data| data.bytes().len()));
+    format::write(event, &mut body);
+    let name = match binding {
+        Binding::Kafka | Binding::Memory | Binding::Http => "content-type",
+        // NATS compares names with case unless the reader takes care; this is how the binding spells it.
+        Binding::Nats => "Content-Type",
+    };
+    let mut headers = Headers::with_capacity(1);
+    headers.push(
+        Text::from_static(name),
+        Bytes::from_static(b"application/cloudevents+json"),
+    );
+    Message {
+        key: None,
+        headers,
+        body: Some(body.into()),
+    }
+}
+
+/// An event that a NATS sender published in the JSON format without any header. `None` when the payload does not even
+/// have a `specversion`, or is not readable as JSON: that is for the detection of payloads to say.
+fn read_bare(body: &Bytes, limits: &Limits) -> Result<Option<Event>, EventError> {
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Ok(None);
+    }
+    match format::read(body, limits) {
+        Ok(event) => Ok(Some(event)),
+        Err(error) => match error.kind() {
+            EventErrorKind::MalformedEvent
+            | EventErrorKind::TooDeep
+            | EventErrorKind::DuplicateAttribute => Ok(None),
+            EventErrorKind::MissingAttribute if error.attribute() == "specversion" => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The name of an attribute as a header has it: compared without case where the binding says so.
+#[derive(Clone, Copy)]
+struct Name<'a> {
+    name: &'a str,
+    any_case: bool,
+}
+
+/// The attributes of an event in binary mode, decoded, none twice.
+struct Attributes(Vec<(Text, Text)>);
+
+/// The content types of a message: the first, and whether there are more.
+struct ContentType {
+    first: Option<Bytes>,
+    count: usize,
+}
+
+// === impl Binding ===
+
+impl Binding {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Kafka | Self::Memory => "ce_",
+            Self::Nats | Self::Http => "ce-",
+        }
+    }
+
+    /// The attribute that a header stands for, if it is one of this binding, and its raw value.
+    fn attribute(self, header: &Header) -> Option<(Name<'_>, Option<&Bytes>)> {
+        let any_case = match self {
+            Self::Kafka | Self::Memory => false,
+            Self::Nats | Self::Http => true,
+        };
+        let (prefix, name) = header.name.split_at_checked(self.prefix().len())?;
+        let known = if any_case {
+            prefix.eq_ignore_ascii_case(self.prefix())
+        } else {
+            prefix == self.prefix()
+        };
+        known.then_some((Name { name, any_case }, header.value.as_ref()))
+    }
+
+    fn decode(self, name: &str, value: &Bytes) -> Result<Text, EventError> {
+        match self {
+            Self::Kafka | Self::Memory => utf8(name, value.clone()),
+            Self::Nats | Self::Http => percent::decode(name, value),
+        }
+    }
+
+    fn encode(self, value: Text) -> Bytes {
+        match self {
+            Self::Kafka | Self::Memory => value.into_bytes(),
+            Self::Nats | Self::Http => percent::encode(value),
+        }
+    }
+}
+
+// === impl Name ===
+
+impl Name<'_> {
+    fn is(self, attribute: &str) -> bool {
+        if self.any_case {
+            self.name.eq_ignore_ascii_case(attribute)
+        } else {
+            self.name == attribute
+        }
+    }
+
+    fn to_text(self) -> Text {
+        if self.any_case && self.name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            Text::from(self.name.to_ascii_lowercase())
+        } else {
+            Text::from(self.name)
+        }
+    }
+}
+
+// === impl Attributes ===
+
+impl Attributes {
+    /// Decodes the attribute headers; one with a null value counts as absent.
+    fn read<'a>(
+        binding: Binding,
+        headers: impl Iterator<Item = (Name<'a>, Option<&'a Bytes>)>,
+    ) -> Result<Self, EventError> {
+        let mut attributes: Vec<(Text, Text)> = Vec::with_capacity(16);
+        for (name, value) in headers {
+            let Some(value) = value else { continue };
+            let name = name.to_text();
+            if binding == Binding::Http && name == "datacontenttype" {
+                return Err(EventError::new(EventErrorKind::ForbiddenHeader, &name)
+                    .because("over HTTP the type of the data is the Content-Type"));
+            }
+            if attributes.iter().any(|(known, _)| *known == name) {
+                return Err(duplicate(&name));
+            }
+            if attributes.len() == MAX_ATTRIBUTES {
+                return Err(EventError::new(EventErrorKind::MalformedEvent, &name)
+                    .because("more than 256 attributes"));
+            }
+            let value = binding.decode(&name, value)?;
+            attributes.push((name, value));
+        }
+        Ok(Self(attributes))
+    }
+
+    fn required(&self, name: &str) -> Result<Text, EventError> {
+        self.0
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.clone())
+            .ok_or_else(|| {
+                EventError::new(EventErrorKind::MissingAttribute, name)
+                    .because("a required attribute is missing")
+            })
+    }
+
+    fn into_event(
+        self,
+        binding: Binding,
+        content_type: &ContentType,
+        body: Option<&Bytes>,
+    ) -> Result<Event, EventError> {
+        if self.required("specversion")? != SPEC_VERSION {
+            let kind = EventErrorKind::UnsupportedSpecversion;
+            return Err(
+                EventError::new(kind, "specversion").because("only specversion 1.0 is supported")
+            );
+        }
+        let mut event = Event::new(
+            self.required("id")?,
+            self.required("source")?,
+            self.required("type")?,
+        )?;
+        for (name, value) in self.0 {
+            match name.as_str() {
+                "specversion" | "id" | "source" | "type" => {}
+                name => event.set(name, value)?,
+            }
+        }
+        if let Some(value) = content_type.only()? {
+            match (event.datacontenttype(), binding) {
+                (None, _) => event.set("datacontenttype", utf8("content-type", value.clone())?)?,
+                // What NATS itself or a library says about the payload; the event knows better.
+                (Some(_), Binding::Nats) => {}
+                (Some(_), Binding::Kafka | Binding::Memory | Binding::Http) => {
+                    return Err(duplicate("datacontenttype"));
+                }
+            }
+        }
+        let body = match binding {
+            Binding::Kafka | Binding::Memory => body,
+            // These cannot tell no data from empty data.
+            Binding::Nats | Binding::Http => body.filter(|body| !body.is_empty()),
+        };
+        event.set_data(body.cloned().map(Data::Bytes));
+        Ok(event)
+    }
+}
+
+// === impl ContentType ===
+
+impl ContentType {
+    fn of(message: &Message) -> Self {
+        let mut values = message
+            .headers
+            .iter()
+            .filter(|header| is_content_type(&header.name))
+            .filter_map(|header| header.value.as_ref());
+        let first = values.next().cloned();
+        let count = usize::from(first.is_some()) + values.count();
+        Self { first, count }
+    }
+
+    /// What the content type says about an event in the body; `None` for a type that is not of CloudEvents.
+    fn media(&self) -> Option<Media> {
+        Media::read(self.first.as_deref()?)
+    }
+
+    /// The one content type there may be: with two, two readers could see two different events.
+    fn only(&self) -> Result<Option<&Bytes>, EventError> {
+        if self.count > 1 {
+            return Err(duplicate("content-type"));
+        }
+        Ok(self.first.as_ref())
+    }
+}
+
+fn is_content_type(name: &str) -> bool {
+    name.eq_ignore_ascii_case("content-type")
+}
+
+fn utf8(name: &str, value: Bytes) -> Result<Text, EventError> {
+    Text::from_utf8(value).ok_or_else(|| {
+        EventError::new(EventErrorKind::InvalidUtf8, name).because("the value is not UTF-8")
+    })
+}
+
+fn duplicate(name: &str) -> EventError {
+    EventError::new(EventErrorKind::DuplicateAttribute, name).because("the attribute occurs twice")
+}
+
+#[cfg(test)]
+mod tests;

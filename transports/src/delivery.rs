@@ -1,0 +1,99 @@
+//! One received message and the right to settle it.
+
+use std::fmt;
+
+use a2abus_plugin::Text;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::error::TransportError;
+use crate::message::{Message, Topic};
+
+/// One received message plus its acknowledgement.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What was received.
+    pub message: Message,
+    /// Where it was received.
+    pub topic: Topic,
+    /// The reply subject NATS carried with it.
+    pub reply_to: Option<Topic>,
+    /// The place of the message at its source, unique and stable over redelivery: `k:TOPIC/PARTITION/OFFSET`,
+    /// `j:STREAM/SEQUENCE`, `m:TOPIC/OFFSET`; for NATS core, which has no positions, `None`.
+    pub origin: Option<Text>,
+    /// Deliveries of one lane are in order and must be published in order; different lanes are independent.
+    /// A Kafka partition, or a hash of the key or subject.
+    pub lane: u32,
+    /// How often this message has been delivered, this time included, as far as the source can tell.
+    pub attempt: u32,
+    /// What settles it.
+    pub acknowledger: Acknowledger,
+}
+
+/// What became of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every copy, or the dead letter, is confirmed: the source may forget the message.
+    Settled,
+    /// Not done: the source delivers it again (Kafka: to whom the partition is assigned next, JetStream: after a delay,
+    /// memory: at once; NATS core: never).
+    Abandoned,
+}
+
+/// The right to settle one delivery, once. Dropping it without a verdict abandons the delivery.
+pub struct Acknowledger {
+    settle: Option<Box<dyn Settle>>,
+    /// Gives the bytes of the message back to the budget of its subscription.
+    _budget: Option<OwnedSemaphorePermit>,
+}
+
+/// How one transport settles; called exactly once.
+///
+/// Must not block: what has to wait (a JetStream acknowledgement) is handed to the task that owns the connection.
+pub(crate) trait Settle: Send + Sync {
+    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError>;
+}
+
+// === impl Acknowledger ===
+
+impl Acknowledger {
+    pub(crate) fn new(settle: Box<dyn Settle>, budget: Option<OwnedSemaphorePermit>) -> Self {
+        Self {
+            settle: Some(settle),
+            _budget: budget,
+        }
+    }
+
+    /// For sources that keep nothing: settling does nothing.
+    pub(crate) fn none(budget: Option<OwnedSemaphorePermit>) -> Self {
+        Self {
+            settle: None,
+            _budget: budget,
+        }
+    }
+
+    /// Tells the source what became of the message. Never waits.
+    ///
+    /// # Errors
+    /// When the source could not take the verdict: the message may be delivered again.
+    pub fn settle(mut self, outcome: Outcome) -> Result<(), TransportError> {
+        self.settle
+            .take()
+            .map_or(Ok(()), |settle| settle.settle(outcome))
+    }
+}
+
+impl Drop for Acknowledger {
+    fn drop(&mut self) {
+        if let Some(settle) = self.settle.take()
+            && let Err(error) = settle.settle(Outcome::Abandoned)
+        {
+            tracing::warn!(%error, "an abandoned delivery could not be handed back");
+        }
+    }
+}
+
+impl fmt::Debug for Acknowledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acknowledger").finish_non_exhaustive()
+    }
+}

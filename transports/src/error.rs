@@ -1,0 +1,131 @@
+//! What can go wrong between us and a transport, and what to do about it.
+
+use std::fmt;
+
+/// What the caller should do about an error; the only thing the pipeline branches on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Disposition {
+    /// It may work later: back off and try again, keep the order.
+    Retry,
+    /// This message can never be sent: dead-letter it.
+    DeadLetter,
+    /// A person has to mend the set-up (missing topic, refused credentials): pause and alarm, lose nothing.
+    Pause,
+}
+
+/// The small comparable part of a [`TransportError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TransportErrorKind {
+    /// No connection to the server, or it was lost.
+    Disconnected,
+    /// No confirmation in time: the message may or may not be there.
+    TimedOut,
+    /// The client's queue is full.
+    Saturated,
+    /// The message is larger than the server takes.
+    TooLarge,
+    /// The topic, stream or consumer does not exist.
+    UnknownTopic,
+    /// Credentials were refused, or do not allow this.
+    Unauthorised,
+    /// The message cannot be expressed on this transport.
+    BadMessage,
+    /// The configuration of the transport is wrong.
+    BadConfig,
+    /// The client broke and has to be rebuilt.
+    Fatal,
+    /// The transport is closed.
+    Closed,
+    /// Anything else the client reported.
+    Other,
+}
+
+impl TransportErrorKind {
+    /// The stable word of this kind.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disconnected => "disconnected",
+            Self::TimedOut => "timed_out",
+            Self::Saturated => "saturated",
+            Self::TooLarge => "too_large",
+            Self::UnknownTopic => "unknown_topic",
+            Self::Unauthorised => "unauthorised",
+            Self::BadMessage => "bad_message",
+            Self::BadConfig => "bad_config",
+            Self::Fatal => "fatal",
+            Self::Closed => "closed",
+            Self::Other => "other",
+        }
+    }
+
+    /// What to do about errors of this kind.
+    #[must_use]
+    pub fn disposition(self) -> Disposition {
+        match self {
+            Self::Disconnected
+            | Self::TimedOut
+            | Self::Saturated
+            | Self::Fatal
+            | Self::Closed
+            | Self::Other => Disposition::Retry,
+            Self::TooLarge | Self::BadMessage => Disposition::DeadLetter,
+            Self::UnknownTopic | Self::Unauthorised | Self::BadConfig => Disposition::Pause,
+        }
+    }
+}
+
+/// A transport failed: what kind of failure, what was attempted, and the client's own words.
+#[derive(Debug, Clone)]
+pub struct TransportError {
+    kind: TransportErrorKind,
+    what: String,
+    cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+// === impl TransportError ===
+
+impl TransportError {
+    /// An error of a kind; `what` says what was attempted, in lower case, without a full stop.
+    pub fn new(kind: TransportErrorKind, what: impl Into<String>) -> Self {
+        Self {
+            kind,
+            what: what.into(),
+            cause: None,
+        }
+    }
+
+    /// The same error with its cause.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.cause = Some(std::sync::Arc::new(cause));
+        self
+    }
+
+    /// What kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> TransportErrorKind {
+        self.kind
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        self.kind.disposition()
+    }
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.what, self.kind.as_str())
+    }
+}
+
+impl std::error::Error for TransportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause
+            .as_ref()
+            .map(|cause| &**cause as &(dyn std::error::Error + 'static))
+    }
+}

@@ -1,0 +1,365 @@
+//! Kafka, by librdkafka.
+//!
+//! [`Kafka`] keeps one producer, a thread that serves it, and a thread that watches the cluster; each subscription has a
+//! consumer on a thread of its own. `producer` and `consumer` tell how.
+
+mod config;
+mod consumer;
+mod error;
+mod health;
+mod intake;
+mod offsets;
+mod producer;
+mod record;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::Producer as _;
+use tokio::sync::watch;
+
+pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{Address, Confirmation, Consumer, Health, Reading, Subscription, Transport};
+use consumer::{Plan, Source};
+use error::failed;
+use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
+use intake::Budget;
+use producer::{Client, Writer};
+
+/// For one question to the cluster: does the topic exist, where does it end, create it.
+const QUESTION: Duration = Duration::from_secs(10);
+/// For a topic created a moment ago to be known to the broker that is asked.
+const PROPAGATION: Duration = Duration::from_secs(1);
+/// Between two of the same question.
+const AGAIN: Duration = Duration::from_millis(50);
+/// As long as anybody can mean by a deadline; keeps sums of times from overflowing.
+const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A connection to one Kafka cluster.
+#[derive(Debug, Clone)]
+pub struct Kafka {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: Arc<KafkaConfig>,
+    pulse: Arc<Pulse>,
+    health: watch::Receiver<Health>,
+    writer: Arc<Writer>,
+}
+
+/// What the cluster says about a topic.
+enum Lookup {
+    Partitions(Vec<i32>),
+    Unknown,
+    /// It is being created, or its leaders are being elected.
+    Pending,
+}
+
+// === impl Kafka ===
+
+impl Kafka {
+    /// Creates the clients. Does not wait for a broker: [`Transport::health`] tells when one answers.
+    ///
+    /// # Errors
+    /// `BadConfig`, with every problem of the configuration, or when a secret or certificate cannot be read.
+    pub fn connect(config: KafkaConfig) -> Result<Self, TransportError> {
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!("configure Kafka: {}", problems.join("; ")),
+            ));
+        }
+        let config = Arc::new(config);
+        let pulse = Arc::new(Pulse::default());
+        let (changes, health) = watch::channel(Health::Down(Text::from_static(CONNECTING)));
+        let writer = Writer::start(Arc::clone(&config), Arc::clone(&pulse))?;
+        let shared = Arc::new(Shared {
+            config,
+            pulse: Arc::clone(&pulse),
+            health,
+            writer: Arc::clone(&writer),
+        });
+        // From here on, `shared` stops the thread of the writer when this fails.
+        spawn("a2abus-kafka-watch", move || {
+            health::watch(&pulse, &changes, || probe(&writer));
+            drop(changes);
+        })?;
+        Ok(Self { shared })
+    }
+
+    /// Runs a blocking question to the cluster where it blocks nobody.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what: String,
+        question: impl FnOnce(&Client) -> Result<T, KafkaError> + Send + 'static,
+    ) -> Result<T, TransportError> {
+        let client = self.shared.writer.client()?;
+        match tokio::task::spawn_blocking(move || question(&client)).await {
+            Ok(answer) => answer.map_err(|error| failed(what, error)),
+            Err(error) => {
+                Err(TransportError::new(TransportErrorKind::Other, what).caused_by(error))
+            }
+        }
+    }
+
+    /// The partitions of a topic. Asks again while the topic is being created.
+    async fn look_up(&self, topic: &Topic) -> Result<Vec<i32>, TransportError> {
+        let start = Instant::now();
+        loop {
+            let name = topic.clone();
+            let lookup = self
+                .ask(format!("look up the topic {topic}"), move |client| {
+                    lookup(client, name.as_str())
+                })
+                .await?;
+            let (patience, kind) = match lookup {
+                Lookup::Partitions(partitions) => return Ok(partitions),
+                Lookup::Unknown => (PROPAGATION, TransportErrorKind::UnknownTopic),
+                Lookup::Pending => (QUESTION, TransportErrorKind::Disconnected),
+            };
+            if start.elapsed() > patience {
+                return Err(TransportError::new(
+                    kind,
+                    format!("look up the topic {topic}"),
+                ));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Where each of these partitions ends now.
+    async fn ends(
+        &self,
+        topic: &Topic,
+        partitions: Vec<i32>,
+    ) -> Result<Vec<(Topic, i32, i64)>, TransportError> {
+        let name = topic.clone();
+        self.ask(format!("find the end of {topic}"), move |client| {
+            let end = |partition| {
+                let watermarks =
+                    client
+                        .client()
+                        .fetch_watermarks(name.as_str(), partition, QUESTION);
+                watermarks.map(|(_, end)| (name.clone(), partition, end))
+            };
+            partitions.into_iter().map(end).collect()
+        })
+        .await
+    }
+
+    /// Waits until every partition answers. Brokers name the leader of a new partition before it is ready to lead.
+    async fn wait_for_leaders(
+        &self,
+        topic: &Topic,
+        partitions: Vec<i32>,
+    ) -> Result<(), TransportError> {
+        let until = Instant::now() + QUESTION;
+        loop {
+            match self.ends(topic, partitions.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= until => return Err(error),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    async fn live(
+        &self,
+        topics: Vec<Topic>,
+        partition: Option<u32>,
+    ) -> Result<Source, TransportError> {
+        let mut starts = Vec::new();
+        for topic in topics {
+            let mut partitions = self.look_up(&topic).await?;
+            if let Some(only) = partition {
+                partitions.retain(|partition| u32::try_from(*partition) == Ok(only));
+                if partitions.is_empty() {
+                    return Err(TransportError::new(
+                        TransportErrorKind::UnknownTopic,
+                        format!("read partition {only} of {topic}"),
+                    ));
+                }
+            }
+            starts.extend(self.ends(&topic, partitions).await?);
+        }
+        Ok(Source::Live(starts))
+    }
+
+    /// Asks the cluster to create a topic. That it exists by now is no error.
+    async fn create(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
+        let what = format!("create the topic {topic}");
+        let partitions = i32::try_from(partitions.max(1)).map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, what.clone()).caused_by(error)
+        })?;
+        let events = Events::new("admin", Arc::clone(&self.shared.pulse));
+        let admin: AdminClient<Events> = self
+            .shared
+            .config
+            .client()?
+            .build()
+            .create_with_context(events)
+            .map_err(|error| failed(&*what, error))?;
+        let replication = TopicReplication::Fixed(-1); // what the broker does by default
+        let new = NewTopic::new(topic.as_str(), partitions, replication);
+        let options = AdminOptions::new()
+            .request_timeout(Some(QUESTION))
+            .operation_timeout(Some(QUESTION));
+        let created = admin.create_topics([&new], &options).await;
+        // Its end waits for threads. Nobody needs to wait for that.
+        drop(tokio::task::spawn_blocking(move || drop(admin)));
+        let results = created.map_err(|error| failed(&*what, error))?;
+        match results.into_iter().find_map(Result::err) {
+            None | Some((_, Code::TopicAlreadyExists)) => Ok(()),
+            Some((_, code)) => Err(TransportError::new(error::kind(code), what).caused_by(code)),
+        }
+    }
+}
+
+impl Transport for Kafka {
+    async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
+        let topics = topics(&subscription)?;
+        let source = match subscription.reading {
+            Reading::Group(name) => {
+                for topic in &topics {
+                    self.look_up(topic).await?;
+                }
+                Source::Group { name, topics }
+            }
+            Reading::Live { partition } => self.live(topics, partition).await?,
+            Reading::Durable { .. } => {
+                return Err(TransportError::new(
+                    TransportErrorKind::BadConfig,
+                    "read a JetStream consumer on Kafka",
+                ));
+            }
+        };
+        consumer::start(Plan {
+            config: Arc::clone(&self.shared.config),
+            pulse: Arc::clone(&self.shared.pulse),
+            source,
+            budget: Budget {
+                bytes: subscription.budget_bytes.max(1),
+                messages: subscription.budget_messages.max(1),
+            },
+        })
+        .await
+    }
+
+    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+        self.shared.writer.send(to, &message).await
+    }
+
+    async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
+        let partitions = self.look_up(topic).await?;
+        Ok(u32::try_from(partitions.len()).unwrap_or(u32::MAX))
+    }
+
+    async fn ensure_topic(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
+        match self.look_up(topic).await {
+            Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {}
+            other => return other.map(drop),
+        }
+        self.create(topic, partitions).await?;
+        let partitions = self.look_up(topic).await?;
+        self.wait_for_leaders(topic, partitions).await
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.shared.health.clone()
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
+        let closed = self.shared.writer.close(deadline).await;
+        self.shared.pulse.stop();
+        closed
+    }
+}
+
+// === impl Shared ===
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.writer.stop();
+        self.pulse.stop();
+    }
+}
+
+/// The topics of a subscription, sorted, without the wildcards that Kafka does not know.
+fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
+    let mut topics = Vec::new();
+    for filter in &subscription.topics {
+        topics.push(filter.as_topic().ok_or_else(|| {
+            TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!(
+                    "read the pattern {:?} on Kafka, which has no wildcards",
+                    filter.as_str()
+                ),
+            )
+        })?);
+    }
+    topics.sort_unstable();
+    topics.dedup();
+    if topics.is_empty() {
+        return Err(TransportError::new(
+            TransportErrorKind::BadConfig,
+            "read no topic at all",
+        ));
+    }
+    Ok(topics)
+}
+
+fn lookup(client: &Client, topic: &str) -> Result<Lookup, KafkaError> {
+    let metadata = client.client().fetch_metadata(Some(topic), QUESTION)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+        return Ok(Lookup::Unknown);
+    };
+    let partitions = found.partitions();
+    let leaderless = || partitions.iter().any(|partition| partition.leader() < 0);
+    match found.error().map(Code::from) {
+        Some(Code::UnknownTopicOrPartition) => Ok(Lookup::Unknown),
+        Some(Code::LeaderNotAvailable) => Ok(Lookup::Pending),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
+        None if partitions.is_empty() || leaderless() => Ok(Lookup::Pending),
+        None => Ok(Lookup::Partitions(
+            partitions.iter().map(|partition| partition.id()).collect(),
+        )),
+    }
+}
+
+/// Whether anybody answers.
+fn probe(writer: &Writer) -> Result<(), TransportError> {
+    let client = writer.client()?;
+    let answer = client
+        .client()
+        .fetch_metadata(Some(PROBE_TOPIC), PROBE_TIMEOUT);
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failed("ask the Kafka cluster for its brokers", error)),
+    }
+}
+
+/// Starts a named thread.
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), TransportError> {
+    match std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+    {
+        // The thread ends with what it serves, and tells so by its own means.
+        Ok(_detached) => Ok(()),
+        Err(error) => Err(TransportError::new(
+            TransportErrorKind::Other,
+            format!("start the thread {name}"),
+        )
+        .caused_by(error)),
+    }
+}

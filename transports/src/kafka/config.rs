@@ -1,0 +1,759 @@
+//! How to reach Kafka: the configuration people write, and the librdkafka properties it becomes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::secret::Secret;
+
+/// A connection to one Kafka cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaConfig {
+    /// Brokers to ask first, `host:port` each: a list, or one string with commas. Required, at least one. The rest of
+    /// the cluster is found through them. When none answers the transport is down until one does.
+    #[serde(deserialize_with = "one_or_many")]
+    #[schemars(with = "OneOrMany", extend("minItems" = 1))]
+    pub brokers: Vec<String>,
+
+    /// Name of this client in broker logs, metrics and quotas. Text; default `a2abus`; not empty.
+    #[serde(default = "default_client_id")]
+    pub client_id: String,
+
+    /// TLS to the brokers. Default: none, everything is readable on the wire.
+    #[serde(default)]
+    pub tls: Option<KafkaTls>,
+
+    /// How to log in. Default: not at all.
+    #[serde(default)]
+    pub sasl: Option<KafkaSasl>,
+
+    /// How long a message waits for others to share a request. Duration; default `0s`; at most `1s`.
+    ///
+    /// Zero, because one waiting agent is worth more than fewer requests, and because messages that arrive while
+    /// requests are on their way are sent together anyway. A higher value delays every call by up to that much.
+    #[serde(
+        default = "default_linger",
+        with = "crate::human_duration",
+        rename = "linger"
+    )]
+    #[schemars(with = "String")]
+    pub linger: Duration,
+
+    /// How long the client tries to deliver a message before its confirmation fails. Duration; default `120s`;
+    /// `1s` to `15m`. Too short: failures during a leader election. Too long: callers learn late.
+    #[serde(default = "default_message_timeout", with = "crate::human_duration")]
+    #[schemars(with = "String")]
+    pub message_timeout: Duration,
+
+    /// The largest message sent, and about the largest request, in bytes; a larger message is refused as `too_large`
+    /// without asking the broker. Default 1000000; 1000 to 1000000000.
+    ///
+    /// Keep it at or below the smallest `max.message.bytes` of the topics written to: a broker refuses a whole request,
+    /// and the small messages in it with the large one.
+    #[serde(default = "default_max_message_bytes")]
+    pub max_message_bytes: u32,
+
+    /// Compression of what is sent. Default `none`, for latency. What is received may be compressed in any way.
+    #[serde(default)]
+    pub compression: Compression,
+
+    /// How long the group waits for a silent member before it gives its partitions to others. Duration; default `45s`;
+    /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
+    /// partitions move, deliveries that are out have half of it to settle. Too short: partitions wander under load.
+    #[serde(default = "default_session_timeout", with = "crate::human_duration")]
+    #[schemars(with = "String")]
+    pub session_timeout: Duration,
+
+    /// Static membership: a name of this process that survives its restart and that no other process has. Text; default
+    /// none. A restart within `session_timeout` then moves no partitions; a second process of the same name ends the
+    /// subscriptions of the first.
+    #[serde(default)]
+    pub instance_id: Option<String>,
+
+    /// Further librdkafka properties, passed to producer and consumers. Map of text to text; default none. A property
+    /// that has a key of its own here, or that a guarantee rests on, is refused; an unknown one fails the connection.
+    #[serde(default)]
+    pub properties: BTreeMap<String, String>,
+}
+
+/// TLS to the brokers. The broker's certificate is always verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaTls {
+    /// Certificates of the authorities that brokers are trusted by. Path of a PEM file; default: those of the system.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate, with its chain, for brokers that ask for one. Path of a PEM file; default none; needs `key_file`.
+    #[serde(default)]
+    pub cert_file: Option<PathBuf>,
+    /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+    /// The password of the key. A secret reference; default none; needs `key_file`.
+    #[serde(default)]
+    pub key_password: Option<Secret>,
+    /// Accept a trusted certificate of any host name. Default false. True lets any holder of such a certificate pose as
+    /// the broker.
+    #[serde(default)]
+    pub insecure_skip_hostname: bool,
+}
+
+/// How to log in to the brokers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaSasl {
+    /// The mechanism. Required.
+    pub mechanism: SaslMechanism,
+    /// The user. Text; required; not empty.
+    pub username: String,
+    /// The password. A secret reference; required.
+    pub password: Secret,
+    /// Allow `PLAIN` without TLS, which shows the password to the network. Default false.
+    #[serde(default)]
+    pub insecure_plaintext: bool,
+}
+
+/// A SASL mechanism of this build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SaslMechanism {
+    /// The password itself.
+    #[serde(rename = "PLAIN")]
+    Plain,
+    /// A challenge; SHA-256.
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    /// A challenge; SHA-512.
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+/// Compression of what is sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// None.
+    #[default]
+    None,
+    /// Cheap.
+    Lz4,
+    /// Dense.
+    Zstd,
+    /// For brokers and consumers that know nothing newer.
+    Gzip,
+}
+
+/// The schema of [`KafkaConfig::brokers`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// The memory of messages waiting for the broker, in KiB.
+const PRODUCER_QUEUE_KIB: u32 = 64 * 1024;
+
+/// Properties nobody may pass: they have a key above, or a guarantee rests on them.
+const OWNED: &[&str] = &[
+    "acks",
+    "allow.auto.create.topics",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "compression.codec",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "enable.sasl.oauthbearer.unsecure.jwt",
+    "enable.ssl.certificate.verification",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "isolation.level",
+    "linger.ms",
+    "log.queue",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "max.poll.interval.ms",
+    "message.max.bytes",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "partition.assignment.strategy",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.ms",
+    "queuing.strategy",
+    "request.required.acks",
+    "retries",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.password",
+    "sasl.username",
+    "security.protocol",
+    "session.timeout.ms",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "statistics.interval.ms",
+    "transactional.id",
+];
+
+// === impl KafkaConfig ===
+
+impl KafkaConfig {
+    /// The defaults, with these brokers.
+    #[must_use]
+    pub fn new(brokers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            brokers: brokers.into_iter().map(Into::into).collect(),
+            client_id: default_client_id(),
+            tls: None,
+            sasl: None,
+            linger: default_linger(),
+            message_timeout: default_message_timeout(),
+            max_message_bytes: default_max_message_bytes(),
+            compression: Compression::default(),
+            session_timeout: default_session_timeout(),
+            instance_id: None,
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// Everything that is wrong, each with the path of the key below this one: `sasl: PLAIN needs tls`. Touches neither
+    /// network nor files.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut unless = |holds: bool, problem: &str| {
+            if !holds {
+                problems.push(problem.to_owned());
+            }
+        };
+        unless(
+            !self.brokers.is_empty() && self.brokers.iter().all(|broker| is_address(broker)),
+            "brokers: at least one, each host or host:port",
+        );
+        unless(is_word(&self.client_id), "client_id: must not be empty");
+        unless(
+            self.instance_id.as_deref().is_none_or(is_word),
+            "instance_id: must not be empty",
+        );
+        unless(self.linger <= Duration::from_secs(1), "linger: at most 1s");
+        unless(
+            within(self.message_timeout, 1, 15 * 60),
+            "message_timeout: 1s to 15m",
+        );
+        unless(
+            (1_000..=1_000_000_000).contains(&self.max_message_bytes),
+            "max_message_bytes: 1000 to 1000000000",
+        );
+        unless(
+            within(self.session_timeout, 1, 30 * 60),
+            "session_timeout: 1s to 30m",
+        );
+        self.security_problems(&mut problems);
+        let owned = self.properties.keys().filter(|key| is_owned(key));
+        problems.extend(owned.map(|key| {
+            format!(
+                "properties.{key}: is decided by a2abus; use the key of its own if there is one"
+            )
+        }));
+        problems
+    }
+
+    fn security_problems(&self, problems: &mut Vec<String>) {
+        let mut unless = |holds: bool, problem: &str| {
+            if !holds {
+                problems.push(problem.to_owned());
+            }
+        };
+        if let Some(tls) = &self.tls {
+            unless(
+                tls.cert_file.is_some() == tls.key_file.is_some(),
+                "tls: cert_file and key_file need each other",
+            );
+            unless(
+                tls.key_password.is_none() || tls.key_file.is_some(),
+                "tls.key_password: needs key_file",
+            );
+        }
+        if let Some(sasl) = &self.sasl {
+            unless(is_word(&sasl.username), "sasl.username: must not be empty");
+            unless(
+                sasl.mechanism != SaslMechanism::Plain
+                    || self.tls.is_some()
+                    || sasl.insecure_plaintext,
+                "sasl.mechanism: PLAIN shows the password to the network without tls; \
+                 set insecure_plaintext to allow it",
+            );
+        }
+    }
+
+    /// Properties of the producer.
+    pub(super) fn producer(&self) -> Result<ClientConfig, TransportError> {
+        let mut config = self.client()?;
+        config
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("linger.ms", milliseconds(self.linger))
+            .set("message.timeout.ms", milliseconds(self.message_timeout))
+            .set("queue.buffering.max.kbytes", PRODUCER_QUEUE_KIB.to_string())
+            .set("compression.type", self.compression.as_str())
+            .set("message.max.bytes", self.max_message_bytes.to_string())
+            // The partitioner of the Java clients: one key, one partition, whoever writes.
+            .set_default("partitioner", "murmur2_random")
+            // Topics are created before they are written to, so an unknown one need not be waited for long.
+            .set_default("topic.metadata.propagation.max.ms", "10000");
+        Ok(config.build())
+    }
+
+    /// Properties that every consumer has.
+    pub(super) fn consumer(&self, group: &str) -> Result<Properties, TransportError> {
+        let mut config = self.client()?;
+        config
+            .set("group.id", group)
+            .set("isolation.level", "read_committed")
+            .set("auto.offset.reset", "earliest")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "false")
+            // Prefetched records are outside the budget of the subscription, and thrown away by each pause.
+            .set_default("queued.max.messages.kbytes", "16384")
+            .set_default("queued.min.messages", "1000")
+            // With so short a queue the default of a second would let it run dry.
+            .set_default("fetch.queue.backoff.ms", "5")
+            .set_default("fetch.min.bytes", "1")
+            .set_default("fetch.wait.max.ms", "500");
+        Ok(config)
+    }
+
+    /// Properties of a member of a group, which commits what it stored.
+    pub(super) fn member(
+        &self,
+        group: &str,
+        topics: &[&str],
+    ) -> Result<Properties, TransportError> {
+        let mut config = self.consumer(group)?;
+        config
+            .set("enable.auto.commit", "true")
+            .set("auto.commit.interval.ms", "1000")
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", milliseconds(self.session_timeout));
+        if self.session_timeout < Duration::from_secs(9) {
+            // Brokers ask for heartbeats well within the session; the default is 3 s.
+            config.set(
+                "heartbeat.interval.ms",
+                milliseconds(self.session_timeout / 3),
+            );
+        }
+        if let Some(instance) = &self.instance_id {
+            // Two subscriptions of one group in one process are two members, and must not share a name.
+            config.set(
+                "group.instance.id",
+                format!("{instance}-{:08x}", fingerprint(topics)),
+            );
+        }
+        Ok(config)
+    }
+
+    /// Properties of a reader that keeps no position.
+    pub(super) fn live(&self, group: &str) -> Result<Properties, TransportError> {
+        let mut config = self.consumer(group)?;
+        config.set("enable.auto.commit", "false");
+        Ok(config)
+    }
+
+    /// Properties of any client.
+    pub(super) fn client(&self) -> Result<Properties, TransportError> {
+        let mut config = Properties::default();
+        config
+            .set("bootstrap.servers", self.brokers.join(","))
+            .set("client.id", &self.client_id)
+            .set("security.protocol", self.security_protocol())
+            // Neither a metadata request nor a publication creates a topic by accident.
+            .set("allow.auto.create.topics", "false")
+            .set_default("reconnect.backoff.max.ms", "1000")
+            .set_default("socket.keepalive.enable", "true")
+            .set_default("enable.metrics.push", "false");
+        if let Some(tls) = &self.tls {
+            set_tls(&mut config, tls)?;
+        }
+        if let Some(sasl) = &self.sasl {
+            config
+                .set("sasl.mechanisms", sasl.mechanism.as_str())
+                .set("sasl.username", &sasl.username)
+                .set("sasl.password", reveal("sasl.password", &sasl.password)?);
+        }
+        config.passed.clone_from(&self.properties);
+        Ok(config)
+    }
+
+    fn security_protocol(&self) -> &'static str {
+        match (self.tls.is_some(), self.sasl.is_some()) {
+            (false, false) => "plaintext",
+            (true, false) => "ssl",
+            (false, true) => "sasl_plaintext",
+            (true, true) => "sasl_ssl",
+        }
+    }
+}
+
+fn set_tls(config: &mut Properties, tls: &KafkaTls) -> Result<(), TransportError> {
+    if let Some(authorities) = tls.ca_file.clone().or_else(system_authorities) {
+        config.set("ssl.ca.location", authorities.to_string_lossy());
+    }
+    if let Some(file) = &tls.cert_file {
+        config.set("ssl.certificate.location", file.to_string_lossy());
+    }
+    if let Some(file) = &tls.key_file {
+        config.set("ssl.key.location", file.to_string_lossy());
+    }
+    if let Some(password) = &tls.key_password {
+        config.set("ssl.key.password", reveal("tls.key_password", password)?);
+    }
+    let check = if tls.insecure_skip_hostname {
+        "none"
+    } else {
+        "https"
+    };
+    config.set("ssl.endpoint.identification.algorithm", check);
+    Ok(())
+}
+
+/// Where the system keeps its certificate authorities: the vendored OpenSSL looks where it was built, not where it runs.
+fn system_authorities() -> Option<PathBuf> {
+    let found = openssl_probe::probe();
+    found
+        .cert_file
+        .or_else(|| found.cert_dir.into_iter().next())
+}
+
+fn reveal(key: &str, secret: &Secret) -> Result<String, TransportError> {
+    match secret.reveal() {
+        Ok(text) => Ok(text.as_str().to_owned()),
+        Err(error) => Err(TransportError::new(
+            TransportErrorKind::BadConfig,
+            format!("read {key}"),
+        )
+        .caused_by(error)),
+    }
+}
+
+// === impl SaslMechanism ===
+
+impl SaslMechanism {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+// === impl Compression ===
+
+impl Compression {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// librdkafka properties in three layers: ours to change, the user's, ours to keep. `Debug` is left out on purpose:
+/// passwords are in here.
+#[derive(Default)]
+pub(super) struct Properties {
+    defaults: BTreeMap<&'static str, String>,
+    passed: BTreeMap<String, String>,
+    kept: BTreeMap<&'static str, String>,
+}
+
+// === impl Properties ===
+
+impl Properties {
+    /// A property the user may not change.
+    pub(super) fn set(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
+        self.kept.insert(key, value.into());
+        self
+    }
+
+    /// A property the user may change.
+    fn set_default(&mut self, key: &'static str, value: impl Into<String>) -> &mut Self {
+        self.defaults.insert(key, value.into());
+        self
+    }
+
+    /// The librdkafka configuration.
+    pub(super) fn build(self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set_log_level(RDKafkaLogLevel::Info);
+        for (key, value) in self.defaults {
+            config.set(key, value);
+        }
+        for (key, value) in self.passed {
+            config.set(key, value);
+        }
+        for (key, value) in self.kept {
+            config.set(key, value);
+        }
+        config
+    }
+}
+
+fn default_client_id() -> String {
+    "a2abus".to_owned()
+}
+
+fn default_linger() -> Duration {
+    Duration::ZERO
+}
+
+fn default_message_timeout() -> Duration {
+    Duration::from_secs(120)
+}
+
+fn default_max_message_bytes() -> u32 {
+    1_000_000
+}
+
+fn default_session_timeout() -> Duration {
+    Duration::from_secs(45)
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(text) => text
+            .split(',')
+            .map(|broker| broker.trim().to_owned())
+            .collect(),
+        OneOrMany::Many(list) => list,
+    })
+}
+
+fn is_address(broker: &str) -> bool {
+    is_word(broker)
+        && !broker.contains([',', '/'])
+        && broker
+            .rsplit_once(':')
+            .is_none_or(|(_, port)| port.parse::<u16>().is_ok() || broker.ends_with(']'))
+}
+
+/// Not empty, and nothing in it that would cut a C string short or start another entry.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_control() || c.is_whitespace())
+}
+
+fn is_owned(key: &str) -> bool {
+    OWNED.contains(&key) || key.starts_with("test.") || key.starts_with("sasl.oauthbearer.")
+}
+
+fn within(duration: Duration, least_seconds: u64, most_seconds: u64) -> bool {
+    (Duration::from_secs(least_seconds)..=Duration::from_secs(most_seconds)).contains(&duration)
+}
+
+/// Milliseconds with the fraction that `linger.ms` understands; whole numbers are written without one.
+fn milliseconds(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    if micros.is_multiple_of(1000) {
+        (micros / 1000).to_string()
+    } else {
+        format!("{}.{:03}", micros / 1000, micros % 1000)
+    }
+}
+
+/// FNV-1a: the same for the same topics in every version of this program.
+fn fingerprint(topics: &[&str]) -> u32 {
+    let bytes = topics.iter().flat_map(|topic| topic.bytes().chain([b',']));
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> KafkaConfig {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn brokers_are_a_list_or_a_string_with_commas() {
+        for text in [r#"{"brokers":"a:1, b:2"}"#, r#"{"brokers":["a:1","b:2"]}"#] {
+            assert_eq!(parse(text).brokers, ["a:1", "b:2"]);
+        }
+        assert!(serde_json::from_str::<KafkaConfig>("{}").is_err());
+    }
+
+    #[test]
+    fn defaults_are_those_of_new() {
+        assert_eq!(parse(r#"{"brokers":"a:1"}"#), KafkaConfig::new(["a:1"]));
+        assert!(KafkaConfig::new(["a:1"]).problems().is_empty());
+    }
+
+    #[test]
+    fn unknown_keys_and_inline_secrets_are_refused() {
+        for text in [
+            r#"{"brokers":"a","lingre":"1ms"}"#,
+            r#"{"brokers":"a","linger":5}"#,
+            r#"{"brokers":"a","tls":{"verify":false}}"#,
+            r#"{"brokers":"a","sasl":{"mechanism":"PLAIN","username":"u","password":"p"}}"#,
+            r#"{"brokers":"a","sasl":{"mechanism":"GSSAPI","username":"u","password":{"env":"P"}}}"#,
+        ] {
+            assert!(serde_json::from_str::<KafkaConfig>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once_with_its_path() {
+        let config = parse(
+            r#"{"brokers":["a:port"],"client_id":"","linger":"2s","message_timeout":"0s","max_message_bytes":1,
+                "session_timeout":"1h","instance_id":"","tls":{"cert_file":"c"},
+                "properties":{"acks":"1","group.id":"g","client.rack":"r","test.mock.num.brokers":"1"}}"#,
+        );
+        let problems = config.problems();
+        let paths: Vec<&str> = problems
+            .iter()
+            .map(|problem| problem.split(": ").next().unwrap())
+            .collect();
+        assert_eq!(
+            paths,
+            [
+                "brokers",
+                "client_id",
+                "instance_id",
+                "linger",
+                "message_timeout",
+                "max_message_bytes",
+                "session_timeout",
+                "tls",
+                "properties.acks",
+                "properties.group.id",
+                "properties.test.mock.num.brokers"
+            ]
+        );
+    }
+
+    #[test]
+    fn addresses() {
+        for good in ["a", "a:9092", "[::1]:9092", "[::1]", "10.0.0.1:1"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["", "a:", "a:x", "a b", "a,b", "http://a:1", "a:70000"] {
+            assert!(!is_address(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_plain_password_needs_tls_or_a_word_of_consent() {
+        let problems = |rest: &str| {
+            parse(&format!(
+                r#"{{"brokers":"a","sasl":{{"mechanism":"PLAIN","username":"u","password":{{"env":"P"}}{rest}"#
+            ))
+            .problems()
+            .len()
+        };
+        assert_eq!(problems("}}"), 1);
+        assert_eq!(problems(r#","insecure_plaintext":true}}"#), 0);
+        assert_eq!(problems(r#"},"tls":{}}"#), 0);
+    }
+
+    #[test]
+    fn guarantees_win_over_passed_properties_and_defaults_do_not() {
+        let mut config = KafkaConfig::new(["a:1"]);
+        config.properties = BTreeMap::from([
+            ("acks".to_owned(), "0".to_owned()),
+            ("partitioner".to_owned(), "random".to_owned()),
+        ]);
+        let built = config.producer().unwrap();
+        assert_eq!(built.get("acks"), Some("all"));
+        assert_eq!(built.get("enable.idempotence"), Some("true"));
+        assert_eq!(built.get("partitioner"), Some("random"));
+    }
+
+    #[test]
+    fn members_commit_what_they_stored_and_live_readers_commit_nothing() {
+        let mut config = KafkaConfig::new(["a:1"]);
+        config.instance_id = Some("pod-0".to_owned());
+        let member = config.member("g", &["t"]).unwrap().build();
+        assert_eq!(member.get("enable.auto.commit"), Some("true"));
+        assert_eq!(member.get("enable.auto.offset.store"), Some("false"));
+        assert_eq!(
+            member.get("partition.assignment.strategy"),
+            Some("cooperative-sticky")
+        );
+        let other = config.member("g", &["u"]).unwrap().build();
+        assert_ne!(
+            member.get("group.instance.id"),
+            other.get("group.instance.id")
+        );
+        let live = config.live("g").unwrap().build();
+        assert_eq!(live.get("enable.auto.commit"), Some("false"));
+        assert_eq!(live.get("group.instance.id"), None);
+    }
+
+    #[test]
+    fn tls_finds_the_authorities_of_the_system_and_checks_the_host() {
+        let mut config = KafkaConfig::new(["a:1"]);
+        config.tls = Some(KafkaTls::default());
+        let built = config.producer().unwrap();
+        assert_eq!(built.get("security.protocol"), Some("ssl"));
+        assert_eq!(
+            built.get("ssl.endpoint.identification.algorithm"),
+            Some("https")
+        );
+        let expected = system_authorities().map(|path| path.to_string_lossy().into_owned());
+        assert_eq!(built.get("ssl.ca.location"), expected.as_deref());
+    }
+
+    #[test]
+    fn durations_become_milliseconds() {
+        for (duration, expected) in [
+            (Duration::ZERO, "0"),
+            (Duration::from_micros(500), "0.500"),
+            (Duration::from_secs(45), "45000"),
+        ] {
+            assert_eq!(milliseconds(duration), expected);
+        }
+    }
+
+    #[test]
+    fn a_written_configuration_shows_no_secret_and_not_even_its_place() {
+        let text = r#"{"brokers":"a","sasl":{"mechanism":"SCRAM-SHA-512","username":"u","password":{"env":"CANARY"}}}"#;
+        let config = parse(text);
+        assert!(!serde_json::to_string(&config).unwrap().contains("CANARY"));
+        assert!(!format!("{config:?}").contains("CANARY"));
+    }
+
+    #[test]
+    fn a_secret_that_is_not_there_is_a_configuration_error() {
+        let mut config = KafkaConfig::new(["a"]);
+        config.sasl = Some(KafkaSasl {
+            mechanism: SaslMechanism::ScramSha256,
+            username: "u".to_owned(),
+            password: Secret::env("A2ABUS_NOT_SET"),
+            insecure_plaintext: false,
+        });
+        let error = config.producer().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::BadConfig);
+    }
+}

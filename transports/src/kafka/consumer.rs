@@ -1,0 +1,690 @@
+//! Reading: one librdkafka consumer per subscription, on a thread of its own that polls it for ever.
+//!
+//! ```text
+//! librdkafka ──poll──▶ backlog ──[budget]──▶ channel ──▶ Delivery
+//!      ▲  ▲               │ no room for long: pause, keep polling
+//!      │  └───────────────┘
+//!      └── offsets of the settled prefix ◀── Intake ◀── verdict
+//! ```
+//!
+//! The thread polls while it is paused too: rebalances are served by polling, and a member that does not poll loses its
+//! partitions. Nothing else polls, so a callback may wait.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::config::KafkaConfig;
+use super::error::{failed, is_outage};
+use super::health::{Events, Pulse};
+use super::intake::{Admission, Budget, Intake, Keeping};
+use super::producer::position;
+use super::record;
+use crate::delivery::{Acknowledger, Delivery};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{Consumer, Reader};
+
+/// The longest a poll blocks: how late a stop is noticed, and how late a settled offset is stored.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the budget may be spent before the partitions are paused; a pause throws away what was prefetched.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// A paused source is polled this often.
+const PAUSED_TICK: Duration = Duration::from_millis(50);
+/// Paused for so long, any room is enough to go on.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// For one question about offsets, asked by the reading thread.
+const QUESTION: Duration = Duration::from_secs(1);
+/// After a client broke, before the next one.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// The same error is a warning again after this time.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// More prefetched deliveries than this in the channel help nobody.
+const MOST_QUEUED: usize = 1 << 16;
+
+/// A subscription whose topics are known to exist.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) config: Arc<KafkaConfig>,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) source: Source,
+    pub(super) budget: Budget,
+}
+
+/// What to read.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// These topics, shared with the other members of the group.
+    Group { name: Text, topics: Vec<Topic> },
+    /// These partitions, from these offsets on.
+    Live(Vec<(Topic, i32, i64)>),
+}
+
+type Client = BaseConsumer<Context>;
+
+/// What the reading thread keeps over the life of its clients.
+struct Task {
+    plan: Plan,
+    intake: Arc<Intake>,
+    stop: CancellationToken,
+    drain_until: Arc<OnceLock<Instant>>,
+    deliveries: mpsc::Sender<Delivery>,
+}
+
+/// Serves the callbacks of a client, on the reading thread.
+struct Context {
+    events: Events,
+    intake: Arc<Intake>,
+    stop: CancellationToken,
+    drain_until: Arc<OnceLock<Instant>>,
+    /// How long a revocation may wait for deliveries that are out.
+    patience: Duration,
+    /// The client is being closed: nothing is out any more that could settle.
+    closing: AtomicBool,
+}
+
+/// A client while it reads.
+struct Session<'a> {
+    task: &'a Task,
+    client: Client,
+    backlog: VecDeque<Received>,
+    /// Since when everything is paused for want of room.
+    paused: Option<Instant>,
+    /// The lane of the last record; the next is mostly of the same.
+    last_lane: Option<(u32, Topic, i32)>,
+    store_at: Instant,
+    check_gaps_at: Instant,
+    last_error: Option<(Code, Instant)>,
+}
+
+/// A record on its way to the channel.
+struct Received {
+    lane: u32,
+    epoch: u64,
+    topic: Topic,
+    partition: i32,
+    offset: i64,
+    message: Message,
+}
+
+/// Why the backlog is not empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blocked {
+    No,
+    /// Some partitions hold back too many offsets.
+    Lanes,
+    /// The budget is spent.
+    Room {
+        /// What the next message needs.
+        cost: usize,
+    },
+}
+
+/// Why a session ended.
+enum End {
+    Stopped,
+    Broken(Code),
+}
+
+/// Starts reading; returns once the client is created and subscribed, or positioned.
+pub(super) async fn start(plan: Plan) -> Result<Consumer, TransportError> {
+    let budget = plan.budget;
+    let keeping = match plan.source {
+        Source::Group { .. } => Keeping::Offsets,
+        Source::Live(_) => Keeping::Nothing,
+    };
+    let (deliveries, receiver) = mpsc::channel(budget.messages.clamp(1, MOST_QUEUED));
+    let (ready, is_ready) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let task = Task {
+        plan,
+        intake: Arc::new(Intake::new(keeping, budget)),
+        stop: CancellationToken::new(),
+        drain_until: Arc::default(),
+        deliveries,
+    };
+    // Dropped with this future, it stops the thread: nothing stays subscribed.
+    let reader = Reader {
+        stop: task.stop.clone(),
+        ended,
+    };
+    let consumer = Consumer::new(receiver, reader).draining(Arc::clone(&task.drain_until));
+    super::spawn("a2abus-kafka-read", move || {
+        task.run(ready);
+        drop(task);
+        // Fails when nobody waits for the end.
+        let _ = end.send(());
+    })?;
+    match is_ready.await {
+        Ok(result) => result.map(|()| consumer),
+        Err(_) => Err(TransportError::new(
+            TransportErrorKind::Other,
+            "start the reading thread",
+        )),
+    }
+}
+
+// === impl Task ===
+
+impl Task {
+    /// Reads until it is stopped, with as many clients as it takes.
+    fn run(&self, ready: oneshot::Sender<Result<(), TransportError>>) {
+        let mut session = match Session::open(self) {
+            Ok(session) => {
+                // Fails when the caller gave up, who has then stopped us as well.
+                let _ = ready.send(Ok(()));
+                session
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        loop {
+            match session.read() {
+                End::Stopped => return session.close(),
+                End::Broken(Code::FencedInstanceId) => {
+                    tracing::error!("another process uses our instance_id: this subscription ends");
+                    return;
+                }
+                End::Broken(code) => {
+                    tracing::error!(%code, "the Kafka consumer broke and is replaced");
+                    drop(session);
+                    self.intake.revoke_all();
+                }
+            }
+            session = match self.reopen() {
+                Some(session) => session,
+                None => return,
+            };
+        }
+    }
+
+    /// A new client after one that broke, or `None` when the subscription was stopped meanwhile.
+    fn reopen(&self) -> Option<Session<'_>> {
+        loop {
+            let resume_at = Instant::now() + REOPEN_PAUSE;
+            self.intake
+                .wait_for_stop(resume_at, || self.stop.is_cancelled());
+            if self.stop.is_cancelled() {
+                return None;
+            }
+            match Session::open(self) {
+                Ok(session) => return Some(session),
+                Err(error) => tracing::error!(%error, "the Kafka consumer cannot be replaced yet"),
+            }
+        }
+    }
+
+    fn context(&self) -> Context {
+        Context {
+            events: Events::new("consumer", Arc::clone(&self.plan.pulse)),
+            intake: Arc::clone(&self.intake),
+            stop: self.stop.clone(),
+            drain_until: Arc::clone(&self.drain_until),
+            patience: self.plan.config.session_timeout / 2,
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    fn client(&self) -> Result<Client, TransportError> {
+        let config = &self.plan.config;
+        let create = |properties: super::config::Properties| -> KafkaResult<Client> {
+            properties.build().create_with_context(self.context())
+        };
+        match &self.plan.source {
+            Source::Group { name, topics } => {
+                let names: Vec<&str> = topics.iter().map(Topic::as_str).collect();
+                create(config.member(name, &names)?)
+                    .and_then(|client| client.subscribe(&names).map(|()| client))
+            }
+            Source::Live(starts) => {
+                // librdkafka assigns nothing without a group; it is never joined.
+                create(config.live(&format!("a2abus-live-{}", random()))?)
+                    .and_then(|client| client.assign(&self.starts(starts)?).map(|()| client))
+            }
+        }
+        .map_err(|error| failed("create the Kafka consumer", error))
+    }
+
+    fn starts(&self, starts: &[(Topic, i32, i64)]) -> KafkaResult<TopicPartitionList> {
+        let lanes: Vec<u32> = starts
+            .iter()
+            .filter_map(|(topic, partition, _)| self.intake.lane(topic.as_str(), *partition))
+            .collect();
+        self.intake.assign(&lanes);
+        list(starts.iter().cloned())
+    }
+}
+
+// === impl Session ===
+
+impl<'a> Session<'a> {
+    fn open(task: &'a Task) -> Result<Self, TransportError> {
+        let now = Instant::now();
+        Ok(Self {
+            client: task.client()?,
+            task,
+            backlog: VecDeque::new(),
+            paused: None,
+            last_lane: None,
+            store_at: now,
+            check_gaps_at: now,
+            last_error: None,
+        })
+    }
+
+    fn read(&mut self) -> End {
+        while !self.task.stop.is_cancelled() {
+            let blocked = self.hand_out();
+            let polled = match (self.paused, blocked) {
+                (None, Blocked::Room { cost }) => self.be_patient(cost),
+                (None, Blocked::No) => self.poll(TICK),
+                (None, Blocked::Lanes) => {
+                    self.keep_pace();
+                    self.poll(TICK)
+                }
+                (Some(since), blocked) => self.poll_paused(since, blocked),
+            };
+            if let ControlFlow::Break(end) = polled {
+                return end;
+            }
+            self.store_positions();
+        }
+        End::Stopped
+    }
+
+    /// Moves records from the backlog to the channel, in order on each lane.
+    fn hand_out(&mut self) -> Blocked {
+        let mut full = Vec::new();
+        let mut index = 0;
+        while let Some(next) = self.backlog.get(index) {
+            if full.contains(&next.lane) {
+                index += 1;
+                continue;
+            }
+            let cost = next.message.size_bytes();
+            let slot = match self.task.deliveries.try_reserve() {
+                Ok(slot) => slot,
+                Err(TrySendError::Full(())) => return Blocked::Room { cost },
+                // Nobody receives any more; what is out may still settle.
+                Err(TrySendError::Closed(())) => {
+                    self.backlog.clear();
+                    self.pause();
+                    return Blocked::No;
+                }
+            };
+            match self
+                .task
+                .intake
+                .admit(next.lane, next.epoch, next.offset, cost)
+            {
+                Admission::Granted(settlement) => {
+                    if let Some(received) = self.backlog.remove(index) {
+                        slot.send(received.delivery(Acknowledger::new(Box::new(settlement), None)));
+                    }
+                }
+                Admission::Stale => drop(self.backlog.remove(index)),
+                Admission::NoRoom => return Blocked::Room { cost },
+                Admission::LaneFull => {
+                    full.push(next.lane);
+                    index += 1;
+                }
+            }
+        }
+        if full.is_empty() {
+            Blocked::No
+        } else {
+            Blocked::Lanes
+        }
+    }
+
+    /// Waits a little for room without polling, and pauses when there is none.
+    fn be_patient(&mut self, cost: usize) -> ControlFlow<End> {
+        if !self.task.intake.wait_for_room(cost, PATIENCE) {
+            self.pause();
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Serves callbacks while everything is paused, and goes on when there is room again.
+    fn poll_paused(&mut self, since: Instant, blocked: Blocked) -> ControlFlow<End> {
+        let intake = &self.task.intake;
+        let detached = self.task.deliveries.is_closed();
+        let resume = match blocked {
+            Blocked::Room { cost } => {
+                intake.wait_for_room(cost, PAUSED_TICK);
+                false
+            }
+            _ if detached => {
+                intake.wait_for_stop(Instant::now() + PAUSED_TICK, || {
+                    self.task.stop.is_cancelled()
+                });
+                false
+            }
+            // Half, so that a budget that is always nearly spent does not pause and resume with every message.
+            Blocked::No | Blocked::Lanes => {
+                intake.wait_for_half(PAUSED_TICK)
+                    || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
+            }
+        };
+        if resume {
+            self.paused = None;
+            self.keep_pace();
+        }
+        self.poll(Duration::ZERO)
+    }
+
+    fn pause(&mut self) {
+        if self.paused.is_none() {
+            self.paused = Some(Instant::now());
+            self.keep_pace();
+        }
+    }
+
+    /// Pauses and resumes partitions as the budget and their lanes ask for.
+    fn keep_pace(&mut self) {
+        let pace = self.task.intake.pace(self.paused.is_some());
+        let apply = |partitions: Vec<(Topic, i32)>,
+                     how: &dyn Fn(&TopicPartitionList) -> KafkaResult<()>| {
+            if partitions.is_empty() {
+                return;
+            }
+            let mut list = TopicPartitionList::with_capacity(partitions.len());
+            for (topic, partition) in &partitions {
+                list.add_partition(topic.as_str(), *partition);
+            }
+            if let Err(error) = how(&list) {
+                tracing::warn!(%error, "a Kafka partition could not be paused or resumed");
+            }
+        };
+        apply(pace.pause, &|list| self.client.pause(list));
+        apply(pace.resume, &|list| self.client.resume(list));
+    }
+
+    /// Takes one record, or serves one event.
+    fn poll(&mut self, timeout: Duration) -> ControlFlow<End> {
+        match self.client.poll(timeout) {
+            Some(Ok(record)) => {
+                if let Some(received) = receive(&self.task.intake, &mut self.last_lane, &record) {
+                    let first = received.1;
+                    let received = received.0;
+                    drop(record);
+                    if first {
+                        self.look_for_gap(&received);
+                    }
+                    self.backlog.push_back(received);
+                }
+                ControlFlow::Continue(())
+            }
+            Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
+                ControlFlow::Break(End::Broken(code))
+            }
+            Some(Err(error)) => {
+                self.note(&error);
+                ControlFlow::Continue(())
+            }
+            None => {
+                // A rebalance may have passed by.
+                self.keep_pace();
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    /// Tells of an error once, until it is another or has lasted.
+    fn note(&mut self, error: &KafkaError) {
+        let Some(code) = error.rdkafka_error_code() else {
+            return tracing::warn!(%error, "the Kafka consumer reports an error");
+        };
+        let told = self
+            .last_error
+            .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
+        if told || is_outage(code) || code == Code::NoError {
+            return tracing::debug!(%error, "the Kafka consumer reports an error");
+        }
+        self.last_error = Some((code, Instant::now()));
+        tracing::warn!(%error, "the Kafka consumer reports an error");
+    }
+
+    /// Warns when records were deleted before anybody read them.
+    fn look_for_gap(&mut self, first: &Received) {
+        let group = matches!(self.task.plan.source, Source::Group { .. });
+        if !group || first.offset == 0 || Instant::now() < self.check_gaps_at {
+            return;
+        }
+        let lost = lost_records(
+            &self.client,
+            first.topic.as_str(),
+            first.partition,
+            first.offset,
+        );
+        match lost {
+            Ok(0) => {}
+            Ok(records) => tracing::warn!(
+                topic = first.topic.as_str(),
+                partition = first.partition,
+                records,
+                "records were deleted from the source before they were read"
+            ),
+            Err(error) => {
+                tracing::debug!(%error, "cannot tell whether records were deleted unread");
+                // Each question blocks the thread: not one for every partition while nobody answers.
+                self.check_gaps_at = Instant::now() + WARN_AGAIN;
+            }
+        }
+    }
+
+    /// Stores positions that moved, for the next commit.
+    fn store_positions(&mut self) {
+        let now = Instant::now();
+        if now >= self.store_at {
+            self.store_at = now + TICK;
+            store(&self.client, self.task.intake.take_moved());
+        }
+    }
+
+    /// Waits for what is out as long as the caller allowed, then leaves the group.
+    fn close(mut self) {
+        self.backlog.clear();
+        self.pause();
+        if let Some(until) = self.task.drain_until.get().copied() {
+            while !self.task.intake.wait_for_all(until) && Instant::now() < until {
+                // A record that comes in spite of the pause is not taken; it is delivered again.
+                drop(self.client.poll(Duration::ZERO));
+                store(&self.client, self.task.intake.take_moved());
+            }
+        }
+        store(&self.client, self.task.intake.take_moved());
+        self.client.context().closing.store(true, Ordering::Release);
+        tracing::debug!(
+            stale_verdicts = self.task.intake.stale(),
+            "the Kafka subscription closes"
+        );
+        // Dropping the client revokes its partitions, commits what is stored, and leaves the group.
+        drop(self.client);
+    }
+}
+
+/// A record as we keep it, with whether it is the first of its assignment; `None` when its partition is not assigned.
+fn receive(
+    intake: &Intake,
+    last_lane: &mut Option<(u32, Topic, i32)>,
+    record: &BorrowedMessage<'_>,
+) -> Option<(Received, bool)> {
+    let (name, partition) = (record.topic(), record.partition());
+    let known = last_lane
+        .as_ref()
+        .filter(|(_, topic, of)| *of == partition && topic.as_str() == name);
+    let (lane, topic) = match known {
+        Some((lane, topic, _)) => (*lane, topic.clone()),
+        None => {
+            let lane = intake.lane(name, partition)?;
+            let topic = intake.topic(lane)?;
+            *last_lane = Some((lane, topic.clone(), partition));
+            (lane, topic)
+        }
+    };
+    let (epoch, first) = intake.arrive(lane)?;
+    let received = Received {
+        lane,
+        epoch,
+        topic,
+        partition,
+        offset: record.offset(),
+        message: record::message(record),
+    };
+    Some((received, first))
+}
+
+/// How many records between the committed offset and the first one received are no longer there.
+fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> KafkaResult<i64> {
+    let mut question = TopicPartitionList::with_capacity(1);
+    question.add_partition(topic, partition);
+    let answer = client.committed_offsets(question, QUESTION)?;
+    let committed = answer.find_partition(topic, partition).map(|p| p.offset());
+    match committed {
+        Some(Offset::Offset(committed)) if committed < first => {
+            // Compaction and transactions leave holes that are nobody's loss; deletion moves the low watermark.
+            let (low, _) = client.fetch_watermarks(topic, partition, QUESTION)?;
+            Ok((low - committed).max(0))
+        }
+        _ => Ok(0),
+    }
+}
+
+fn store(client: &Client, positions: Vec<(Topic, i32, i64)>) {
+    if positions.is_empty() {
+        return;
+    }
+    if let Err(error) = list(positions).and_then(|list| client.store_offsets(&list)) {
+        tracing::debug!(%error, "positions could not be stored; their records may be delivered again");
+    }
+}
+
+fn list(positions: impl IntoIterator<Item = (Topic, i32, i64)>) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for (topic, partition, offset) in positions {
+        list.add_partition_offset(topic.as_str(), partition, Offset::Offset(offset))?;
+    }
+    Ok(list)
+}
+
+/// Sixteen hexadecimal digits nobody else has.
+fn random() -> String {
+    let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    format!("{number:016x}")
+}
+
+// === impl Received ===
+
+impl Received {
+    fn delivery(self, acknowledger: Acknowledger) -> Delivery {
+        let origin = position(self.topic.as_str(), self.partition, self.offset);
+        Delivery {
+            message: self.message,
+            topic: self.topic,
+            reply_to: None,
+            origin: Some(origin),
+            lane: self.lane,
+            attempt: 1,
+            acknowledger,
+        }
+    }
+}
+
+// === impl Context ===
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.events.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.events.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Assign(partitions) => {
+                let lanes = self.lanes(partitions);
+                tracing::info!(partitions = lanes.len(), "Kafka partitions are assigned");
+                self.intake.assign(&lanes);
+            }
+            Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
+            Rebalance::Error(error) => tracing::warn!(%error, "a Kafka rebalance failed"),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        match result {
+            Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+            }
+        }
+    }
+}
+
+impl Context {
+    fn lanes(&self, partitions: &TopicPartitionList) -> Vec<u32> {
+        partitions
+            .elements()
+            .iter()
+            .filter_map(|element| self.intake.lane(element.topic(), element.partition()))
+            .collect()
+    }
+
+    /// Gives partitions up: what is out may settle first, and what is settled is committed.
+    fn revoke(&self, client: &Client, lanes: &[u32]) {
+        if client.assignment_lost() {
+            // They belong to somebody else already, whose commits ours would undo.
+            tracing::warn!(partitions = lanes.len(), "Kafka partitions are lost");
+        } else if self.closing.load(Ordering::Acquire) {
+            // Closing commits what is stored, and does not wait for a coordinator that is away.
+            store(client, self.intake.take_moved());
+        } else {
+            tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
+            let patience = Instant::now() + self.patience;
+            let until = || match (self.stop.is_cancelled(), self.drain_until.get()) {
+                (false, _) => patience,
+                (true, Some(until)) => patience.min(*until),
+                (true, None) => Instant::now(),
+            };
+            if !self.intake.wait_for_verdicts(lanes, until) {
+                tracing::info!(
+                    "deliveries of revoked partitions are still out and will be repeated"
+                );
+            }
+            self.commit(client, lanes);
+        }
+        self.intake.revoke(lanes);
+    }
+
+    fn commit(&self, client: &Client, lanes: &[u32]) {
+        store(client, self.intake.take_moved());
+        let positions = self.intake.positions(lanes);
+        if positions.is_empty() {
+            return;
+        }
+        let committed = list(positions).and_then(|list| client.commit(&list, CommitMode::Sync));
+        if let Err(error) = committed {
+            tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+        }
+    }
+}

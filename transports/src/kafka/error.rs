@@ -1,0 +1,202 @@
+//! What a librdkafka error means to the bridge.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use crate::error::{TransportError, TransportErrorKind as Kind};
+
+/// The error of an attempt at `what`.
+pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportError {
+    match error {
+        // Its own text repeats the value, which may be one that nobody should read.
+        KafkaError::ClientConfig(_, _, key, _) => TransportError::new(
+            Kind::BadConfig,
+            format!("use the property {key}: unknown, or not a value it takes"),
+        ),
+        KafkaError::ClientCreation(_) | KafkaError::Nul(_) => {
+            TransportError::new(Kind::BadConfig, what).caused_by(error)
+        }
+        KafkaError::Canceled => TransportError::new(Kind::Closed, what),
+        error => {
+            let kind = error.rdkafka_error_code().map_or(Kind::Other, kind);
+            TransportError::new(kind, what).caused_by(error)
+        }
+    }
+}
+
+/// The kind of an error code.
+pub(super) fn kind(code: Code) -> Kind {
+    match code {
+        // The idempotent producer lost its place, or another process took ours: only a new client helps.
+        Code::Fatal
+        | Code::Inconsistent
+        | Code::GaplessGuarantee
+        | Code::OutOfOrderSequenceNumber
+        | Code::InvalidProducerEpoch
+        | Code::InvalidProducerIdMapping
+        | Code::UnknownProducerId
+        | Code::ProducerFenced
+        | Code::Fenced
+        | Code::FencedInstanceId => Kind::Fatal,
+
+        // The message may have been written: librdkafka knows, its Rust client does not tell.
+        Code::MessageTimedOut
+        | Code::OperationTimedOut
+        | Code::RequestTimedOut
+        | Code::TimedOutQueue => Kind::TimedOut,
+
+        Code::QueueFull => Kind::Saturated,
+
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Kind::TooLarge
+        }
+
+        Code::UnknownTopic
+        | Code::UnknownPartition
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownTopicId
+        | Code::InvalidTopic => Kind::UnknownTopic,
+
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::IllegalSASLState
+        | Code::SecurityDisabled
+        | Code::TopicAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::DelegationTokenAuthorizationFailed
+        | Code::DelegationTokenExpired => Kind::Unauthorised,
+
+        // The topic refuses this very record: without a key where it is compacted, a time it does not take.
+        Code::InvalidRecord
+        | Code::InvalidTimestamp
+        | Code::UnsupportedForMessageFormat
+        | Code::BadMessage => Kind::BadMessage,
+
+        Code::InvalidArgument
+        | Code::InvalidConfig
+        | Code::InvalidGroupId
+        | Code::InvalidPartitions
+        | Code::InvalidReplicaAssignment
+        | Code::InvalidReplicationFactor
+        | Code::InvalidRequiredAcks
+        | Code::InvalidSessionTimeout
+        | Code::InconsistentGroupProtocol
+        | Code::NotConfigured
+        | Code::NotImplemented
+        | Code::PolicyViolation
+        | Code::UnsupportedAssignor
+        | Code::UnsupportedCompressionType
+        | Code::UnsupportedFeature
+        | Code::UnsupportedSASLMechanism
+        | Code::UnsupportedVersion => Kind::BadConfig,
+
+        Code::BrokerDestroy
+        | Code::DestroyBroker
+        | Code::Interrupted
+        | Code::PurgeQueue
+        | Code::PurgeInflight => Kind::Closed,
+
+        code if is_outage(code) => Kind::Disconnected,
+        _ => Kind::Other,
+    }
+}
+
+/// The cluster, or the part of it that is needed, cannot be used at the moment.
+pub(super) fn is_outage(code: Code) -> bool {
+    matches!(
+        code,
+        Code::AllBrokersDown
+            | Code::BrokerTransportFailure
+            | Code::Resolve
+            | Code::SSL
+            | Code::ISRInsufficient
+            | Code::WaitingForCoordinator
+            | Code::BrokerNotAvailable
+            | Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::KafkaStorageError
+            | Code::LeaderNotAvailable
+            | Code::ListenerNotFound
+            | Code::NetworkException
+            | Code::NotCoordinator
+            | Code::NotEnoughReplicas
+            | Code::NotEnoughReplicasAfterAppend
+            | Code::NotLeaderForPartition
+            | Code::ReplicaNotAvailable
+            | Code::RebootstrapRequired
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Disposition;
+
+    #[test]
+    fn codes_have_the_kind_that_tells_what_to_do() {
+        for (code, expected) in [
+            (Code::TopicAuthorizationFailed, Kind::Unauthorised),
+            (Code::SaslAuthenticationFailed, Kind::Unauthorised),
+            (Code::UnknownTopicOrPartition, Kind::UnknownTopic),
+            (Code::UnknownTopic, Kind::UnknownTopic),
+            (Code::UnknownPartition, Kind::UnknownTopic),
+            (Code::MessageSizeTooLarge, Kind::TooLarge),
+            (Code::MessageBatchTooLarge, Kind::TooLarge),
+            (Code::NotEnoughReplicas, Kind::Disconnected),
+            (Code::NotEnoughReplicasAfterAppend, Kind::Disconnected),
+            (Code::MessageTimedOut, Kind::TimedOut),
+            (Code::RequestTimedOut, Kind::TimedOut),
+            (Code::AllBrokersDown, Kind::Disconnected),
+            (Code::BrokerTransportFailure, Kind::Disconnected),
+            (Code::QueueFull, Kind::Saturated),
+            (Code::Fatal, Kind::Fatal),
+            (Code::OutOfOrderSequenceNumber, Kind::Fatal),
+            (Code::InvalidRecord, Kind::BadMessage),
+            (Code::InvalidReplicationFactor, Kind::BadConfig),
+            (Code::PurgeInflight, Kind::Closed),
+            (Code::Unknown, Kind::Other),
+        ] {
+            assert_eq!(kind(code), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn only_errors_of_the_message_itself_are_dead_letters() {
+        for code in [
+            Code::NotEnoughReplicas,
+            Code::TopicAuthorizationFailed,
+            Code::UnknownTopicOrPartition,
+            Code::MessageTimedOut,
+            Code::KafkaStorageError,
+            Code::Unknown,
+            Code::InvalidMessage,
+            Code::ThrottlingQuotaExceeded,
+        ] {
+            assert_ne!(
+                kind(code).disposition(),
+                Disposition::DeadLetter,
+                "{code:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refused_property_does_not_show_its_value() {
+        let config = rdkafka::ClientConfig::new()
+            .set("linger.ms", "canary")
+            .create::<rdkafka::producer::BaseProducer>();
+        let error = failed("create the client", config.err().unwrap());
+        assert_eq!(error.kind(), Kind::BadConfig);
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            text += &error.to_string();
+            cause = error.source();
+        }
+        assert!(
+            text.contains("linger.ms") && !text.contains("canary"),
+            "{text}"
+        );
+    }
+}

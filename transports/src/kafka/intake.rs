@@ -1,0 +1,487 @@
+//! What the reading thread of one subscription shares with the deliveries that are out: the offsets, and the budget.
+//!
+//! One lock, held for a few instructions; the thread waits on it for room or for verdicts.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::delivery::{Outcome, Settle};
+use crate::error::TransportError;
+use crate::kafka::offsets::{Ledger, Ticket, Verdict};
+use crate::message::Topic;
+
+/// Offsets one partition may hold back behind an unsettled one, at least; see [`Intake::new`].
+const LEAST_HELD: usize = 4096;
+/// The reading thread looks at the world at least this often while it waits.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// The shared state of one subscription.
+#[derive(Debug)]
+pub(super) struct Intake {
+    state: Mutex<State>,
+    changed: Condvar,
+    keeping: Keeping,
+    budget: Budget,
+    most_held: usize,
+}
+
+/// Whether positions are remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    Offsets,
+    Nothing,
+}
+
+/// How much may be out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Budget {
+    pub(super) bytes: usize,
+    pub(super) messages: usize,
+}
+
+/// One partition of the subscription; its place in the list is its lane.
+#[derive(Debug)]
+struct Place {
+    topic: Topic,
+    partition: i32,
+    /// Nothing was received since it was assigned.
+    fresh: bool,
+    paused: bool,
+}
+
+/// The answer to [`Intake::admit`].
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It may be handed out.
+    Granted(Settlement),
+    /// Its partition was taken away since it was received.
+    Stale,
+    /// The budget is spent.
+    NoRoom,
+    /// Too many offsets of its partition wait for one that does not settle.
+    LaneFull,
+}
+
+/// Partitions to pause and to resume.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    pub(super) pause: Vec<(Topic, i32)>,
+    pub(super) resume: Vec<(Topic, i32)>,
+}
+
+/// Settles one delivery and gives its room back.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    intake: Arc<Intake>,
+    ticket: Option<Ticket>,
+    cost: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ledger: Ledger,
+    places: Vec<Place>,
+    used_bytes: usize,
+    used_messages: usize,
+    /// The reading thread waits for a change; otherwise waking it costs a system call for nothing.
+    watched: bool,
+}
+
+// === impl Intake ===
+
+impl Intake {
+    /// An intake with nothing assigned. A partition may hold back twice the budgeted messages, and never less than
+    /// 4096 offsets, before it is paused: more than that is behind an offset that somebody forgot.
+    pub(super) fn new(keeping: Keeping, budget: Budget) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            keeping,
+            budget,
+            most_held: budget.messages.saturating_mul(2).max(LEAST_HELD),
+        }
+    }
+
+    /// The lane of a partition, and its topic.
+    pub(super) fn lane(&self, topic: &str, partition: i32) -> Option<u32> {
+        let mut state = self.state();
+        let known = state
+            .places
+            .iter()
+            .position(|place| place.partition == partition && place.topic.as_str() == topic);
+        if let Some(lane) = known {
+            return u32::try_from(lane).ok();
+        }
+        let topic = Topic::new(topic).ok()?;
+        state.places.push(Place {
+            topic,
+            partition,
+            fresh: true,
+            paused: false,
+        });
+        Some(state.ledger.add_lane())
+    }
+
+    /// The topic of a lane.
+    pub(super) fn topic(&self, lane: u32) -> Option<Topic> {
+        self.state()
+            .place_mut(lane)
+            .map(|place| place.topic.clone())
+    }
+
+    /// Starts a new epoch on these lanes. librdkafka resumes what it assigns, so they are not paused.
+    pub(super) fn assign(&self, lanes: &[u32]) {
+        let mut state = self.state();
+        for lane in lanes {
+            state.ledger.assign(*lane);
+            if let Some(place) = state.place_mut(*lane) {
+                place.fresh = true;
+                place.paused = false;
+            }
+        }
+    }
+
+    /// Ends the epoch of these lanes.
+    pub(super) fn revoke(&self, lanes: &[u32]) {
+        let mut state = self.state();
+        for lane in lanes {
+            state.ledger.revoke(*lane);
+        }
+    }
+
+    /// Ends the epoch of all lanes.
+    pub(super) fn revoke_all(&self) {
+        let mut state = self.state();
+        for lane in 0..state.count() {
+            state.ledger.revoke(lane);
+        }
+    }
+
+    /// The assignment to which a record of this lane that arrives now belongs, and whether it is the first of it.
+    pub(super) fn arrive(&self, lane: u32) -> Option<(u64, bool)> {
+        let mut state = self.state();
+        let epoch = state.ledger.epoch(lane)?;
+        let place = state.place_mut(lane)?;
+        Some((epoch, std::mem::take(&mut place.fresh)))
+    }
+
+    /// Takes room and an offset for one delivery.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        lane: u32,
+        epoch: u64,
+        offset: i64,
+        cost: usize,
+    ) -> Admission {
+        let mut state = self.state();
+        if state.ledger.epoch(lane) != Some(epoch) {
+            return Admission::Stale;
+        }
+        if state.ledger.held(lane) >= self.most_held {
+            return Admission::LaneFull;
+        }
+        if !self.fits(&state, cost) {
+            return Admission::NoRoom;
+        }
+        let ticket = match self.keeping {
+            Keeping::Offsets => match state.ledger.receive(lane, epoch, offset) {
+                Some(ticket) => Some(ticket),
+                None => return Admission::Stale,
+            },
+            Keeping::Nothing => None,
+        };
+        let cost = cost.min(self.budget.bytes);
+        state.used_bytes += cost;
+        state.used_messages += 1;
+        Admission::Granted(Settlement {
+            intake: Arc::clone(self),
+            ticket,
+            cost,
+        })
+    }
+
+    /// A message larger than the whole budget takes all of it, alone.
+    fn fits(&self, state: &State, cost: usize) -> bool {
+        state.used_messages < self.budget.messages
+            && state.used_bytes + cost.min(self.budget.bytes) <= self.budget.bytes
+    }
+
+    /// Waits for room for one message of this cost; false when there was none in time.
+    pub(super) fn wait_for_room(&self, cost: usize, patience: Duration) -> bool {
+        self.wait(Instant::now() + patience, |state| self.fits(state, cost))
+    }
+
+    /// Waits until half of the budget is free; false when it was not in time.
+    pub(super) fn wait_for_half(&self, patience: Duration) -> bool {
+        self.wait(Instant::now() + patience, |state| {
+            state.used_bytes <= self.budget.bytes / 2
+                && state.used_messages <= self.budget.messages / 2
+        })
+    }
+
+    /// Waits until nothing of these lanes is out; false when something was at the end. The end may come closer while it
+    /// waits.
+    pub(super) fn wait_for_verdicts(&self, lanes: &[u32], until: impl Fn() -> Instant) -> bool {
+        loop {
+            let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
+            let now = Instant::now();
+            let end = until();
+            if self.wait(end.min(now + GLANCE), settled) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until nothing at all is out, or for a short while.
+    pub(super) fn wait_for_all(&self, until: Instant) -> bool {
+        self.wait(until.min(Instant::now() + GLANCE), |state| {
+            state.ledger.all_out() == 0
+        })
+    }
+
+    /// Waits until the time has come or the subscription is stopped, which nobody tells the lock about.
+    pub(super) fn wait_for_stop(&self, until: Instant, stopped: impl Fn() -> bool) {
+        while !stopped() && Instant::now() < until {
+            self.wait(until.min(Instant::now() + GLANCE), |_| false);
+        }
+    }
+
+    fn wait(&self, until: Instant, done: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.state();
+        loop {
+            if done(&state) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state.watched = true;
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            state.watched = false;
+        }
+    }
+
+    /// Positions that moved since the last call.
+    pub(super) fn take_moved(&self) -> Vec<(Topic, i32, i64)> {
+        let mut state = self.state();
+        let moved = state.ledger.take_moved();
+        let located = moved.into_iter().filter_map(|(lane, position)| {
+            let place = state.place_mut(lane)?;
+            Some((place.topic.clone(), place.partition, position))
+        });
+        located.collect()
+    }
+
+    /// Positions of these lanes, moved or not.
+    pub(super) fn positions(&self, lanes: &[u32]) -> Vec<(Topic, i32, i64)> {
+        let mut state = self.state();
+        let located = lanes.iter().filter_map(|lane| {
+            let position = state.ledger.position(*lane)?;
+            let place = state.place_mut(*lane)?;
+            Some((place.topic.clone(), place.partition, position))
+        });
+        located.collect()
+    }
+
+    /// What to pause and resume, given whether everything should be paused.
+    pub(super) fn pace(&self, everything: bool) -> Pace {
+        let mut state = self.state();
+        let mut pace = Pace::default();
+        for lane in 0..state.count() {
+            let held = state.ledger.held(lane);
+            let assigned = state.ledger.epoch(lane).is_some();
+            let Some(place) = state.place_mut(lane) else {
+                continue;
+            };
+            let full = held >= self.most_held || (place.paused && held > self.most_held / 2);
+            let pause = assigned && (everything || full);
+            if pause == place.paused {
+                continue;
+            }
+            place.paused = pause;
+            let partition = (place.topic.clone(), place.partition);
+            if pause {
+                pace.pause.push(partition);
+            } else if assigned {
+                pace.resume.push(partition);
+            }
+        }
+        pace
+    }
+
+    /// Verdicts that came too late to count.
+    pub(super) fn stale(&self) -> u64 {
+        self.state().ledger.stale()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn place_mut(&mut self, lane: u32) -> Option<&mut Place> {
+        self.places.get_mut(usize::try_from(lane).ok()?)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
+    }
+}
+
+// === impl Settlement ===
+
+impl Settle for Settlement {
+    /// A verdict that comes after the partition moved on is counted, and no error: the record is delivered again to its
+    /// new owner whatever we say.
+    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
+        let mut state = self.intake.state();
+        state.used_bytes = state.used_bytes.saturating_sub(self.cost);
+        state.used_messages = state.used_messages.saturating_sub(1);
+        let verdict = self.ticket.map_or(Verdict::Counted, |ticket| {
+            state.ledger.settle(ticket, outcome)
+        });
+        let watched = state.watched;
+        drop(state);
+        if watched {
+            self.intake.changed.notify_all();
+        }
+        if verdict == Verdict::Stale {
+            tracing::debug!("a verdict came after its partition had moved on");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(keeping: Keeping, bytes: usize, messages: usize) -> (Arc<Intake>, u32, u64) {
+        let intake = Arc::new(Intake::new(keeping, Budget { bytes, messages }));
+        let lane = intake.lane("t", 3).unwrap();
+        intake.assign(&[lane]);
+        let (epoch, first) = intake.arrive(lane).unwrap();
+        assert!(first);
+        (intake, lane, epoch)
+    }
+
+    fn granted(admission: Admission) -> Box<Settlement> {
+        match admission {
+            Admission::Granted(settlement) => Box::new(settlement),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_admits_nothing_until_something_settles() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let first = granted(intake.admit(lane, epoch, 0, 60));
+        assert!(matches!(
+            intake.admit(lane, epoch, 1, 60),
+            Admission::NoRoom
+        ));
+        assert!(!intake.wait_for_room(60, Duration::from_millis(1)));
+        first.settle(Outcome::Settled).unwrap();
+        assert!(intake.wait_for_room(60, Duration::ZERO));
+        granted(intake.admit(lane, epoch, 1, 60));
+    }
+
+    #[test]
+    fn the_count_is_a_budget_too() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 1);
+        let first = granted(intake.admit(lane, epoch, 0, 0));
+        assert!(matches!(intake.admit(lane, epoch, 1, 0), Admission::NoRoom));
+        first.settle(Outcome::Abandoned).unwrap();
+        granted(intake.admit(lane, epoch, 1, 0));
+    }
+
+    #[test]
+    fn a_message_larger_than_the_budget_takes_all_of_it() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let huge = granted(intake.admit(lane, epoch, 0, 1_000_000));
+        assert!(matches!(intake.admit(lane, epoch, 1, 1), Admission::NoRoom));
+        huge.settle(Outcome::Settled).unwrap();
+        assert!(intake.wait_for_half(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_settled_prefix_moves_the_position_and_a_moved_partition_does_not() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let first = granted(intake.admit(lane, epoch, 7, 1));
+        let second = granted(intake.admit(lane, epoch, 9, 1));
+        second.settle(Outcome::Settled).unwrap();
+        assert!(intake.take_moved().is_empty());
+        first.settle(Outcome::Settled).unwrap();
+        let moved = intake.take_moved();
+        assert_eq!(moved, [(Topic::new("t").unwrap(), 3, 10)]);
+        let late = granted(intake.admit(lane, epoch, 11, 1));
+        intake.revoke(&[lane]);
+        late.settle(Outcome::Settled).unwrap();
+        assert_eq!((intake.stale(), intake.positions(&[lane]).len()), (1, 0));
+        assert!(matches!(intake.admit(lane, epoch, 12, 1), Admission::Stale));
+    }
+
+    #[test]
+    fn a_partition_behind_a_forgotten_offset_is_paused_alone() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, usize::MAX, 10);
+        let other = intake.lane("t", 4).unwrap();
+        intake.assign(&[other]);
+        let forgotten = granted(intake.admit(lane, epoch, 0, 1));
+        for offset in 1..i64::try_from(LEAST_HELD).unwrap() {
+            granted(intake.admit(lane, epoch, offset, 1))
+                .settle(Outcome::Settled)
+                .unwrap();
+        }
+        assert!(matches!(
+            intake.admit(lane, epoch, 5000, 1),
+            Admission::LaneFull
+        ));
+        let pace = intake.pace(false);
+        assert_eq!(pace.pause, [(Topic::new("t").unwrap(), 3)]);
+        forgotten.settle(Outcome::Settled).unwrap();
+        assert_eq!(intake.pace(false).resume, pace.pause);
+    }
+
+    #[test]
+    fn a_new_assignment_is_paused_again_when_everything_is() {
+        let (intake, lane, _) = intake(Keeping::Offsets, 100, 10);
+        assert_eq!(intake.pace(true).pause.len(), 1);
+        assert!(intake.pace(true).pause.is_empty());
+        intake.revoke(&[lane]);
+        assert!(intake.pace(true).resume.is_empty());
+        intake.assign(&[lane]);
+        assert_eq!(intake.pace(true).pause.len(), 1);
+        assert_eq!(intake.pace(false).resume.len(), 1);
+    }
+
+    #[test]
+    fn a_live_reader_keeps_nothing_but_the_budget() {
+        let (intake, lane, epoch) = intake(Keeping::Nothing, 100, 1);
+        let first = granted(intake.admit(lane, epoch, 0, 1));
+        assert!(matches!(intake.admit(lane, epoch, 1, 1), Admission::NoRoom));
+        first.settle(Outcome::Abandoned).unwrap();
+        granted(intake.admit(lane, epoch, 1, 1));
+        assert!(intake.take_moved().is_empty());
+    }
+
+    #[test]
+    fn waiting_for_verdicts_ends_when_they_are_in_or_when_time_is_up() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let out = granted(intake.admit(lane, epoch, 0, 1));
+        let soon = Instant::now() + Duration::from_millis(5);
+        assert!(!intake.wait_for_verdicts(&[lane], || soon));
+        out.settle(Outcome::Abandoned).unwrap();
+        assert!(intake.wait_for_verdicts(&[lane], || soon));
+    }
+}

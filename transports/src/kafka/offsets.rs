@@ -1,0 +1,434 @@
+//! Which offset of a partition may be committed?
+//!
+//! Deliveries settle in any order; Kafka remembers one number per partition. The [`Ledger`] keeps, per lane (one
+//! partition of the subscription), the offsets that are out, in the order they were received, and gives the offset after
+//! the longest settled prefix. Offsets are sparse (compaction, transaction markers), so the prefix is over received
+//! offsets, never over `+ 1`.
+//!
+//! An assignment of a partition is an epoch. What belongs to an earlier epoch can no longer be committed by us: the
+//! verdict is counted and ignored.
+//!
+//! Pure: no client, no clock, no lock.
+
+use std::collections::VecDeque;
+
+use crate::delivery::Outcome;
+
+/// The offsets of all partitions of one subscription.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    lanes: Vec<Lane>,
+    stale: u64,
+}
+
+/// One offset that is out, as its delivery remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    lane: u32,
+    epoch: u64,
+    sequence: u64,
+}
+
+/// Whether a verdict still counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Counted,
+    /// The partition was taken away since.
+    Stale,
+}
+
+/// One partition.
+#[derive(Debug, Default)]
+struct Lane {
+    /// The current assignment; even numbers mean that the partition is not assigned.
+    epoch: u64,
+    /// Received and not in the settled prefix, oldest first.
+    ring: VecDeque<Entry>,
+    /// The sequence number of the first entry.
+    base: u64,
+    /// How many entries are [`State::Out`].
+    out: usize,
+    /// After the settled prefix of this assignment.
+    position: Option<i64>,
+    /// `position` changed since it was last taken.
+    moved: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    offset: i64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Out,
+    Settled,
+    /// Given up: never passed, and nobody waits for it either.
+    Abandoned,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// A lane for one more partition, which is not assigned yet.
+    pub(super) fn add_lane(&mut self) -> u32 {
+        self.lanes.push(Lane::default());
+        u32::try_from(self.lanes.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// The partition is ours from now on. Offsets of an earlier assignment are forgotten.
+    pub(super) fn assign(&mut self, lane: u32) {
+        if let Some(lane) = self.lane_mut(lane) {
+            let epoch = (lane.epoch | 1) + u64::from(lane.is_assigned()) * 2;
+            *lane = Lane {
+                epoch,
+                ..Lane::default()
+            };
+        }
+    }
+
+    /// The partition is no longer ours.
+    pub(super) fn revoke(&mut self, lane: u32) {
+        if let Some(lane) = self.lane_mut(lane)
+            && lane.is_assigned()
+        {
+            *lane = Lane {
+                epoch: lane.epoch + 1,
+                ..Lane::default()
+            };
+        }
+    }
+
+    /// The current assignment of the lane, or `None` when it is not assigned.
+    pub(super) fn epoch(&self, lane: u32) -> Option<u64> {
+        self.lane(lane)
+            .filter(|lane| lane.is_assigned())
+            .map(|lane| lane.epoch)
+    }
+
+    /// Takes an offset out to a delivery, or gives `None` when the assignment in which it was received is over.
+    /// Offsets of one assignment come in ascending order.
+    pub(super) fn receive(&mut self, lane: u32, epoch: u64, offset: i64) -> Option<Ticket> {
+        let entry = self
+            .lane_mut(lane)
+            .filter(|lane| lane.is_assigned() && lane.epoch == epoch)?;
+        debug_assert!(
+            entry.ring.back().is_none_or(|last| last.offset < offset),
+            "offsets of one assignment ascend"
+        );
+        let sequence = entry.base + entry.ring.len() as u64;
+        entry.ring.push_back(Entry {
+            offset,
+            state: State::Out,
+        });
+        entry.out += 1;
+        Some(Ticket {
+            lane,
+            epoch,
+            sequence,
+        })
+    }
+
+    /// Notes what became of an offset.
+    pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> Verdict {
+        let state = match outcome {
+            Outcome::Settled => State::Settled,
+            Outcome::Abandoned => State::Abandoned,
+        };
+        let counted = self
+            .lane_mut(ticket.lane)
+            .filter(|lane| lane.epoch == ticket.epoch)
+            .is_some_and(|lane| lane.settle(ticket.sequence, state));
+        if counted {
+            Verdict::Counted
+        } else {
+            self.stale += 1;
+            Verdict::Stale
+        }
+    }
+
+    /// Lanes whose position moved since the last call, with the offset to commit.
+    pub(super) fn take_moved(&mut self) -> Vec<(u32, i64)> {
+        let mut moved = Vec::new();
+        for (index, lane) in (0_u32..).zip(&mut self.lanes) {
+            if std::mem::take(&mut lane.moved)
+                && let Some(position) = lane.position
+            {
+                moved.push((index, position));
+            }
+        }
+        moved
+    }
+
+    /// The offset to commit for a lane, taken before or not; `None` while nothing of this assignment is settled.
+    pub(super) fn position(&self, lane: u32) -> Option<i64> {
+        self.lane(lane).and_then(|lane| lane.position)
+    }
+
+    /// How many offsets are out without a verdict.
+    pub(super) fn out(&self, lane: u32) -> usize {
+        self.lane(lane).map_or(0, |lane| lane.out)
+    }
+
+    /// How many offsets are out without a verdict on all lanes.
+    pub(super) fn all_out(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.out).sum()
+    }
+
+    /// How many offsets are remembered because the oldest of them is not settled.
+    pub(super) fn held(&self, lane: u32) -> usize {
+        self.lane(lane).map_or(0, |lane| lane.ring.len())
+    }
+
+    /// Verdicts that came too late to count.
+    pub(super) fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    fn lane(&self, lane: u32) -> Option<&Lane> {
+        self.lanes.get(usize::try_from(lane).ok()?)
+    }
+
+    fn lane_mut(&mut self, lane: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::try_from(lane).ok()?)
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn is_assigned(&self) -> bool {
+        self.epoch % 2 == 1
+    }
+
+    /// False when the entry is unknown or has its verdict already.
+    fn settle(&mut self, sequence: u64, state: State) -> bool {
+        let entry = sequence
+            .checked_sub(self.base)
+            .and_then(|index| usize::try_from(index).ok())
+            .and_then(|index| self.ring.get_mut(index))
+            .filter(|entry| entry.state == State::Out);
+        let Some(entry) = entry else { return false };
+        entry.state = state;
+        self.out -= 1;
+        self.advance();
+        true
+    }
+
+    fn advance(&mut self) {
+        while let Some(entry) = self.ring.front()
+            && entry.state == State::Settled
+        {
+            self.position = Some(entry.offset + 1);
+            self.moved = true;
+            self.base += 1;
+            self.ring.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A ledger with one assigned lane from which these offsets are out.
+    fn out(offsets: &[i64]) -> (Ledger, Vec<Ticket>) {
+        let mut ledger = Ledger::default();
+        let lane = ledger.add_lane();
+        ledger.assign(lane);
+        let epoch = ledger.epoch(lane).unwrap();
+        let tickets = offsets
+            .iter()
+            .map(|offset| ledger.receive(lane, epoch, *offset).unwrap())
+            .collect();
+        (ledger, tickets)
+    }
+
+    #[test]
+    fn only_the_settled_prefix_is_committed() {
+        let (mut ledger, tickets) = out(&[5, 7, 11, 12]);
+        let mut check = |index: usize, expected: &[(u32, i64)]| {
+            assert_eq!(
+                ledger.settle(tickets[index], Outcome::Settled),
+                Verdict::Counted
+            );
+            assert_eq!(ledger.take_moved(), expected);
+        };
+        check(1, &[]);
+        check(0, &[(0, 8)]);
+        check(3, &[]);
+        check(2, &[(0, 13)]);
+        assert_eq!(ledger.held(0), 0);
+    }
+
+    #[test]
+    fn an_abandoned_offset_is_never_passed_and_nobody_waits_for_it() {
+        let (mut ledger, tickets) = out(&[0, 1, 2]);
+        ledger.settle(tickets[1], Outcome::Abandoned);
+        ledger.settle(tickets[0], Outcome::Settled);
+        ledger.settle(tickets[2], Outcome::Settled);
+        assert_eq!(ledger.take_moved(), [(0, 1)]);
+        assert_eq!((ledger.out(0), ledger.held(0)), (0, 2));
+    }
+
+    #[test]
+    fn a_verdict_of_an_earlier_assignment_is_counted_as_stale() {
+        let (mut ledger, tickets) = out(&[0, 1]);
+        ledger.revoke(0);
+        assert_eq!(ledger.epoch(0), None);
+        assert_eq!(ledger.settle(tickets[0], Outcome::Settled), Verdict::Stale);
+        ledger.assign(0);
+        assert_eq!(ledger.settle(tickets[1], Outcome::Settled), Verdict::Stale);
+        assert_eq!((ledger.stale(), ledger.position(0)), (2, None));
+    }
+
+    #[test]
+    fn an_assignment_over_an_assignment_is_a_new_epoch() {
+        let (mut ledger, tickets) = out(&[0]);
+        ledger.assign(0);
+        assert_eq!(ledger.settle(tickets[0], Outcome::Settled), Verdict::Stale);
+        assert!(ledger.epoch(0).is_some());
+    }
+
+    #[test]
+    fn a_record_received_before_the_revocation_is_not_handed_out_after_it() {
+        let (mut ledger, _) = out(&[]);
+        let before = ledger.epoch(0).unwrap();
+        ledger.revoke(0);
+        ledger.assign(0);
+        assert_eq!(ledger.receive(0, before, 3), None);
+    }
+
+    #[test]
+    fn a_second_verdict_changes_nothing() {
+        let (mut ledger, tickets) = out(&[0, 1]);
+        ledger.settle(tickets[1], Outcome::Abandoned);
+        assert_eq!(ledger.settle(tickets[1], Outcome::Settled), Verdict::Stale);
+        ledger.settle(tickets[0], Outcome::Settled);
+        assert_eq!(ledger.position(0), Some(1));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Receive { lane: u32, gap: i64 },
+        Settle { which: usize, outcome: Outcome },
+        Revoke { lane: u32 },
+        Assign { lane: u32 },
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let lane = 0..3_u32;
+        prop_oneof![
+            6 => (lane.clone(), 1..4_i64).prop_map(|(lane, gap)| Step::Receive { lane, gap }),
+            6 => (any::<usize>(), prop_oneof![9 => Just(Outcome::Settled), 1 => Just(Outcome::Abandoned)])
+                .prop_map(|(which, outcome)| Step::Settle { which, outcome }),
+            1 => lane.clone().prop_map(|lane| Step::Revoke { lane }),
+            1 => lane.prop_map(|lane| Step::Assign { lane }),
+            2 => Just(Step::Take),
+        ]
+    }
+
+    /// What the ledger must be equal to: every offset ever out, with its verdict, and no cleverness.
+    #[derive(Default)]
+    struct Model {
+        assigned: [bool; 3],
+        received: [Vec<(i64, Option<Outcome>)>; 3],
+        next: [i64; 3],
+    }
+
+    impl Model {
+        fn position(&self, lane: usize) -> Option<i64> {
+            self.received[lane]
+                .iter()
+                .take_while(|(_, verdict)| *verdict == Some(Outcome::Settled))
+                .last()
+                .map(|(offset, _)| offset + 1)
+        }
+
+        fn out(&self, lane: usize) -> usize {
+            self.received[lane]
+                .iter()
+                .filter(|(_, verdict)| verdict.is_none())
+                .count()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_ledger_equals_the_model_under_any_interleaving(steps in prop::collection::vec(step(), 1..200)) {
+            let mut ledger = Ledger::default();
+            let mut model = Model::default();
+            for _ in 0..3 {
+                ledger.add_lane();
+            }
+            // Tickets with the lane, the place in the model, and the assignment they belong to.
+            let mut tickets: Vec<(Ticket, usize, usize, u64)> = Vec::new();
+            let mut assignment = [0_u64; 3];
+            let mut committed = [None::<i64>; 3];
+            for step in steps {
+                match step {
+                    Step::Receive { lane, gap } => {
+                        let index = lane as usize;
+                        let epoch = ledger.epoch(lane);
+                        prop_assert_eq!(epoch.is_some(), model.assigned[index]);
+                        if let Some(epoch) = epoch {
+                            model.next[index] += gap;
+                            let ticket = ledger.receive(lane, epoch, model.next[index]).unwrap();
+                            tickets.push((ticket, index, model.received[index].len(), assignment[index]));
+                            model.received[index].push((model.next[index], None));
+                        }
+                    }
+                    Step::Settle { which, outcome } => if !tickets.is_empty() {
+                        let (ticket, lane, place, of) = tickets[which % tickets.len()];
+                        let current = model.assigned[lane] && of == assignment[lane];
+                        let open = current && model.received[lane][place].1.is_none();
+                        let verdict = ledger.settle(ticket, outcome);
+                        prop_assert_eq!(verdict == Verdict::Counted, open);
+                        if open {
+                            model.received[lane][place].1 = Some(outcome);
+                        }
+                    },
+                    Step::Revoke { lane } => {
+                        ledger.revoke(lane);
+                        model.assigned[lane as usize] = false;
+                        model.received[lane as usize].clear();
+                        committed[lane as usize] = None;
+                    }
+                    Step::Assign { lane } => {
+                        ledger.assign(lane);
+                        model.assigned[lane as usize] = true;
+                        model.received[lane as usize].clear();
+                        assignment[lane as usize] += 1;
+                        committed[lane as usize] = None;
+                    }
+                    Step::Take => for (lane, position) in ledger.take_moved() {
+                        let lane = lane as usize;
+                        prop_assert!(model.assigned[lane]);
+                        prop_assert!(committed[lane] < Some(position), "a commit goes forward");
+                        committed[lane] = Some(position);
+                        prop_assert_eq!(Some(position), model.position(lane));
+                    },
+                }
+                for lane in 0..3 {
+                    let index = lane as usize;
+                    prop_assert_eq!(ledger.position(lane), model.position(index));
+                    prop_assert_eq!(ledger.out(lane), model.out(index));
+                    let unsettled = model.received[index]
+                        .iter()
+                        .find(|(_, verdict)| *verdict != Some(Outcome::Settled));
+                    if let (Some(position), Some((offset, _))) = (ledger.position(lane), unsettled) {
+                        prop_assert!(position <= *offset, "a commit never passes an unsettled offset");
+                    }
+                }
+            }
+            let moved = ledger.take_moved();
+            for (lane, position) in moved {
+                prop_assert_eq!(Some(position), model.position(lane as usize));
+            }
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Publishing: one idempotent librdkafka producer, one thread that serves it.
+//!
+//! ```text
+//! send ──▶ [room? else wait in line] ──▶ librdkafka queue ──▶ broker
+//!                    ▲                                          │
+//!                    └────── delivery report ◀──────────────────┘──▶ Confirmation
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{
+    BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
+};
+use tokio::sync::{Mutex, Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::config::KafkaConfig;
+use super::error::failed;
+use super::health::{Events, Pulse};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Headers, Message};
+use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
+
+/// A librdkafka producer.
+pub(super) type Client = BaseProducer<Reports>;
+type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
+type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Answer>>;
+
+/// How often the serving thread looks up from its work.
+const TICK: Duration = Duration::from_millis(100);
+/// Between attempts to replace a broken client.
+const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+/// For a client that is let go to answer everybody who still waits.
+const RETIREMENT: Duration = Duration::from_secs(5);
+
+/// The producer of one transport.
+#[derive(Debug)]
+pub(super) struct Writer {
+    config: Arc<KafkaConfig>,
+    pulse: Arc<Pulse>,
+    slot: RwLock<Slot>,
+    /// Set before the last flush: nothing more is taken.
+    closing: AtomicBool,
+    line: Line,
+    ended: CancellationToken,
+}
+
+/// The client in use.
+enum Slot {
+    Open(Arc<Client>),
+    Closed,
+}
+
+/// Where senders wait for room in the queue, first come first served.
+#[derive(Debug, Default)]
+struct Line {
+    /// Senders that have been told to wait; nobody passes them.
+    length: AtomicUsize,
+    /// Held by the first of them.
+    head: Mutex<()>,
+    /// Some message left the queue.
+    room: Arc<Notify>,
+}
+
+/// Takes the delivery reports of a client.
+pub(super) struct Reports {
+    events: Events,
+    room: Arc<Notify>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Creates the client and the thread that serves it until [`Writer::stop`]. Does not wait for a broker.
+    pub(super) fn start(
+        config: Arc<KafkaConfig>,
+        pulse: Arc<Pulse>,
+    ) -> Result<Arc<Self>, TransportError> {
+        let line = Line::default();
+        let client = create(&config, &pulse, &line.room)?;
+        let writer = Arc::new(Self {
+            config,
+            pulse,
+            slot: RwLock::new(Slot::Open(Arc::new(client))),
+            closing: AtomicBool::new(false),
+            line,
+            ended: CancellationToken::new(),
+        });
+        let served = Arc::clone(&writer);
+        super::spawn("a2abus-kafka-write", move || {
+            serve(&served);
+            served.ended.cancel();
+        })?;
+        Ok(writer)
+    }
+
+    /// The client in use.
+    pub(super) fn client(&self) -> Result<Arc<Client>, TransportError> {
+        match &*self.slot.read().unwrap_or_else(PoisonError::into_inner) {
+            Slot::Open(client) => Ok(Arc::clone(client)),
+            Slot::Closed => Err(closed()),
+        }
+    }
+
+    /// Queues a message, in the order of the calls.
+    pub(super) async fn send(
+        &self,
+        to: &Address,
+        message: &Message,
+    ) -> Result<Confirmation, TransportError> {
+        let (answer, receiver) = oneshot::channel();
+        let mut record = record(to, message, Box::new(answer))?;
+        if self.line.is_empty() {
+            match self.enqueue(record)? {
+                Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
+                Enqueued::Full(back) => record = back,
+            }
+        }
+        let wait = self.enqueue_in_turn(record);
+        match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
+            Ok(queued) => queued.map(|()| Confirmation::waiting(receiver)),
+            Err(_) => Err(TransportError::new(
+                TransportErrorKind::Saturated,
+                "queue the message",
+            )),
+        }
+    }
+
+    async fn enqueue_in_turn(&self, mut record: Record<'_>) -> Result<(), TransportError> {
+        let _place = self.line.join();
+        let _head = self.line.head.lock().await;
+        loop {
+            // Armed before the attempt, so that room made in between is not missed.
+            let room = self.line.room.notified();
+            match self.enqueue(record)? {
+                Enqueued::Yes => return Ok(()),
+                Enqueued::Full(back) => record = back,
+            }
+            room.await;
+        }
+    }
+
+    fn enqueue<'a>(&self, record: Record<'a>) -> Result<Enqueued<'a>, TransportError> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        match self.client()?.send(record) {
+            Ok(()) => Ok(Enqueued::Yes),
+            Err((KafkaError::MessageProduction(Code::QueueFull), record)) => {
+                Ok(Enqueued::Full(record))
+            }
+            Err((error, _)) => Err(failed("queue the message", error)),
+        }
+    }
+
+    /// Waits until everything queued has its answer, then lets the client go.
+    pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
+        let until = Instant::now() + deadline.min(super::FOREVER);
+        self.closing.store(true, Ordering::Release);
+        self.line.room.notify_waiters();
+        let Ok(client) = self.client() else {
+            return Ok(());
+        };
+        let flush = tokio::task::spawn_blocking(move || {
+            client.flush(until.saturating_duration_since(Instant::now()))
+        });
+        let flushed = match flush.await {
+            Ok(flushed) => flushed.map_err(|error| failed("deliver what is queued", error)),
+            Err(error) => Err(TransportError::new(
+                TransportErrorKind::Other,
+                "deliver what is queued",
+            )
+            .caused_by(error)),
+        };
+        self.stop();
+        // The thread has only to let the client go; the deadline was for the messages.
+        let _ = tokio::time::timeout(RETIREMENT, self.ended.cancelled()).await;
+        flushed
+    }
+
+    /// Lets the client go without waiting; whoever waits for a confirmation learns that it is closed.
+    pub(super) fn stop(&self) {
+        self.closing.store(true, Ordering::Release);
+        let client = std::mem::replace(
+            &mut *self.slot.write().unwrap_or_else(PoisonError::into_inner),
+            Slot::Closed,
+        );
+        // The serving thread has a copy: it is the one that pays for the farewell.
+        drop(client);
+        self.line.room.notify_waiters();
+    }
+
+    /// Puts a new client in the place of a broken one.
+    fn replace(&self) -> Result<(), TransportError> {
+        let client = Arc::new(create(&self.config, &self.pulse, &self.line.room)?);
+        let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*slot, Slot::Open(_)) {
+            *slot = Slot::Open(client);
+        }
+        Ok(())
+    }
+}
+
+/// What became of an attempt to queue a record.
+enum Enqueued<'a> {
+    Yes,
+    /// Here it is again.
+    Full(Record<'a>),
+}
+
+/// Serves delivery reports and errors until the writer is stopped, and replaces a client that broke.
+fn serve(writer: &Writer) {
+    let Ok(mut client) = writer.client() else {
+        return;
+    };
+    let mut replace_at = Instant::now();
+    loop {
+        client.poll(TICK);
+        let Ok(current) = writer.client() else {
+            return retire(&client);
+        };
+        if !Arc::ptr_eq(&client, &current) {
+            retire(&client);
+            client = current;
+        }
+        if let Some((code, reason)) = client.client().fatal_error()
+            && Instant::now() >= replace_at
+        {
+            replace_at = Instant::now() + REPLACE_PAUSE;
+            match writer.replace() {
+                Ok(()) => {
+                    tracing::warn!(%code, reason, "the Kafka producer broke and was replaced")
+                }
+                Err(error) => {
+                    tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
+                }
+            }
+        }
+    }
+}
+
+/// Answers everybody who still waits for this client.
+fn retire(client: &Client) {
+    client.purge(PurgeConfig::default().queue().inflight());
+    if let Err(error) = client.flush(RETIREMENT) {
+        tracing::warn!(%error, "the Kafka producer did not answer for all its messages");
+    }
+}
+
+fn create(
+    config: &KafkaConfig,
+    pulse: &Arc<Pulse>,
+    room: &Arc<Notify>,
+) -> Result<Client, TransportError> {
+    let reports = Reports {
+        events: Events::new("producer", Arc::clone(pulse)),
+        room: Arc::clone(room),
+    };
+    config
+        .producer()?
+        .create_with_context(reports)
+        .map_err(|error| failed("create the Kafka producer", error))
+}
+
+fn record<'a>(
+    to: &'a Address,
+    message: &'a Message,
+    answer: Box<Answer>,
+) -> Result<Record<'a>, TransportError> {
+    let partition = to.partition.map(i32::try_from).transpose();
+    let Ok(partition) = partition else {
+        return Err(TransportError::new(
+            TransportErrorKind::UnknownTopic,
+            "address the partition",
+        ));
+    };
+    Ok(BaseRecord {
+        topic: to.topic.as_str(),
+        partition,
+        payload: message.body.as_deref(),
+        key: message.key.as_deref(),
+        timestamp: None,
+        headers: headers(&message.headers),
+        delivery_opaque: answer,
+    })
+}
+
+fn headers(headers: &Headers) -> Option<OwnedHeaders> {
+    if headers.is_empty() {
+        return None;
+    }
+    let native = OwnedHeaders::new_with_capacity(headers.len());
+    Some(headers.iter().fold(native, |native, header| {
+        native.insert(Header {
+            key: &header.name,
+            value: header.value.as_deref(),
+        })
+    }))
+}
+
+fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "use the Kafka connection")
+}
+
+// === impl Slot ===
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open(_) => "Open",
+            Self::Closed => "Closed",
+        })
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0
+    }
+
+    /// A place in the line, left when it is dropped.
+    fn join(&self) -> Place<'_> {
+        self.length.fetch_add(1, Ordering::AcqRel);
+        Place(&self.length)
+    }
+}
+
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+// === impl Reports ===
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.events.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.events.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Box<Answer>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, answer: Box<Answer>) {
+        let result = match result {
+            Ok(message) if message.offset() >= 0 => Ok(Receipt {
+                position: Some(position(
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                )),
+            }),
+            // librdkafka takes the confirmation of a later request for one of this. A partition that has not met this
+            // producer before accepts a later request without the earlier one, so that proves nothing: on a topic
+            // created a moment ago, messages confirmed in this way were not there.
+            Ok(_) => Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "deliver the message, of which the broker confirmed only a successor",
+            )),
+            Err((error, _)) => Err(failed("deliver the message", error.clone())),
+        };
+        // Nobody has to wait for a confirmation.
+        let _ = answer.send(result);
+        self.room.notify_one();
+    }
+}
+
+/// The place of a record: stable, unique in its cluster.
+pub(super) fn position(topic: &str, partition: i32, offset: i64) -> Text {
+    Text::from(format!("k:{topic}/{partition}/{offset}"))
+}

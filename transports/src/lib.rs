@@ -1,0 +1,30 @@
+//! One transport contract over Apache Kafka, NATS and memory.
+//!
+//! [`Transport`] is the contract, [`AnyTransport`] the choice made by configuration. A [`Consumer`] yields
+//! [`Delivery`]s, each with the right to settle it; [`Transport::send`] yields a [`Confirmation`]. [`content_mode`]
+//! reads and writes CloudEvents in the binary and structured mode of each binding.
+
+mod any;
+pub mod content_mode;
+mod delivery;
+mod error;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod human_duration;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod memory;
+mod message;
+#[cfg(feature = "nats")]
+pub mod nats;
+mod secret;
+mod transport;
+
+pub use any::AnyTransport;
+pub use delivery::{Acknowledger, Delivery, Outcome};
+pub use error::{Disposition, TransportError, TransportErrorKind};
+pub use message::{Header, Headers, MAX_TOPIC_BYTES, Message, NATS_STATUS_HEADER, Topic, TopicError};
+pub use secret::{Revealed, Secret, SecretError};
+pub use transport::{
+    Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reading, Receipt,
+    Subscription, TopicFilter, Transport,
+};

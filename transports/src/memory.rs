@@ -1,0 +1,216 @@
+//! A bus inside the process: how do the demo, the quick start and the fast tests get a transport that keeps the whole
+//! contract without a server?
+//!
+//! ```text
+//! Memory --send--> Store [ topic [ lane: entries + one cursor per group ] ] --dispatch--> Consumer
+//!                    ^                                                                      |
+//!                    +---------------------------- settle ----------------------------------+
+//! ```
+//!
+//! A topic has a fixed number of lanes (partitions); the key chooses the lane. Each group has one cursor per lane, and
+//! at any time one member of the group holds a lane, so that order survives joins, leaves and crashes. A message is
+//! forgotten once every group has settled it; a topic without groups keeps what it is sent, so that publishing before
+//! subscribing works. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
+
+use std::fmt;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{
+    Address, Confirmation, Consumer, Health, QUEUE_DEADLINE, Subscription, Transport,
+};
+
+mod faults;
+mod lane;
+mod store;
+mod subscription;
+
+pub use faults::FaultPlan;
+
+use faults::Faults;
+use store::{Offer, Store};
+
+/// Bounds of the memory transport.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemoryConfig {
+    /// Partitions of a topic that its first use creates. Count; default 4; 1 to 65535.
+    pub partitions: NonZeroU16,
+    /// Messages one topic holds, at most. Count; default 65536; at least 1. A further send waits, and after 30 s fails as
+    /// `saturated`. Too small: senders wait for their readers.
+    pub capacity_messages: NonZeroUsize,
+    /// Bytes of messages one topic holds, at most. Bytes; default 67108864 (64 MiB); at least 1. A further send waits, as
+    /// above.
+    pub capacity_bytes: NonZeroUsize,
+    /// Largest message, with its key and headers. Bytes; default 1048576 (1 MiB); at least 1. A larger one is refused as
+    /// `too_large`, as is one larger than `capacity_bytes`.
+    pub max_message_bytes: NonZeroUsize,
+    /// Topics, at most. Count; default 10000; at least 1. A send or subscription that needs one more is refused as
+    /// `unknown_topic`.
+    pub max_topics: NonZeroUsize,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        const fn at_least_one(number: usize) -> NonZeroUsize {
+            NonZeroUsize::MIN.saturating_add(number - 1)
+        }
+        Self {
+            partitions: NonZeroU16::MIN.saturating_add(3),
+            capacity_messages: at_least_one(65_536),
+            capacity_bytes: at_least_one(64 << 20),
+            max_message_bytes: at_least_one(1 << 20),
+            max_topics: at_least_one(10_000),
+        }
+    }
+}
+
+/// A connection to a bus in memory. Clones share the connection; [`Memory::connect`] opens another one to the same bus.
+#[derive(Clone)]
+pub struct Memory {
+    store: Arc<Store>,
+    closed: CancellationToken,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// A new, empty bus and the first connection to it.
+    #[must_use]
+    pub fn new(config: MemoryConfig) -> Self {
+        Self::over(Store::new(config, Faults::none()))
+    }
+
+    /// A new bus that fails as the plan says, in the same way for the same seed and the same order of calls.
+    #[must_use]
+    pub fn with_faults(seed: u64, plan: FaultPlan) -> Self {
+        Self::over(Store::new(
+            MemoryConfig::default(),
+            Faults::seeded(seed, plan),
+        ))
+    }
+
+    /// As [`Memory::with_faults`], with bounds.
+    #[must_use]
+    pub fn with_config_and_faults(config: MemoryConfig, seed: u64, plan: FaultPlan) -> Self {
+        Self::over(Store::new(config, Faults::seeded(seed, plan)))
+    }
+
+    fn over(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// Another connection to the same bus, closed on its own: a second replica, or an agent beside the bridge.
+    #[must_use]
+    pub fn connect(&self) -> Self {
+        Self::over(Arc::clone(&self.store))
+    }
+
+    /// Makes the bus unreachable for all connections: sends and subscriptions fail with `Disconnected`, nothing is
+    /// delivered, and deliveries settled meanwhile are delivered again afterwards.
+    pub fn set_down(&self, cause: impl Into<Text>) {
+        self.store.set_down(cause.into());
+    }
+
+    /// Makes the bus reachable again.
+    pub fn set_up(&self) {
+        self.store.set_up();
+    }
+
+    fn check_open(&self) -> Result<(), TransportError> {
+        if self.closed.is_cancelled() {
+            return Err(closed());
+        }
+        Ok(())
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(MemoryConfig::default())
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("closed", &self.closed.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for Memory {
+    async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
+        self.check_open()?;
+        subscription::open(&self.store, &self.closed, subscription)
+    }
+
+    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+        let deadline = Instant::now() + QUEUE_DEADLINE;
+        let mut message = message;
+        loop {
+            self.check_open()?;
+            // Registered before the store is asked, so that room made in between is not missed.
+            let mut room = pin!(self.store.room());
+            room.as_mut().enable();
+            message = match self.store.offer(to, message)? {
+                Offer::Taken(confirmation) => return Ok(confirmation),
+                Offer::Full(message) => message,
+            };
+            tokio::select! {
+                () = room => {}
+                () = self.closed.cancelled() => return Err(closed()),
+                () = tokio::time::sleep_until(deadline) => return Err(TransportError::new(
+                    TransportErrorKind::Saturated,
+                    format!("wait for room in the memory topic {}", to.topic),
+                )),
+            }
+        }
+    }
+
+    async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
+        self.check_open()?;
+        self.store.partitions(topic)
+    }
+
+    /// Creates the topic with that many partitions, unless it is there already.
+    async fn ensure_topic(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
+        self.check_open()?;
+        self.store.ensure_topic(topic, partitions)
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.store.health()
+    }
+
+    /// Ends this connection and its subscriptions. Sends are confirmed when they return, so there is nothing to wait
+    /// for; what was not settled is delivered to the rest of its group.
+    async fn close(&self, _deadline: Duration) -> Result<(), TransportError> {
+        self.closed.cancel();
+        Ok(())
+    }
+}
+
+fn closed() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Closed,
+        "use a closed connection to the memory bus",
+    )
+}
+
+#[cfg(test)]
+mod tests;

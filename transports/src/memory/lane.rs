@@ -1,0 +1,279 @@
+//! One ordered log and how far each group has read it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tokio::time::Instant;
+
+use crate::message::{Message, Topic};
+
+/// A topic: its lanes, and what they hold together.
+#[derive(Debug)]
+pub(super) struct TopicLog {
+    pub(super) name: Topic,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+    /// The lane of the next message without a key.
+    round_robin: usize,
+}
+
+/// One partition: messages in order, from `first` on.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    first: u64,
+    entries: VecDeque<Entry>,
+    pub(super) cursors: Vec<Cursor>,
+}
+
+/// One stored message.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) message: Message,
+    pub(super) reply_to: Option<Topic>,
+    pub(super) size: usize,
+    /// A seeded delay: not delivered before.
+    pub(super) not_before: Option<Instant>,
+}
+
+/// How far one group has read one lane.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    pub(super) group: u64,
+    pub(super) keeping: Keeping,
+    /// The member that should read this lane.
+    pub(super) target: Option<u64>,
+    /// The member that has unsettled deliveries of this lane; nobody else gets any until they are settled.
+    holder: Option<u64>,
+    in_flight: usize,
+    next: u64,
+    open: BTreeMap<u64, Open>,
+    returned: BTreeSet<u64>,
+    pub(super) place: Place,
+}
+
+/// Whether messages wait for this group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// A group: what it settled may be forgotten, what it abandons is delivered again.
+    Durable,
+    /// A live reader: nothing is delivered twice.
+    Live,
+}
+
+/// Where a cursor waits for its next delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Idle,
+    /// In the ready queue of its target.
+    Ready,
+    /// Its next message is held back by a seeded delay.
+    Held,
+}
+
+#[derive(Debug)]
+struct Open {
+    attempt: u32,
+    holder: Option<u64>,
+}
+
+// === impl TopicLog ===
+
+impl TopicLog {
+    pub(super) fn new(name: Topic, lanes: usize) -> Self {
+        Self {
+            name,
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            messages: 0,
+            bytes: 0,
+            round_robin: 0,
+        }
+    }
+
+    /// The lane of a message: that of its key, or each in turn.
+    pub(super) fn lane_of(&mut self, key: Option<&[u8]>) -> usize {
+        let lanes = self.lanes.len().max(1);
+        match key {
+            Some(key) => (fnv1a(key) % lanes as u64) as usize,
+            None => {
+                self.round_robin = (self.round_robin + 1) % lanes;
+                self.round_robin
+            }
+        }
+    }
+
+    /// Forgets what every reader of a lane has settled; tells whether that made room.
+    pub(super) fn trim(&mut self, lane: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(lane) else {
+            return false;
+        };
+        let (messages, bytes) = lane.trim();
+        self.messages -= messages;
+        self.bytes -= bytes;
+        messages > 0
+    }
+}
+
+/// Hash of a key: stable across processes and versions, so that a test names its lanes once.
+fn fnv1a(key: &[u8]) -> u64 {
+    key.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// The offset after the last message.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.first
+    }
+
+    /// Appends a message and returns its offset.
+    pub(super) fn push(&mut self, entry: Entry) -> u64 {
+        let offset = self.end();
+        self.entries.push_back(entry);
+        offset
+    }
+
+    pub(super) fn entry(&self, offset: u64) -> Option<&Entry> {
+        let index = usize::try_from(offset.checked_sub(self.first)?).ok()?;
+        self.entries.get(index)
+    }
+
+    pub(super) fn cursor(&mut self, group: u64) -> Option<&mut Cursor> {
+        self.cursors.iter_mut().find(|cursor| cursor.group == group)
+    }
+
+    pub(super) fn has_durable_reader(&self) -> bool {
+        self.cursors
+            .iter()
+            .any(|cursor| cursor.keeping == Keeping::Durable)
+    }
+
+    /// Forgets the entries that every cursor has settled; returns how many, and their bytes.
+    fn trim(&mut self) -> (usize, usize) {
+        let Some(floor) = self.cursors.iter().map(Cursor::floor).min() else {
+            return (0, 0);
+        };
+        let (mut messages, mut bytes) = (0, 0);
+        while self.first < floor
+            && let Some(entry) = self.entries.pop_front()
+        {
+            self.first += 1;
+            messages += 1;
+            bytes += entry.size;
+        }
+        (messages, bytes)
+    }
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    pub(super) fn new(group: u64, keeping: Keeping, next: u64) -> Self {
+        Self {
+            group,
+            keeping,
+            target: None,
+            holder: None,
+            in_flight: 0,
+            next,
+            open: BTreeMap::new(),
+            returned: BTreeSet::new(),
+            place: Place::Idle,
+        }
+    }
+
+    /// The first offset this group still needs.
+    fn floor(&self) -> u64 {
+        self.open
+            .first_key_value()
+            .map_or(self.next, |(offset, _)| *offset)
+    }
+
+    /// The offset to deliver next: what came back first, in order, then what is new.
+    pub(super) fn peek(&self, end: u64) -> Option<u64> {
+        self.returned
+            .first()
+            .copied()
+            .or_else(|| (self.next < end).then_some(self.next))
+    }
+
+    /// Whether the target may be given a delivery now.
+    pub(super) fn is_free_for_target(&self) -> bool {
+        self.target.is_some() && (self.holder.is_none() || self.holder == self.target)
+    }
+
+    /// Notes that the peeked offset goes to the member; returns which attempt that is.
+    pub(super) fn take(&mut self, offset: u64, member: u64) -> u32 {
+        self.returned.remove(&offset);
+        self.next = self.next.max(offset + 1);
+        self.holder = Some(member);
+        self.in_flight += 1;
+        let open = self.open.entry(offset).or_insert(Open {
+            attempt: 0,
+            holder: None,
+        });
+        open.attempt = open.attempt.saturating_add(1);
+        open.holder = Some(member);
+        let attempt = open.attempt;
+        debug_assert!(self.is_consistent());
+        attempt
+    }
+
+    /// Whether this very delivery is still out with that member.
+    pub(super) fn is_out(&self, offset: u64, member: u64, attempt: u32) -> bool {
+        self.open
+            .get(&offset)
+            .is_some_and(|open| open.holder == Some(member) && open.attempt == attempt)
+    }
+
+    /// Ends a delivery that is out, for good.
+    pub(super) fn settle(&mut self, offset: u64) {
+        if self.open.remove(&offset).is_some() {
+            self.one_less_in_flight();
+        }
+        debug_assert!(self.is_consistent());
+    }
+
+    /// Ends a delivery that is out; it will be delivered again.
+    pub(super) fn give_back(&mut self, offset: u64) {
+        if let Some(open) = self.open.get_mut(&offset)
+            && open.holder.take().is_some()
+        {
+            self.returned.insert(offset);
+            self.one_less_in_flight();
+        }
+        debug_assert!(self.is_consistent());
+    }
+
+    /// Gives back everything that is out with a member that left.
+    pub(super) fn give_back_all_of(&mut self, member: u64) {
+        let out: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.holder == Some(member))
+            .map(|(offset, _)| *offset)
+            .collect();
+        for offset in out {
+            self.give_back(offset);
+        }
+    }
+
+    fn one_less_in_flight(&mut self) {
+        self.in_flight -= 1;
+        if self.in_flight == 0 {
+            self.holder = None;
+        }
+    }
+
+    /// The invariant of a cursor: what is open is either out with the one holder or waiting to go out again.
+    fn is_consistent(&self) -> bool {
+        self.open.len() == self.in_flight + self.returned.len()
+            && (self.in_flight == 0) == self.holder.is_none()
+    }
+}

@@ -1,0 +1,630 @@
+//! The bus itself: topics, groups and who gets what next. One small lock, never held over an await.
+//!
+//! Whoever changes something (a send, a verdict, a member that comes or goes) hands out at once what that change made
+//! deliverable, so there is no task between a sender and a receiver.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{Address, Confirmation, Health, Receipt, TopicFilter};
+
+use super::MemoryConfig;
+use super::faults::{Faults, SendFault};
+use super::lane::{Entry, Keeping, Place, TopicLog};
+
+mod group;
+
+pub(super) use group::{Budget, Member};
+
+use group::Group;
+
+/// The bus that all connections share.
+#[derive(Debug)]
+pub(super) struct Store {
+    state: Mutex<State>,
+    room: Notify,
+    health: watch::Sender<Health>,
+    me: Weak<Store>,
+}
+
+#[derive(Debug)]
+struct State {
+    config: MemoryConfig,
+    topics: Vec<TopicLog>,
+    by_name: HashMap<Topic, usize>,
+    groups: BTreeMap<u64, Group>,
+    by_group: HashMap<Text, u64>,
+    next_id: u64,
+    down: Option<Text>,
+    faults: Faults,
+    /// Ends an outage of the fault plan.
+    outage: Option<AbortOnDropHandle<()>>,
+    store: Weak<Store>,
+}
+
+/// What became of an offered message.
+pub(super) enum Offer {
+    Taken(Confirmation),
+    /// The topic is full; here is the message again.
+    Full(Message),
+}
+
+/// A lane of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LaneKey {
+    topic: usize,
+    lane: usize,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seat {
+    group: u64,
+    member: u64,
+}
+
+/// How a member reads.
+#[derive(Debug, Clone)]
+pub(super) enum Role {
+    Group(Text),
+    Live { partition: Option<u32> },
+}
+
+// === impl Store ===
+
+impl Store {
+    pub(super) fn new(config: MemoryConfig, faults: Faults) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            state: Mutex::new(State {
+                config,
+                topics: Vec::new(),
+                by_name: HashMap::new(),
+                groups: BTreeMap::new(),
+                by_group: HashMap::new(),
+                next_id: 0,
+                down: None,
+                faults,
+                outage: None,
+                store: Weak::clone(me),
+            }),
+            room: Notify::new(),
+            health: watch::Sender::new(Health::Up),
+            me: Weak::clone(me),
+        })
+    }
+
+    /// The state; every change is complete before its lock is released, so a panic elsewhere leaves it usable.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when some topic may have room again.
+    pub(super) fn room(&self) -> Notified<'_> {
+        self.room.notified()
+    }
+
+    pub(super) fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Stores a message if there is room for it.
+    pub(super) fn offer(&self, to: &Address, message: Message) -> Result<Offer, TransportError> {
+        let mut state = self.lock();
+        state.check_up("send to the memory bus")?;
+        let size = message.size_bytes();
+        let key = state.place_of(to, &message, size)?;
+        if !state.has_room(key.topic, size) {
+            return Ok(Offer::Full(message));
+        }
+        let fault = state.faults.of_send();
+        match fault {
+            Some(SendFault::Refuse) => {
+                return Err(disconnected("send to the memory bus", "seeded refusal"));
+            }
+            Some(SendFault::DisconnectBefore(outage)) => {
+                self.begin_outage(&mut state, outage);
+                return Err(disconnected("send to the memory bus", "seeded outage"));
+            }
+            Some(SendFault::DropConfirmation | SendFault::DisconnectAfter(_)) | None => {}
+        }
+        let position = state.store(key, message, to.reply_to.clone(), size);
+        if let Some(SendFault::DisconnectAfter(outage)) = fault {
+            self.begin_outage(&mut state, outage);
+        }
+        Ok(Offer::Taken(Confirmation::ready(match fault {
+            None => Ok(Receipt { position }),
+            Some(_) => Err(disconnected(
+                "confirm a message on the memory bus",
+                "seeded fault",
+            )),
+        })))
+    }
+
+    pub(super) fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
+        let state = self.lock();
+        state.check_up("look up a memory topic")?;
+        let lanes = state
+            .by_name
+            .get(topic)
+            .and_then(|index| state.topics.get(*index))
+            .map_or(usize::from(state.config.partitions.get()), |topic| {
+                topic.lanes.len()
+            });
+        Ok(u32::try_from(lanes).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn ensure_topic(
+        &self,
+        topic: &Topic,
+        partitions: u32,
+    ) -> Result<(), TransportError> {
+        let mut state = self.lock();
+        state.check_up("create a memory topic")?;
+        let lanes = u16::try_from(partitions).ok().filter(|lanes| *lanes > 0);
+        let lanes = lanes.ok_or_else(|| {
+            TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!(
+                    "create the memory topic {topic} with {partitions} partitions (1 to 65535)"
+                ),
+            )
+        })?;
+        state.topic(topic, usize::from(lanes)).map(|_| ())
+    }
+
+    pub(super) fn set_down(&self, cause: Text) {
+        let mut state = self.lock();
+        state.outage = None;
+        self.go_down(&mut state, cause);
+    }
+
+    pub(super) fn set_up(&self) {
+        let mut state = self.lock();
+        state.outage = None;
+        state.down = None;
+        self.health.send_replace(Health::Up);
+        state.serve_all();
+    }
+
+    fn go_down(&self, state: &mut State, cause: Text) {
+        state.down = Some(cause.clone());
+        self.health.send_replace(Health::Down(cause));
+    }
+
+    /// Takes the bus down for a while; the task belongs to the state and ends with it.
+    fn begin_outage(&self, state: &mut State, outage: Duration) {
+        self.go_down(state, Text::from_static("seeded outage"));
+        let store = Weak::clone(&self.me);
+        state.outage = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(outage).await;
+            if let Some(store) = store.upgrade() {
+                store.set_up();
+            }
+        })));
+    }
+
+    /// Adds a reader and hands out what is there for it.
+    pub(super) fn join(
+        &self,
+        role: &Role,
+        filters: &[TopicFilter],
+        member: Member,
+    ) -> Result<Seat, TransportError> {
+        let mut state = self.lock();
+        state.check_up("subscribe to the memory bus")?;
+        state.join(role, filters, member)
+    }
+
+    /// Hands out what a seeded delay held back until now; returns when the next of this group is due.
+    pub(super) fn release(&self, seat: Seat) -> Option<Instant> {
+        self.lock().release(seat)
+    }
+
+    /// Gives the member nothing more; what it has it keeps.
+    pub(super) fn pause(&self, seat: Seat) {
+        self.lock().pause(seat);
+    }
+
+    /// How many deliveries the member has not settled.
+    pub(super) fn in_flight(&self, seat: Seat) -> usize {
+        self.lock().in_flight(seat)
+    }
+
+    /// Takes the member out; the rest of its group gets what it had not settled. The member is returned to be dropped
+    /// by the caller, without the lock: deliveries that nobody received are abandoned as they drop.
+    pub(super) fn leave(&self, seat: Seat) -> Option<Member> {
+        let mut state = self.lock();
+        let member = state.leave(seat);
+        self.room.notify_waiters();
+        member
+    }
+
+    fn settle(&self, out: Out, outcome: Outcome) -> Result<(), TransportError> {
+        let mut state = self.lock();
+        let (freed, result) = state.settle(out, outcome);
+        if freed {
+            self.room.notify_waiters();
+        }
+        result
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn check_up(&self, what: &str) -> Result<(), TransportError> {
+        match &self.down {
+            None => Ok(()),
+            Some(cause) => Err(disconnected(what, cause)),
+        }
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// The index of a topic, which is created if need be, for all groups that subscribed to its name.
+    fn topic(&mut self, name: &Topic, lanes: usize) -> Result<usize, TransportError> {
+        if let Some(index) = self.by_name.get(name) {
+            return Ok(*index);
+        }
+        if self.topics.len() >= self.config.max_topics.get() {
+            return Err(TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                format!("create the memory topic {name}: there are max_topics already"),
+            ));
+        }
+        let index = self.topics.len();
+        let mut topic = TopicLog::new(name.clone(), lanes);
+        for (id, group) in &self.groups {
+            group.attach(*id, index, &mut topic);
+        }
+        self.topics.push(topic);
+        self.by_name.insert(name.clone(), index);
+        Ok(index)
+    }
+
+    fn place_of(
+        &mut self,
+        to: &Address,
+        message: &Message,
+        size: usize,
+    ) -> Result<LaneKey, TransportError> {
+        let largest = self
+            .config
+            .max_message_bytes
+            .min(self.config.capacity_bytes)
+            .get();
+        if size > largest {
+            return Err(TransportError::new(
+                TransportErrorKind::TooLarge,
+                format!(
+                    "send {size} bytes to the memory topic {}, which takes {largest}",
+                    to.topic
+                ),
+            ));
+        }
+        let partitions = usize::from(self.config.partitions.get());
+        let topic = self.topic(&to.topic, partitions)?;
+        let unknown = || {
+            TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                format!("send to a partition the memory topic {} lacks", to.topic),
+            )
+        };
+        let log = self.topics.get_mut(topic).ok_or_else(unknown)?;
+        let lane = match to.partition {
+            None => log.lane_of(message.key.as_deref()),
+            Some(partition) => usize::try_from(partition)
+                .ok()
+                .filter(|lane| *lane < log.lanes.len())
+                .ok_or_else(unknown)?,
+        };
+        Ok(LaneKey { topic, lane })
+    }
+
+    /// Whether the topic can hold that much more, once what live readers have read is forgotten.
+    fn has_room(&mut self, topic: usize, size: usize) -> bool {
+        let (messages, bytes) = (
+            self.config.capacity_messages.get(),
+            self.config.capacity_bytes.get(),
+        );
+        let Some(log) = self.topics.get_mut(topic) else {
+            return false;
+        };
+        let fits =
+            |log: &TopicLog| log.messages < messages && log.bytes.saturating_add(size) <= bytes;
+        if !fits(log) {
+            for lane in 0..log.lanes.len() {
+                log.trim(lane);
+            }
+        }
+        fits(log)
+    }
+
+    /// Appends to a lane and hands the message to every group that can take it now; returns its position.
+    fn store(
+        &mut self,
+        key: LaneKey,
+        message: Message,
+        reply_to: Option<Topic>,
+        size: usize,
+    ) -> Option<Text> {
+        let not_before = self.faults.delay().map(|delay| Instant::now() + delay);
+        let log = self.topics.get_mut(key.topic)?;
+        let lane = log.lanes.get_mut(key.lane)?;
+        let offset = lane.push(Entry {
+            message,
+            reply_to,
+            size,
+            not_before,
+        });
+        log.messages += 1;
+        log.bytes += size;
+        let position = position(&log.name, key.lane, offset);
+        let readers: Vec<u64> = lane.cursors.iter().map(|cursor| cursor.group).collect();
+        for group in readers {
+            self.offer_lane(group, key);
+        }
+        Some(position)
+    }
+
+    /// Takes a verdict; returns whether that made room, and what the caller of the verdict is told.
+    fn settle(&mut self, out: Out, outcome: Outcome) -> (bool, Result<(), TransportError>) {
+        let Seat { group, member } = out.seat;
+        let down = self.check_up("settle on the memory bus");
+        let twice = down.is_ok() && outcome == Outcome::Settled && out.attempt == 1;
+        let twice = twice && self.faults.duplicates();
+        let Some(log) = self.topics.get_mut(out.key.topic) else {
+            return (false, stale(outcome));
+        };
+        let Some(lane) = log.lanes.get_mut(out.key.lane) else {
+            return (false, stale(outcome));
+        };
+        let size = lane.entry(out.offset).map_or(0, |entry| entry.size);
+        let Some(cursor) = lane
+            .cursor(group)
+            .filter(|cursor| cursor.is_out(out.offset, member, out.attempt))
+        else {
+            return (false, stale(outcome));
+        };
+        let again = match (cursor.keeping, outcome) {
+            (Keeping::Live, _) => false,
+            (Keeping::Durable, Outcome::Abandoned) => true,
+            (Keeping::Durable, Outcome::Settled) => twice || down.is_err(),
+        };
+        if again {
+            cursor.give_back(out.offset);
+        } else {
+            cursor.settle(out.offset);
+        }
+        // Only what groups have read is forgotten at once: a live reader must not hide messages from a later group.
+        // What live readers alone have read goes when a sender needs the room, so that sender has to look again.
+        let freed = !lane.has_durable_reader() || log.trim(out.key.lane);
+        if let Some(member) = self.member(out.seat) {
+            member.uncharge(size);
+        }
+        self.offer_lane(group, out.key);
+        self.serve(out.seat);
+        let told = match outcome {
+            Outcome::Settled if again => down,
+            Outcome::Settled | Outcome::Abandoned => Ok(()),
+        };
+        (freed, told)
+    }
+
+    /// Puts the lane into the ready queue of the member that should read it, and serves that member.
+    fn offer_lane(&mut self, group: u64, key: LaneKey) {
+        let Some(target) = self.enqueue(group, key) else {
+            return;
+        };
+        self.serve(Seat {
+            group,
+            member: target,
+        });
+    }
+
+    /// As [`State::offer_lane`], without serving; `None` when the lane has nothing for anybody now.
+    fn enqueue(&mut self, group: u64, key: LaneKey) -> Option<u64> {
+        let lane = self
+            .topics
+            .get_mut(key.topic)
+            .and_then(|log| log.lanes.get_mut(key.lane))?;
+        let end = lane.end();
+        let cursor = lane.cursor(group)?;
+        let target = cursor.target?;
+        if cursor.place != Place::Idle || !cursor.is_free_for_target() || cursor.peek(end).is_none()
+        {
+            return None;
+        }
+        let member = self.groups.get_mut(&group)?.member(target)?;
+        member.push_ready(key);
+        cursor.place = Place::Ready;
+        Some(target)
+    }
+
+    fn member(&mut self, seat: Seat) -> Option<&mut Member> {
+        self.groups.get_mut(&seat.group)?.member(seat.member)
+    }
+
+    fn serve_all(&mut self) {
+        let seats: Vec<Seat> = self
+            .groups
+            .iter()
+            .flat_map(|(group, readers)| {
+                readers.member_ids().map(|member| Seat {
+                    group: *group,
+                    member,
+                })
+            })
+            .collect();
+        for seat in seats {
+            self.serve(seat);
+        }
+    }
+
+    /// Gives a member what is ready for it, as far as its budget goes.
+    fn serve(&mut self, seat: Seat) {
+        if self.down.is_some() {
+            return;
+        }
+        loop {
+            match self.serve_one(seat) {
+                Served::More => {}
+                Served::Done => return,
+                Served::Gone => {
+                    // Its receiver is closed: the lanes go to the rest of the group.
+                    self.pause(seat);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve_one(&mut self, seat: Seat) -> Served {
+        let Some(group) = self.groups.get_mut(&seat.group) else {
+            return Served::Done;
+        };
+        let Some(member) = group.member(seat.member) else {
+            return Served::Done;
+        };
+        let Some(key) = member.next_ready() else {
+            return Served::Done;
+        };
+        let Some((name, lane)) = self.topics.get_mut(key.topic).and_then(|log| {
+            let lane = log.lanes.get_mut(key.lane)?;
+            Some((log.name.clone(), lane))
+        }) else {
+            return Served::Done;
+        };
+        let end = lane.end();
+        let Some(cursor) = lane.cursor(seat.group) else {
+            return Served::Done;
+        };
+        let Some(offset) = cursor.peek(end).filter(|_| cursor.is_free_for_target()) else {
+            cursor.place = Place::Idle;
+            member.pop_ready();
+            return Served::More;
+        };
+        let Some(entry) = lane.entry(offset) else {
+            debug_assert!(false, "a cursor points at a message that was forgotten");
+            return Served::Done;
+        };
+        if let Some(due) = entry.not_before.filter(|due| *due > Instant::now()) {
+            member.pop_ready();
+            member.wake();
+            group.hold(due, key);
+            if let Some(cursor) = lane.cursor(seat.group) {
+                cursor.place = Place::Held;
+            }
+            return Served::More;
+        }
+        if !member.has_budget(entry.size) {
+            return Served::Done;
+        }
+        let Some(permit) = member.permit() else {
+            return Served::Gone;
+        };
+        let parts = (name, entry.message.clone(), entry.reply_to.clone());
+        let size = entry.size;
+        let Some(cursor) = lane.cursor(seat.group) else {
+            return Served::Done;
+        };
+        let attempt = cursor.take(offset, seat.member);
+        let more = cursor.peek(end).is_some();
+        cursor.place = if more { Place::Ready } else { Place::Idle };
+        let out = Out {
+            seat,
+            key,
+            offset,
+            attempt,
+        };
+        permit.send(delivery(parts, out, Weak::clone(&self.store)));
+        member.charge(size);
+        member.pop_ready();
+        if more {
+            member.push_ready(key);
+        }
+        Served::More
+    }
+}
+
+/// What became of an attempt to give a member one delivery.
+enum Served {
+    /// Ask again.
+    More,
+    /// Nothing is ready, or the budget is spent.
+    Done,
+    /// The member does not receive any more.
+    Gone,
+}
+
+/// One delivery that is out, named so that a verdict about an earlier one of the same message is told apart.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    seat: Seat,
+    key: LaneKey,
+    offset: u64,
+    attempt: u32,
+}
+
+/// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
+struct Verdict {
+    store: Weak<Store>,
+    out: Out,
+}
+
+impl Settle for Verdict {
+    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
+        match self.store.upgrade() {
+            Some(store) => store.settle(self.out, outcome),
+            None => stale(outcome),
+        }
+    }
+}
+
+fn delivery(
+    (topic, message, reply_to): (Topic, Message, Option<Topic>),
+    out: Out,
+    store: Weak<Store>,
+) -> Delivery {
+    Delivery {
+        message,
+        reply_to,
+        origin: Some(position(&topic, out.key.lane, out.offset)),
+        topic,
+        lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
+        attempt: out.attempt,
+        acknowledger: Acknowledger::new(Box::new(Verdict { store, out }), None),
+    }
+}
+
+fn position(topic: &Topic, lane: usize, offset: u64) -> Text {
+    Text::from(format!("m:{topic}/{lane}/{offset}"))
+}
+
+/// The answer to a verdict about a delivery that is not out any more. To abandon it is what happened to it anyway.
+fn stale(outcome: Outcome) -> Result<(), TransportError> {
+    match outcome {
+        Outcome::Abandoned => Ok(()),
+        Outcome::Settled => Err(TransportError::new(
+            TransportErrorKind::Closed,
+            "settle a delivery after its subscription ended",
+        )),
+    }
+}
+
+fn disconnected(what: &str, cause: &str) -> TransportError {
+    TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {cause}"))
+}

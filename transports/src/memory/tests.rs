@@ -1,0 +1,438 @@
+use std::collections::BTreeSet;
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::delivery::{Delivery, Outcome};
+use crate::transport::{Guarantee, Reading, TopicFilter};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn topic(name: &str) -> Topic {
+    Topic::new(name).unwrap()
+}
+
+fn reading(pattern: &str, reading: Reading) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(pattern).unwrap()],
+        reading,
+        budget_bytes: 1 << 20,
+        budget_messages: 1_000,
+    }
+}
+
+fn group(pattern: &str, name: &str) -> Subscription {
+    reading(pattern, Reading::Group(name.into()))
+}
+
+fn live(pattern: &str) -> Subscription {
+    reading(pattern, Reading::Live { partition: None })
+}
+
+fn keyed(key: &str, body: &str) -> Message {
+    Message {
+        key: Some(key.to_owned().into()),
+        ..Message::plain(body.to_owned())
+    }
+}
+
+async fn publish(bus: &Memory, to: &str, message: Message) {
+    let to = Address::topic(topic(to));
+    bus.send(&to, message).await.unwrap().await.unwrap();
+}
+
+async fn next(consumer: &mut Consumer) -> Delivery {
+    timeout(SOON, consumer.recv()).await.unwrap().unwrap()
+}
+
+fn body(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.message.body.clone().unwrap().to_vec()).unwrap()
+}
+
+async fn settle_next(consumer: &mut Consumer) -> String {
+    let delivery = next(consumer).await;
+    let text = body(&delivery);
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    text
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_published_before_the_first_group_is_kept_and_ordered_per_key() {
+    let bus = Memory::default();
+    for number in 0..20 {
+        publish(
+            &bus,
+            "t",
+            keyed(&format!("k{}", number % 5), &number.to_string()),
+        )
+        .await;
+    }
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    let mut last = std::collections::HashMap::new();
+    for _ in 0..20 {
+        let delivery = next(&mut consumer).await;
+        let number: i32 = body(&delivery).parse().unwrap();
+        let before = last.insert(delivery.message.key.clone(), number);
+        assert!(before.is_none_or(|before| before < number));
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn positions_are_stable_over_redelivery_and_attempts_count() {
+    let bus = Memory::default();
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    publish(&bus, "t", keyed("k", "x")).await;
+    let first = next(&mut consumer).await;
+    let origin = first.origin.clone().unwrap();
+    assert!(
+        origin.starts_with("m:t/") && origin.ends_with("/0"),
+        "{origin}"
+    );
+    assert_eq!(first.attempt, 1);
+    drop(first);
+    let second = next(&mut consumer).await;
+    assert_eq!((second.origin.clone(), second.attempt), (Some(origin), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_goes_leaves_its_deliveries_in_order_to_the_next() {
+    let bus = Memory::default();
+    let mut first = bus.subscribe(group("t", "g")).await.unwrap();
+    for number in 0..6 {
+        publish(&bus, "t", keyed("k", &number.to_string())).await;
+    }
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(next(&mut first).await);
+    }
+    held.remove(1)
+        .acknowledger
+        .settle(Outcome::Settled)
+        .unwrap();
+    drop(first);
+    let mut second = bus.subscribe(group("t", "g")).await.unwrap();
+    assert!(
+        timeout(Duration::from_millis(1), second.recv())
+            .await
+            .is_ok_and(|d| d.is_some())
+    );
+    drop(second);
+    let late: Vec<_> = held
+        .into_iter()
+        .map(|delivery| delivery.acknowledger.settle(Outcome::Settled))
+        .collect();
+    assert!(
+        late.iter().all(Result::is_err),
+        "verdicts after the end are refused"
+    );
+    let mut third = bus.subscribe(group("t", "g")).await.unwrap();
+    for expected in ["0", "2", "3", "4", "5"] {
+        assert_eq!(settle_next(&mut third).await, expected);
+    }
+    assert!(third.try_recv().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_what_is_out_and_no_longer_than_its_deadline() {
+    let bus = Memory::default();
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    publish(&bus, "t", Message::plain("x")).await;
+    let delivery = next(&mut consumer).await;
+    let later = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        delivery.acknowledger.settle(Outcome::Settled)
+    });
+    consumer.close(Duration::from_secs(2)).await.unwrap();
+    later.await.unwrap().unwrap();
+
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    assert!(consumer.try_recv().is_none());
+    publish(&bus, "t", Message::plain("y")).await;
+    let delivery = next(&mut consumer).await;
+    let error = consumer.close(Duration::from_secs(2)).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::TimedOut);
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    assert_eq!(settle_next(&mut consumer).await, "y");
+    drop(delivery);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_topic_makes_senders_wait_and_then_saturates() {
+    let config = MemoryConfig {
+        capacity_messages: NonZeroUsize::new(2).unwrap(),
+        ..MemoryConfig::default()
+    };
+    let bus = Memory::new(config);
+    let to = Address::topic(topic("t"));
+    publish(&bus, "t", Message::plain("0")).await;
+    publish(&bus, "t", Message::plain("1")).await;
+    let started = Instant::now();
+    let error = bus.send(&to, Message::plain("2")).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Saturated);
+    assert_eq!(started.elapsed(), QUEUE_DEADLINE);
+
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    let waiting = tokio::spawn({
+        let bus = bus.clone();
+        async move { bus.send(&to, Message::plain("2")).await.map(drop) }
+    });
+    let mut seen = BTreeSet::new();
+    for _ in 0..3 {
+        seen.insert(settle_next(&mut consumer).await);
+    }
+    waiting.await.unwrap().unwrap();
+    assert_eq!(seen, ["0", "1", "2"].map(String::from).into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_reader_makes_room_for_others_but_hides_nothing_from_a_later_group() {
+    let config = MemoryConfig {
+        capacity_messages: NonZeroUsize::new(2).unwrap(),
+        ..MemoryConfig::default()
+    };
+    let bus = Memory::new(config);
+    publish(&bus, "t", Message::plain("before")).await;
+    let mut reader = bus.subscribe(live("t")).await.unwrap();
+    for number in 0..5 {
+        publish(&bus, "t", Message::plain(number.to_string())).await;
+        assert_eq!(settle_next(&mut reader).await, number.to_string());
+    }
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    assert!(settle_next(&mut consumer).await.parse::<i32>().is_ok());
+    drop(reader);
+    publish(&bus, "t", Message::plain("after")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spent_budget_pauses_and_resumes() {
+    let bus = Memory::default();
+    let mut subscription = group("t", "g");
+    subscription.budget_messages = 3;
+    let mut consumer = bus.subscribe(subscription).await.unwrap();
+    for number in 0..10 {
+        publish(&bus, "t", keyed("k", &number.to_string())).await;
+    }
+    let held: Vec<_> = std::iter::from_fn(|| consumer.try_recv()).collect();
+    assert_eq!(held.len(), 3);
+    for delivery in held.into_iter().rev() {
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+    for expected in 3..10 {
+        assert_eq!(settle_next(&mut consumer).await, expected.to_string());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_message_larger_than_the_byte_budget_still_passes_alone() {
+    let bus = Memory::default();
+    let mut subscription = group("t", "g");
+    subscription.budget_bytes = 10;
+    let mut consumer = bus.subscribe(subscription).await.unwrap();
+    for size in [100, 5, 5, 5] {
+        publish(&bus, "t", keyed("k", &"x".repeat(size - 1))).await;
+    }
+    let large = consumer.try_recv().unwrap();
+    assert!(consumer.try_recv().is_none());
+    large.acknowledger.settle(Outcome::Settled).unwrap();
+    let two = (consumer.try_recv().unwrap(), consumer.try_recv().unwrap());
+    assert!(consumer.try_recv().is_none());
+    drop(two);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wildcard_group_gets_topics_that_come_later() {
+    let bus = Memory::default();
+    publish(&bus, "agents.a.in", Message::plain("0")).await;
+    let mut star = bus.subscribe(group("agents.*.in", "star")).await.unwrap();
+    let mut rest = bus.subscribe(live("agents.>")).await.unwrap();
+    publish(&bus, "agents.b.in", Message::plain("1")).await;
+    publish(&bus, "agents.b.out", Message::plain("2")).await;
+    assert_eq!(settle_next(&mut star).await, "0");
+    assert_eq!(settle_next(&mut star).await, "1");
+    assert!(star.try_recv().is_none());
+    assert_eq!(settle_next(&mut rest).await, "1");
+    assert_eq!(settle_next(&mut rest).await, "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_can_be_chosen_and_read_alone() {
+    let bus = Memory::default();
+    bus.ensure_topic(&topic("r"), 8).await.unwrap();
+    assert_eq!(bus.partitions(&topic("r")).await.unwrap(), 8);
+    let partition = |partition| {
+        reading(
+            "r",
+            Reading::Live {
+                partition: Some(partition),
+            },
+        )
+    };
+    let mut seven = bus.subscribe(partition(7)).await.unwrap();
+    let error = bus.subscribe(partition(8)).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::UnknownTopic);
+    for number in [6, 7] {
+        let to = Address {
+            topic: topic("r"),
+            partition: Some(number),
+            reply_to: Some(topic("back")),
+            guarantee: Guarantee::Default,
+        };
+        let sent = bus
+            .send(&to, Message::plain(number.to_string()))
+            .await
+            .unwrap();
+        assert_eq!(
+            sent.await.unwrap().position.unwrap(),
+            format!("m:r/{number}/0").as_str()
+        );
+    }
+    let delivery = next(&mut seven).await;
+    assert_eq!((body(&delivery).as_str(), delivery.lane), ("7", 7));
+    assert_eq!(delivery.reply_to, Some(topic("back")));
+    assert!(seven.try_recv().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_refuses_sends_keeps_what_is_there_and_redelivers() {
+    let bus = Memory::default();
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    let mut health = bus.health();
+    publish(&bus, "t", keyed("k", "0")).await;
+    let held = next(&mut consumer).await;
+    bus.set_down("no network");
+    assert_eq!(
+        *health.borrow_and_update(),
+        Health::Down("no network".into())
+    );
+    let error = bus
+        .send(&Address::topic(topic("t")), keyed("k", "1"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Disconnected);
+    let error = held.acknowledger.settle(Outcome::Settled).unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Disconnected);
+    assert!(consumer.try_recv().is_none());
+    bus.set_up();
+    assert_eq!(*health.borrow_and_update(), Health::Up);
+    publish(&bus, "t", keyed("k", "1")).await;
+    assert_eq!(settle_next(&mut consumer).await, "0");
+    assert_eq!(settle_next(&mut consumer).await, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_connection_ends_its_consumers_and_leaves_the_bus() {
+    let bus = Memory::default();
+    let other = bus.connect();
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    publish(&other, "t", Message::plain("x")).await;
+    bus.close(SOON).await.unwrap();
+    let held = next(&mut consumer).await;
+    assert!(timeout(SOON, consumer.recv()).await.unwrap().is_none());
+    let error = bus
+        .send(&Address::topic(topic("t")), Message::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Closed);
+    let mut consumer = other.subscribe(group("t", "g")).await.unwrap();
+    assert_eq!(settle_next(&mut consumer).await, "x");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_share_lanes_and_hand_them_over_only_when_settled() {
+    let bus = Memory::default();
+    let mut first = bus.subscribe(group("t", "g")).await.unwrap();
+    for number in 0..40 {
+        publish(&bus, "t", keyed(&format!("k{number}"), "x")).await;
+    }
+    let held: Vec<_> = std::iter::from_fn(|| first.try_recv()).collect();
+    assert_eq!(held.len(), 40);
+    let mut second = bus.subscribe(group("t", "g")).await.unwrap();
+    for number in 0..40 {
+        publish(&bus, "t", keyed(&format!("k{number}"), "y")).await;
+    }
+    assert!(
+        second.try_recv().is_none(),
+        "the first still holds every lane"
+    );
+    for delivery in held {
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+    let all = |consumer: &mut Consumer| -> Vec<Delivery> {
+        std::iter::from_fn(|| consumer.try_recv()).collect()
+    };
+    let (one, two) = (all(&mut first), all(&mut second));
+    assert_eq!(one.len() + two.len(), 40);
+    let lanes = |held: &[Delivery]| -> BTreeSet<u32> { held.iter().map(|d| d.lane).collect() };
+    let (one, two) = (lanes(&one), lanes(&two));
+    assert_eq!((one.len(), two.len()), (2, 2));
+    assert!(one.is_disjoint(&two));
+}
+
+/// A fault plan, a seed: what was received, and how often sending failed.
+async fn ordeal(seed: u64) -> (Vec<String>, u32) {
+    let plan = FaultPlan {
+        refuse: 0.1,
+        drop_confirmation: 0.1,
+        duplicate: 0.1,
+        delay: 0.1,
+        disconnect: 0.05,
+        ..FaultPlan::default()
+    };
+    let bus = Memory::with_faults(seed, plan);
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    let mut failures = 0;
+    let mut health = bus.health();
+    for number in 0..100 {
+        let to = Address::topic(topic("t"));
+        loop {
+            let sent = bus
+                .send(&to, keyed(&format!("k{}", number % 7), &number.to_string()))
+                .await;
+            let confirmed = match sent {
+                Ok(confirmation) => confirmation.await,
+                Err(error) => Err(error),
+            };
+            match confirmed {
+                Ok(_) => break,
+                Err(error) => assert_eq!(error.kind(), TransportErrorKind::Disconnected),
+            }
+            failures += 1;
+            health
+                .wait_for(|health| *health == Health::Up)
+                .await
+                .unwrap();
+        }
+    }
+    let mut received = Vec::new();
+    while let Ok(Some(delivery)) = timeout(Duration::from_secs(5), consumer.recv()).await {
+        received.push(body(&delivery));
+        // During an outage the verdict is refused and the delivery comes again.
+        let _ = delivery.acknowledger.settle(Outcome::Settled);
+    }
+    (received, failures)
+}
+
+#[tokio::test(start_paused = true)]
+async fn seeded_faults_lose_nothing_and_repeat() {
+    for seed in 0..20 {
+        let (received, failures) = ordeal(seed).await;
+        let distinct: BTreeSet<_> = received.iter().collect();
+        assert_eq!(distinct.len(), 100, "seed {seed}");
+        assert!(failures > 0 && received.len() > 100, "seed {seed}");
+        assert_eq!(ordeal(seed).await, (received, failures), "seed {seed}");
+    }
+}
+
+#[test]
+fn configuration_has_defaults_and_refuses_unknown_keys() {
+    let config: MemoryConfig = serde_json::from_str("{\"partitions\": 2}").unwrap();
+    assert_eq!(config.partitions.get(), 2);
+    assert_eq!(
+        config.capacity_messages,
+        MemoryConfig::default().capacity_messages
+    );
+    assert!(serde_json::from_str::<MemoryConfig>("{\"partitions\": 0}").is_err());
+    assert!(serde_json::from_str::<MemoryConfig>("{\"lanes\": 1}").is_err());
+}

@@ -1,0 +1,187 @@
+//! What a transport carries: topic, key, headers, body, before anybody asked what they mean.
+
+use std::fmt;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+
+/// A Kafka topic, a NATS subject or a memory topic: a checked name.
+///
+/// 1 to 249 characters of `A-Z a-z 0-9 . _ -` (the names that are legal on every transport), not `.` or `..`, no empty
+/// word between dots, so that one name means the same place everywhere. Source: Apache Kafka topic names, NATS subjects.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Topic(Text);
+
+/// A name that cannot be a topic.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a topic name: {reason}")]
+pub struct TopicError {
+    name: String,
+    reason: &'static str,
+}
+
+/// The longest topic name Kafka allows, in bytes.
+pub const MAX_TOPIC_BYTES: usize = 249;
+
+// === impl Topic ===
+
+impl Topic {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// When the name breaks a rule above; the error says which.
+    pub fn new(name: impl Into<Text>) -> Result<Self, TopicError> {
+        let name = name.into();
+        let refuse = |reason| {
+            let shown: String = name.chars().take(64).collect();
+            Err(TopicError {
+                name: shown,
+                reason,
+            })
+        };
+        if name.is_empty() {
+            return refuse("it is empty");
+        }
+        if name.len() > MAX_TOPIC_BYTES {
+            return refuse("it is longer than 249 characters");
+        }
+        if !name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        {
+            return refuse("only letters, digits, '.', '_' and '-' are allowed");
+        }
+        if name.split('.').any(str::is_empty) {
+            return refuse("no word between dots may be empty");
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// A header: a name and, unless it is Kafka's null, a value of raw bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The name as it was sent.
+    pub name: Text,
+    /// The value; `None` is Kafka's null.
+    pub value: Option<Bytes>,
+}
+
+/// Header of a delivery that carries the status NATS itself answered with: `503` when nobody listens on the subject a
+/// request was sent to. Such a delivery has an empty body. A header of that name that a peer sent is never passed on.
+pub const NATS_STATUS_HEADER: &str = "nats-status";
+
+/// Headers in the order they were sent; a name may occur more than once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Headers(Vec<Header>);
+
+// === impl Headers ===
+
+impl Headers {
+    /// No headers.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// No headers yet, with room for some.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self(Vec::with_capacity(capacity))
+    }
+
+    /// Adds a header after the ones that are there.
+    pub fn push(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
+        self.0.push(Header {
+            name: name.into(),
+            value: Some(value.into()),
+        });
+    }
+
+    /// Adds a header whose value is null.
+    pub fn push_null(&mut self, name: impl Into<Text>) {
+        self.0.push(Header {
+            name: name.into(),
+            value: None,
+        });
+    }
+
+    /// The value of the first header of that name (exact case) that has one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Bytes> {
+        self.iter()
+            .find(|header| header.name == name)
+            .and_then(|header| header.value.as_ref())
+    }
+
+    /// All headers.
+    pub fn iter(&self) -> impl Iterator<Item = &Header> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// One message as a transport carries it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message {
+    /// The key that orders messages; `None` leaves the partition to the transport.
+    pub key: Option<Bytes>,
+    /// The headers.
+    pub headers: Headers,
+    /// The body; `None` is Kafka's null value, which NATS carries as an empty payload.
+    pub body: Option<Bytes>,
+}
+
+// === impl Message ===
+
+impl Message {
+    /// A message that is a body and nothing else.
+    #[must_use]
+    pub fn plain(body: impl Into<Bytes>) -> Self {
+        Self {
+            key: None,
+            headers: Headers::new(),
+            body: Some(body.into()),
+        }
+    }
+
+    /// What the message costs a budget, in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let headers = self
+            .headers
+            .iter()
+            .map(|h| h.name.len() + h.value.as_ref().map_or(0, Bytes::len))
+            .sum::<usize>();
+        self.key.as_ref().map_or(0, Bytes::len) + headers + self.body.as_ref().map_or(0, Bytes::len)
+    }
+}

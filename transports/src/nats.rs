@@ -1,0 +1,504 @@
+//! NATS: how do core subjects and JetStream streams keep the one contract?
+//!
+//! ```text
+//! send  Default --publish--> client --flush_for--> Confirmation: written to the connection
+//! send  Stored  --publish--> client --Replies----> Confirmation: stored by a stream
+//! read  Group, Live --CoreReader----> Consumer     at most once: what nobody takes in time is dropped and counted
+//! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
+//! ```
+//! One client connection serves them all. It comes up when the server does and reconnects for ever; [`Link`] tells
+//! everybody whether it is up and whether it is still the same one.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use async_nats::{Client, Subscriber};
+use bytes::Bytes;
+use futures_util::stream::select_all;
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+mod config;
+mod consumer;
+mod core;
+mod durable;
+mod headers;
+mod jetstream;
+mod link;
+
+pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
+pub use core::LANES;
+pub use headers::SUBJECT_HEADER;
+
+use consumer::ConsumerRef;
+use core::{CoreReader, Verdict, Written};
+use durable::DurableReader;
+use jetstream::{Answer, Api, Expected, Replies};
+use link::{Link, Refusal, connects};
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+use crate::transport::{
+    Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reader, Reading,
+    Subscription, Transport, TopicFilter,
+};
+
+/// A connection to NATS, core and JetStream. Clones share it; it ends with the last clone or with
+/// [`Transport::close`].
+///
+/// # What a confirmation means
+/// [`Guarantee::Default`]: the message was written to the connection that was up when it was sent, and that connection
+/// was still there afterwards. Whether the server read it, and whether anybody was subscribed, nobody knows; a server
+/// that dies takes what it had not read with it. [`Guarantee::Stored`]: a stream has stored it, or already had a
+/// message of that id. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
+/// may not have arrived. A message that could not be handed to a connection is not sent later.
+#[derive(Clone)]
+pub struct Nats {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    link: Arc<Link>,
+    api: Api,
+    /// Publications waiting for a flush.
+    written: mpsc::Sender<Written>,
+    /// Questions whose answers come on `{inbox}.{token}`.
+    expected: mpsc::Sender<Expected>,
+    inbox: String,
+    tokens: AtomicU64,
+    /// The right to have one more stored publication unanswered.
+    unanswered: Arc<Semaphore>,
+    max_ack_pending: u32,
+    ack_timeout: Duration,
+    request_timeout: Duration,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Ends the tasks with the last clone.
+    _stop: DropGuard,
+}
+
+/// How long a refused subscription may take to be told after the server has read it: the client reports refusals and
+/// messages by different ways.
+const REFUSAL_GRACE: Duration = Duration::from_millis(10);
+
+/// Messages the client keeps for one subscription until we take them. Our reader takes them at once and keeps what the
+/// budget does not allow by bytes, so this only bridges a busy moment.
+const SUBSCRIPTION_CAPACITY: usize = 65_536;
+
+// === impl Nats ===
+
+impl Nats {
+    /// Starts a client. Returns before the server is reached, which may be later: see [`Transport::health`].
+    ///
+    /// # Errors
+    /// `BadConfig`, with everything that is wrong with the configuration, or a secret or certificate file that cannot
+    /// be read.
+    pub async fn connect(config: NatsConfig) -> Result<Self, TransportError> {
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!("configure NATS: {}", problems.join("; ")),
+            ));
+        }
+        // More than one user of rustls in the process could leave it without a default; an existing one is kept.
+        let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
+        let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;
+        let inbox = client.new_inbox();
+        let replies = subscribe_one(&client, format!("{inbox}.*"), None).await?;
+        let (written, to_flush) = mpsc::channel(core::FLUSH_QUEUE);
+        let (expected, to_expect) = mpsc::channel(jetstream::EXPECTED_QUEUE);
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        tasks.spawn(Arc::clone(&link).watch(client.clone(), stop.clone()));
+        tasks.spawn(core::flush_for(
+            client.clone(),
+            Arc::clone(&link),
+            to_flush,
+            config.ack_timeout,
+            stop.clone(),
+        ));
+        let replies = Replies {
+            client: client.clone(),
+            link: Arc::clone(&link),
+            inbox: replies,
+            expected: to_expect,
+        };
+        tasks.spawn(replies.run(stop.clone()));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                api: Api::new(client.clone(), config.jetstream),
+                client,
+                link,
+                written,
+                expected,
+                inbox,
+                tokens: AtomicU64::new(1),
+                unanswered: Arc::new(Semaphore::new(config.max_ack_pending as usize)),
+                max_ack_pending: config.max_ack_pending,
+                ack_timeout: config.ack_timeout,
+                request_timeout: config.request_timeout,
+                tasks,
+                _stop: stop.clone().drop_guard(),
+                stop,
+            }),
+        })
+    }
+
+    /// How many messages of core subscriptions were dropped because they were not taken in time. At least: what the
+    /// client itself drops when it is overrun is not counted one by one.
+    #[must_use]
+    pub fn dropped_messages(&self) -> u64 {
+        self.inner.link.dropped()
+    }
+
+    fn stop_with(&self) -> (CancellationToken, Reader, oneshot::Sender<()>) {
+        let stop = self.inner.stop.child_token();
+        let (end, ended) = oneshot::channel();
+        let reader = Reader {
+            stop: stop.clone(),
+            ended,
+        };
+        (stop, reader, end)
+    }
+}
+
+impl fmt::Debug for Nats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nats")
+            .field("health", &*self.health().borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for Nats {
+    /// `Group` is a queue group on core subjects, `Live` a plain subscription: both at most once, and both forget what
+    /// was published while the connection was down. `Durable` reads a JetStream pull consumer, which is created or
+    /// updated if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together.
+    async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
+        let inner = &self.inner;
+        inner.link.up(inner.request_deadline()).await?;
+        match &subscription.reading {
+            Reading::Group(group) => {
+                let group = Some(group.clone());
+                self.subscribe_core(&subscription, group.as_ref()).await
+            }
+            Reading::Live { partition: _ } => self.subscribe_core(&subscription, None).await,
+            Reading::Durable { stream, name } => {
+                self.subscribe_durable(&subscription, stream, name).await
+            }
+        }
+    }
+
+    /// Without a connection it waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the message was
+    /// not sent and will not be.
+    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+        let inner = &self.inner;
+        let out = match &to.guarantee {
+            Guarantee::Default => core::outbound(to, message, None)?,
+            Guarantee::Stored { message_id } => core::outbound(to, message, message_id.as_ref())?,
+        };
+        let (verdict, waiting) = oneshot::channel();
+        match &to.guarantee {
+            Guarantee::Default => inner.send_core(out, verdict).await?,
+            Guarantee::Stored { .. } => inner.send_stored(to, out, verdict).await?,
+        }
+        Ok(Confirmation::waiting(waiting))
+    }
+
+    /// Always 1.
+    async fn partitions(&self, _topic: &Topic) -> Result<u32, TransportError> {
+        Ok(1)
+    }
+
+    /// Creates or updates the stream of `jetstream.streams` that stores the topic, if `jetstream.manage` allows; nothing
+    /// to do otherwise.
+    async fn ensure_topic(&self, topic: &Topic, _partitions: u32) -> Result<(), TransportError> {
+        let inner = &self.inner;
+        inner.link.up(inner.request_deadline()).await?;
+        inner.api.ensure_topic(topic).await
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.inner.link.health()
+    }
+
+    async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
+        self.inner.close(core::after(deadline)).await
+    }
+}
+
+impl Nats {
+    async fn subscribe_core(
+        &self,
+        subscription: &Subscription,
+        group: Option<&Text>,
+    ) -> Result<Consumer, TransportError> {
+        let inner = &self.inner;
+        if subscription.topics.is_empty() {
+            return Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                "subscribe to no topic at all",
+            ));
+        }
+        let refusals = inner.link.refusals();
+        let mut subscribers = Vec::with_capacity(subscription.topics.len());
+        for topic in &subscription.topics {
+            subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
+        }
+        inner.echo().await?;
+        refused(refusals, &subscription.topics).await?;
+        let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
+        let (deliveries, to_consumer) = mpsc::channel(budget.most_messages());
+        let (stop, reader, end) = self.stop_with();
+        let core = CoreReader {
+            messages: select_all(subscribers),
+            deliveries,
+            budget,
+            link: Arc::clone(&inner.link),
+            stop,
+        };
+        inner.tasks.spawn(async move {
+            core.run().await;
+            // Nobody may be waiting for the end.
+            let _ = end.send(());
+        });
+        Ok(Consumer::new(to_consumer, reader))
+    }
+
+    async fn subscribe_durable(
+        &self,
+        subscription: &Subscription,
+        stream: &Text,
+        name: &Text,
+    ) -> Result<Consumer, TransportError> {
+        let inner = &self.inner;
+        for word in [stream, name] {
+            if !config::is_name(word) {
+                return Err(TransportError::new(
+                    TransportErrorKind::BadConfig,
+                    format!("read {word:?}: not the name of a stream or consumer"),
+                ));
+            }
+        }
+        let consumer = ConsumerRef {
+            api: inner.api.clone(),
+            stream: stream.clone(),
+            name: name.clone(),
+            topics: subscription.topics.as_slice().into(),
+            max_ack_pending: u32::try_from(subscription.budget_messages)
+                .unwrap_or(u32::MAX)
+                .max(1),
+        };
+        let (deliveries, to_consumer) = mpsc::channel(subscription.budget_messages.max(1));
+        let reading = DurableReader::open(
+            inner.client.clone(),
+            Arc::clone(&inner.link),
+            consumer,
+            subscription.budget_bytes,
+            deliveries,
+        )
+        .await?;
+        let (stop, reader, end) = self.stop_with();
+        let drain_until = Arc::new(OnceLock::new());
+        let until = Arc::clone(&drain_until);
+        inner.tasks.spawn(async move {
+            reading.run(stop, until).await;
+            // Nobody may be waiting for the end.
+            let _ = end.send(());
+        });
+        Ok(Consumer::new(to_consumer, reader).draining(drain_until))
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn request_deadline(&self) -> Instant {
+        core::after(self.request_timeout)
+    }
+
+    /// Room for the confirmation first, then the message: once it is with the client it cannot be taken back.
+    async fn send_core(
+        &self,
+        out: async_nats::message::OutboundMessage,
+        confirm: Verdict,
+    ) -> Result<(), TransportError> {
+        let room = in_queue(self.written.reserve()).await?;
+        let connects = connects(&self.client);
+        self.link.up(core::after(self.ack_timeout)).await?;
+        core::publish(&self.client, out).await?;
+        room.send(Written { connects, confirm });
+        Ok(())
+    }
+
+    async fn send_stored(
+        &self,
+        to: &Address,
+        mut out: async_nats::message::OutboundMessage,
+        verdict: Verdict,
+    ) -> Result<(), TransportError> {
+        let permit = in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?;
+        self.link.up(core::after(self.ack_timeout)).await?;
+        let token = self.next_token();
+        // The stream answers to the reply subject, so a reply subject for agents cannot travel there.
+        out.reply = Some(format!("{}.{token}", self.inbox).into());
+        let expected = Expected {
+            token,
+            answer: Answer::Stored,
+            subject: to.topic.clone(),
+            connects: connects(&self.client),
+            deadline: core::after(self.ack_timeout),
+            verdict,
+            permit: Some(permit),
+        };
+        in_queue(self.expected.send(expected)).await?;
+        core::publish(&self.client, out).await
+    }
+
+    /// A round trip: publishes to our own inbox and waits for it to come back. The server handles what one connection
+    /// sends in order, so it has then seen every subscription made before. A flush only empties our own buffer.
+    async fn echo(&self) -> Result<(), TransportError> {
+        let token = self.next_token();
+        let (verdict, echoed) = oneshot::channel();
+        let subject = Topic::new(format!("{}.{token}", self.inbox)).map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, "use inbox_prefix").caused_by(error)
+        })?;
+        let expected = Expected {
+            token,
+            answer: Answer::Echo,
+            subject: subject.clone(),
+            connects: connects(&self.client),
+            deadline: core::after(self.request_timeout),
+            verdict,
+            permit: None,
+        };
+        in_queue(self.expected.send(expected)).await?;
+        let out = core::outbound(&Address::topic(subject), Message::plain(Bytes::new()), None)?;
+        core::publish(&self.client, out).await?;
+        match echoed.await {
+            Ok(answered) => answered.map(drop),
+            Err(_) => Err(closed()),
+        }
+    }
+
+    fn next_token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Confirms what can be confirmed, ends the subscriptions, and the client.
+    async fn close(&self, deadline: Instant) -> Result<(), TransportError> {
+        let queues_empty = async {
+            // All of a queue's room is free when nothing waits in it, and all permits when nothing is unanswered.
+            let written = self.written.reserve_many(self.written.max_capacity()).await;
+            let unanswered = self.unanswered.acquire_many(self.max_ack_pending).await;
+            (written.map(drop).is_ok(), unanswered.map(drop).is_ok())
+        };
+        let confirmed = self.link.is_up()
+            && tokio::time::timeout_at(deadline, queues_empty).await.is_ok()
+            && self.flush(deadline).await;
+        self.link.close();
+        self.unanswered.close();
+        self.stop.cancel();
+        self.tasks.close();
+        let ended = tokio::time::timeout_at(deadline, self.tasks.wait()).await.is_ok();
+        // Ends the client's own task. While it is not connected it reads no commands: then it sleeps until the process
+        // ends, as its pause between attempts is now endless.
+        let drained = tokio::time::timeout_at(deadline.max(core::after(LAST_WORD)), self.client.drain());
+        // A client that is closed already cannot be told to.
+        let _ = drained.await;
+        if confirmed && ended {
+            Ok(())
+        } else {
+            Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "close NATS: something was not confirmed or not settled",
+            ))
+        }
+    }
+
+    async fn flush(&self, deadline: Instant) -> bool {
+        matches!(
+            tokio::time::timeout_at(deadline, self.client.flush()).await,
+            Ok(Ok(()))
+        )
+    }
+}
+
+/// How long the client may take to be told that it is closed, even if the deadline for closing is over.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// Waits for room, at most [`QUEUE_DEADLINE`].
+async fn in_queue<T, E>(room: impl Future<Output = Result<T, E>>) -> Result<T, TransportError> {
+    match tokio::time::timeout(QUEUE_DEADLINE, room).await {
+        Ok(Ok(room)) => Ok(room),
+        Ok(Err(_)) => Err(closed()),
+        Err(_) => Err(TransportError::new(
+            TransportErrorKind::Saturated,
+            "wait for earlier NATS publications to be confirmed",
+        )),
+    }
+}
+
+fn closed() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Closed,
+        "use a closed connection to NATS",
+    )
+}
+
+async fn subscribe_one(
+    client: &Client,
+    subject: String,
+    group: Option<&Text>,
+) -> Result<Subscriber, TransportError> {
+    let what = format!("subscribe to {subject}");
+    let subscribing = async {
+        match group {
+            Some(group) => client.queue_subscribe(subject, group.to_string()).await,
+            None => client.subscribe(subject).await,
+        }
+    };
+    match tokio::time::timeout(QUEUE_DEADLINE, subscribing).await {
+        Ok(Ok(subscriber)) => Ok(subscriber),
+        Ok(Err(error)) => {
+            let kind = match error.kind() {
+                async_nats::SubscribeErrorKind::InvalidSubject
+                | async_nats::SubscribeErrorKind::InvalidQueueName => TransportErrorKind::BadConfig,
+                async_nats::SubscribeErrorKind::Other => TransportErrorKind::Closed,
+            };
+            Err(TransportError::new(kind, what).caused_by(error))
+        }
+        Err(_) => Err(TransportError::new(TransportErrorKind::Saturated, what)),
+    }
+}
+
+/// Fails if the server refused one of the subscriptions.
+async fn refused(
+    mut refusals: broadcast::Receiver<Refusal>,
+    topics: &[TopicFilter],
+) -> Result<(), TransportError> {
+    let listen = async {
+        loop {
+            match refusals.recv().await {
+                Ok(Refusal::Subscribe(subject))
+                    if topics.iter().any(|topic| topic.as_str() == subject.as_str()) =>
+                {
+                    return Some(subject);
+                }
+                // Others, and refusals missed among many others.
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    };
+    match tokio::time::timeout(REFUSAL_GRACE, listen).await {
+        Ok(Some(subject)) => Err(jetstream::unauthorised(&format!("subscribe to {subject}"))),
+        Ok(None) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,731 @@
+//! How to reach NATS: the configuration people write, and the client options it becomes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::{Auth, AuthError, ConnectOptions, ServerAddr};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::secret::{Secret, SecretError};
+use crate::transport::TopicFilter;
+
+/// A connection to one NATS system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NatsConfig {
+    /// Servers to try, each `nats://host:port` or `tls://host:port`, without a user or password in it. List; required,
+    /// at least one. The rest of the cluster is found through them. When none answers the transport is down until one
+    /// does.
+    #[schemars(extend("minItems" = 1))]
+    pub servers: Vec<String>,
+
+    /// Name of this client in the server's monitoring. Text; default `a2abus`; not empty.
+    #[serde(default = "default_name")]
+    pub name: String,
+
+    /// TLS to the servers. Default: only where a server or a `tls://` address asks for it.
+    #[serde(default)]
+    pub tls: NatsTls,
+
+    /// How to log in. Default: not at all.
+    #[serde(default)]
+    pub auth: Option<NatsAuth>,
+
+    /// How often an idle connection is tried; two unanswered tries end it. Duration; default `10s`; `1s` to `5m`.
+    /// Too long: a half-open connection goes unnoticed. Too short: traffic.
+    #[serde(default = "default_ping_interval", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub ping_interval: Duration,
+
+    /// How long one attempt to connect may take, TLS and log-in included. Duration; default `5s`; `100ms` to `1m`.
+    #[serde(default = "default_timeout", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub connect_timeout: Duration,
+
+    /// How long the server may take to answer a question (subscribe, JetStream API). Duration; default `5s`; `100ms`
+    /// to `1m`.
+    #[serde(default = "default_timeout", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub request_timeout: Duration,
+
+    /// How long a publication waits for a connection, and then for its confirmation. Duration; default `5s`; `100ms` to
+    /// `2m`. Too short: doubts while a stream elects a leader. Too long: callers learn late.
+    #[serde(default = "default_timeout", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub ack_timeout: Duration,
+
+    /// JetStream publications without an answer, at most; a further one waits. Count; default 1000; 1 to 100000.
+    #[serde(default = "default_max_ack_pending")]
+    pub max_ack_pending: u32,
+
+    /// First words of the subjects that answers come back on. Text; default `_INBOX`; a legal subject. Set it where the
+    /// account gives each user an inbox of its own: without the right to subscribe and publish to
+    /// `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
+    #[serde(default = "default_inbox_prefix")]
+    pub inbox_prefix: String,
+
+    /// JetStream.
+    #[serde(default)]
+    pub jetstream: JetStreamConfig,
+}
+
+/// TLS to the servers. The server's certificate is always verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NatsTls {
+    /// Refuse servers without TLS. Default false: TLS is used where the server asks for it.
+    #[serde(default)]
+    pub required: bool,
+    /// Certificates of the authorities that servers are trusted by. Path of a PEM file; default: those of the system.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate, with its chain, for servers that ask for one. Path of a PEM file; default none; needs
+    /// `key_file`.
+    #[serde(default)]
+    pub cert_file: Option<PathBuf>,
+    /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+    /// Speak TLS before the server says anything, for servers with `handshake_first`. Default false. True with a server
+    /// that is not configured so: no connection.
+    #[serde(default)]
+    pub first: bool,
+}
+
+/// How to log in: exactly one of user and password, token, credentials file, or nkey.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "AuthKeys", into = "AuthKeys")]
+pub enum NatsAuth {
+    /// A user with a password, read anew for each connection.
+    Password {
+        /// The user.
+        user: String,
+        /// The password.
+        password: Secret,
+    },
+    /// A token, read anew for each connection.
+    Token(Secret),
+    /// A file with a user's JWT and seed (`.creds`), read once.
+    Credentials(PathBuf),
+    /// The seed of an nkey, read once.
+    Nkey(Secret),
+}
+
+/// The keys of [`NatsAuth`] as they are written.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct AuthKeys {
+    /// The user. Text; needs `password`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// The password. A secret reference; needs `user`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password: Option<Secret>,
+    /// The token. A secret reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<Secret>,
+    /// Path of a credentials file (JWT and seed).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    creds_file: Option<PathBuf>,
+    /// The seed of an nkey (`SU...`). A secret reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nkey: Option<Secret>,
+}
+
+/// JetStream: what is stored, and who may create it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JetStreamConfig {
+    /// The JetStream domain to ask. Text; default: that of the server. A domain that does not exist: every question to
+    /// JetStream times out.
+    #[serde(default)]
+    pub domain: Option<String>,
+
+    /// Create and update the streams below and the durable consumers that bindings name. Default false: they must
+    /// exist, and what is missing is reported.
+    #[serde(default)]
+    pub manage: bool,
+
+    /// How long a delivery may be out before the server gives it to another reader, for consumers created here.
+    /// Duration; default `30s`; `1s` to `1h`. It is extended at half time while the delivery is being worked on, so that
+    /// it only runs out when this process is gone. Too short: duplicates after a hiccup.
+    #[serde(default = "default_ack_wait", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub ack_wait: Duration,
+
+    /// The streams to create and keep so; used when `manage` is true. List; default none.
+    #[serde(default)]
+    pub streams: Vec<StreamConfig>,
+}
+
+/// One managed stream. What is not listed here is left as it is on a stream that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// The stream. Text without dots, spaces, wildcards or slashes; required.
+    pub name: String,
+
+    /// What it stores: subjects, with the wildcards `*` and `>`. List; required, at least one. No two streams may store
+    /// the same subject.
+    #[schemars(extend("minItems" = 1))]
+    pub subjects: Vec<String>,
+
+    /// Copies in the cluster. Count; default 1; 1 to 5, odd numbers make sense. One: a server lost is a stream lost.
+    #[serde(default = "default_replicas")]
+    pub replicas: u32,
+
+    /// Where it stores. Default `file`; cannot be changed once the stream exists.
+    #[serde(default)]
+    pub storage: StreamStorage,
+
+    /// How long a message is kept. Duration; default: for ever; at least `100ms`. Shorter than the longest outage of a
+    /// reader: loss.
+    #[serde(
+        default,
+        with = "optional_duration",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<String>")]
+    pub max_age: Option<Duration>,
+
+    /// How long a message id is remembered, so that a repetition is not stored again. Duration; default `2m`; at least
+    /// `100ms` and not above `max_age`. Shorter than twice the longest restart: duplicates.
+    #[serde(default = "default_duplicate_window", with = "crate::human_duration")]
+    #[schemars(with = "String", extend("format" = "duration"))]
+    pub duplicate_window: Duration,
+}
+
+/// Where a stream stores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamStorage {
+    /// On disk.
+    #[default]
+    File,
+    /// In memory: gone with the server.
+    Memory,
+}
+
+// === impl NatsConfig ===
+
+impl NatsConfig {
+    /// The defaults, with these servers.
+    #[must_use]
+    pub fn new(servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            servers: servers.into_iter().map(Into::into).collect(),
+            name: default_name(),
+            tls: NatsTls::default(),
+            auth: None,
+            ping_interval: default_ping_interval(),
+            connect_timeout: default_timeout(),
+            request_timeout: default_timeout(),
+            ack_timeout: default_timeout(),
+            max_ack_pending: default_max_ack_pending(),
+            inbox_prefix: default_inbox_prefix(),
+            jetstream: JetStreamConfig::default(),
+        }
+    }
+
+    /// Everything that is wrong, each with the path of the key below this one: `tls: cert_file needs key_file`. Touches
+    /// neither network nor files.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.servers.is_empty() {
+            problems.push("servers: at least one is needed".to_owned());
+        }
+        for (index, server) in self.servers.iter().enumerate() {
+            if let Err(problem) = server_address(server) {
+                problems.push(format!("servers[{index}]: {problem}"));
+            }
+        }
+        if self.name.trim().is_empty() {
+            problems.push("name: must not be empty".to_owned());
+        }
+        if self.tls.cert_file.is_some() != self.tls.key_file.is_some() {
+            problems.push("tls: cert_file and key_file are given together or not at all".to_owned());
+        }
+        let second = Duration::from_secs(1);
+        let (least, minute) = (Duration::from_millis(100), 60 * second);
+        for (key, value, least, most) in [
+            ("ping_interval", self.ping_interval, second, 5 * minute),
+            ("connect_timeout", self.connect_timeout, least, minute),
+            ("request_timeout", self.request_timeout, least, minute),
+            ("ack_timeout", self.ack_timeout, least, 2 * minute),
+            ("jetstream.ack_wait", self.jetstream.ack_wait, second, 60 * minute),
+        ] {
+            if !(least..=most).contains(&value) {
+                problems.push(format!("{key}: must be {least:?} to {} seconds", most.as_secs()));
+            }
+        }
+        if !(1..=100_000).contains(&self.max_ack_pending) {
+            problems.push("max_ack_pending: must be 1 to 100000".to_owned());
+        }
+        if !is_plain_subject(&self.inbox_prefix) {
+            problems.push("inbox_prefix: must be a subject without wildcards".to_owned());
+        }
+        problems.extend(self.jetstream.problems());
+        problems
+    }
+
+    /// The options of a client that comes up without the server and never gives up.
+    pub(super) fn options(&self) -> Result<ConnectOptions, TransportError> {
+        let mut options = match &self.auth {
+            None => ConnectOptions::new(),
+            Some(auth) => auth.options()?,
+        };
+        options = options
+            .name(&self.name)
+            .retry_on_initial_connect()
+            .max_reconnects(None)
+            .ping_interval(self.ping_interval)
+            .connection_timeout(self.connect_timeout)
+            .request_timeout(Some(self.request_timeout))
+            .custom_inbox_prefix(&self.inbox_prefix)
+            .require_tls(self.tls.required);
+        if let Some(file) = &self.tls.ca_file {
+            options = options.add_root_certificates(readable("tls.ca_file", file)?);
+        }
+        if let (Some(cert), Some(key)) = (&self.tls.cert_file, &self.tls.key_file) {
+            let cert = readable("tls.cert_file", cert)?;
+            options = options.add_client_certificate(cert, readable("tls.key_file", key)?);
+        }
+        if self.tls.first {
+            options = options.tls_first();
+        }
+        Ok(options)
+    }
+
+    /// The servers, parsed.
+    pub(super) fn addresses(&self) -> Result<Vec<ServerAddr>, TransportError> {
+        let parse = |server: &String| {
+            server_address(server).map_err(|problem| bad_config(format!("servers: {problem}")))
+        };
+        self.servers.iter().map(parse).collect()
+    }
+}
+
+// === impl NatsAuth ===
+
+impl NatsAuth {
+    /// Options that log in so. Passwords and tokens are read again for each connection, so that a rotated one is picked
+    /// up; the signing kinds are read here.
+    fn options(&self) -> Result<ConnectOptions, TransportError> {
+        // Read once now in every case, so that a missing secret is reported at the start, with its key.
+        match self {
+            Self::Password { user, password } => {
+                reveal("auth.password", password)?;
+                let (user, password) = (user.clone(), password.clone());
+                Ok(ConnectOptions::with_auth_callback(move |_nonce| {
+                    let auth = with_secret(&password, |auth, secret| {
+                        auth.username = Some(user.clone());
+                        auth.password = Some(secret);
+                    });
+                    std::future::ready(auth)
+                }))
+            }
+            Self::Token(token) => {
+                reveal("auth.token", token)?;
+                let token = token.clone();
+                Ok(ConnectOptions::with_auth_callback(move |_nonce| {
+                    let auth = with_secret(&token, |auth, secret| auth.token = Some(secret));
+                    std::future::ready(auth)
+                }))
+            }
+            Self::Credentials(path) => {
+                let text = reveal("auth.creds_file", &Secret::file(path))?;
+                ConnectOptions::with_credentials(&text).map_err(|_| {
+                    // The cause is not kept: it may quote the file.
+                    bad_config("auth.creds_file: no user JWT and seed in it".to_owned())
+                })
+            }
+            Self::Nkey(seed) => {
+                let seed = reveal("auth.nkey", seed)?.trim().to_owned();
+                Ok(ConnectOptions::with_nkey(seed))
+            }
+        }
+    }
+}
+
+fn with_secret(secret: &Secret, fill: impl FnOnce(&mut Auth, String)) -> Result<Auth, AuthError> {
+    let revealed = secret.reveal().map_err(AuthError::new)?;
+    let mut auth = Auth::new();
+    fill(&mut auth, revealed.as_str().to_owned());
+    Ok(auth)
+}
+
+fn reveal(key: &str, secret: &Secret) -> Result<String, TransportError> {
+    secret
+        .reveal()
+        .map(|text| text.as_str().to_owned())
+        .map_err(|error: SecretError| bad_config(format!("read {key}")).caused_by(error))
+}
+
+impl TryFrom<AuthKeys> for NatsAuth {
+    type Error = &'static str;
+
+    fn try_from(keys: AuthKeys) -> Result<Self, Self::Error> {
+        match keys {
+            AuthKeys {
+                user: Some(user),
+                password: Some(password),
+                token: None,
+                creds_file: None,
+                nkey: None,
+            } => Ok(Self::Password { user, password }),
+            AuthKeys {
+                user: None,
+                password: None,
+                token: Some(token),
+                creds_file: None,
+                nkey: None,
+            } => Ok(Self::Token(token)),
+            AuthKeys {
+                user: None,
+                password: None,
+                token: None,
+                creds_file: Some(path),
+                nkey: None,
+            } => Ok(Self::Credentials(path)),
+            AuthKeys {
+                user: None,
+                password: None,
+                token: None,
+                creds_file: None,
+                nkey: Some(seed),
+            } => Ok(Self::Nkey(seed)),
+            AuthKeys { .. } => Err(
+                "auth takes exactly one of: user with password, token, creds_file, nkey",
+            ),
+        }
+    }
+}
+
+impl From<NatsAuth> for AuthKeys {
+    fn from(auth: NatsAuth) -> Self {
+        let mut keys = Self::default();
+        match auth {
+            NatsAuth::Password { user, password } => {
+                keys.user = Some(user);
+                keys.password = Some(password);
+            }
+            NatsAuth::Token(token) => keys.token = Some(token),
+            NatsAuth::Credentials(path) => keys.creds_file = Some(path),
+            NatsAuth::Nkey(seed) => keys.nkey = Some(seed),
+        }
+        keys
+    }
+}
+
+// === impl JetStreamConfig ===
+
+impl Default for JetStreamConfig {
+    fn default() -> Self {
+        Self {
+            domain: None,
+            manage: false,
+            ack_wait: default_ack_wait(),
+            streams: Vec::new(),
+        }
+    }
+}
+
+impl JetStreamConfig {
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.domain.as_deref().is_some_and(|domain| !is_name(domain)) {
+            problems.push("jetstream.domain: must be one word".to_owned());
+        }
+        for (index, stream) in self.streams.iter().enumerate() {
+            let path = format!("jetstream.streams[{index}]");
+            if self.streams[..index].iter().any(|other| other.name == stream.name) {
+                problems.push(format!("{path}.name: {:?} is listed twice", stream.name));
+            }
+            problems.extend(stream.problems().map(|problem| format!("{path}.{problem}")));
+        }
+        problems
+    }
+
+    /// The prefix of the API's subjects.
+    pub(super) fn api_prefix(&self) -> String {
+        match &self.domain {
+            Some(domain) => format!("$JS.{domain}.API"),
+            None => "$JS.API".to_owned(),
+        }
+    }
+}
+
+// === impl StreamConfig ===
+
+impl StreamConfig {
+    fn problems(&self) -> impl Iterator<Item = String> {
+        let least = Duration::from_millis(100);
+        let bad_subject = self
+            .subjects
+            .iter()
+            .find(|subject| TopicFilter::new(subject.as_str()).is_err());
+        [
+            (!is_name(&self.name)).then(|| "name: must be one word of letters, digits, '_' and '-'".to_owned()),
+            self.subjects.is_empty().then(|| "subjects: at least one is needed".to_owned()),
+            bad_subject.map(|subject| format!("subjects: {subject:?} is not a subject")),
+            (!(1..=5).contains(&self.replicas)).then(|| "replicas: must be 1 to 5".to_owned()),
+            self.max_age
+                .is_some_and(|age| age < least)
+                .then(|| "max_age: must be at least 100ms".to_owned()),
+            (self.duplicate_window < least)
+                .then(|| "duplicate_window: must be at least 100ms".to_owned()),
+            self.max_age
+                .is_some_and(|age| age < self.duplicate_window)
+                .then(|| "duplicate_window: must not be above max_age".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+// === impl StreamStorage ===
+
+impl StreamStorage {
+    /// The word of the JetStream API.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+fn bad_config(what: String) -> TransportError {
+    TransportError::new(TransportErrorKind::BadConfig, what)
+}
+
+/// The path, if the file can be opened: the client would only say "TLS error".
+fn readable(key: &str, path: &PathBuf) -> Result<PathBuf, TransportError> {
+    match std::fs::File::open(path) {
+        Ok(_) => Ok(path.clone()),
+        Err(error) => {
+            Err(bad_config(format!("open {key} {}", path.display())).caused_by(error))
+        }
+    }
+}
+
+fn server_address(server: &str) -> Result<ServerAddr, String> {
+    let Some((scheme, rest)) = server.split_once("://") else {
+        return Err("must be nats://host:port or tls://host:port".to_owned());
+    };
+    if !matches!(scheme, "nats" | "tls") {
+        return Err("the scheme must be nats or tls".to_owned());
+    }
+    if rest.contains('@') {
+        // Not quoted: it holds a password.
+        return Err("a user or password belongs in auth, not in the address".to_owned());
+    }
+    let address: ServerAddr = server
+        .parse()
+        .map_err(|_| format!("{server:?} is not an address"))?;
+    if address.host().is_empty() {
+        return Err(format!("{server:?} names no host"));
+    }
+    Ok(address)
+}
+
+/// A name of a stream, consumer or domain: one word that needs no quoting in a subject.
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=255).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+fn is_plain_subject(subject: &str) -> bool {
+    crate::message::Topic::new(subject).is_ok()
+}
+
+fn default_name() -> String {
+    "a2abus".to_owned()
+}
+
+fn default_ping_interval() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn default_timeout() -> Duration {
+    Duration::from_secs(5)
+}
+
+fn default_max_ack_pending() -> u32 {
+    1000
+}
+
+fn default_inbox_prefix() -> String {
+    "_INBOX".to_owned()
+}
+
+fn default_ack_wait() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn default_replicas() -> u32 {
+    1
+}
+
+fn default_duplicate_window() -> Duration {
+    Duration::from_secs(120)
+}
+
+/// For `#[serde(with = "optional_duration")]`.
+mod optional_duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Written(#[serde(with = "crate::human_duration")] Duration);
+
+    pub(super) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        duration.map(Written).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Written>::deserialize(deserializer)?.map(|written| written.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> NatsConfig {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn defaults_are_those_of_new() {
+        let config = parse(r#"{"servers":["nats://a:4222"]}"#);
+        assert_eq!(config, NatsConfig::new(["nats://a:4222"]));
+        assert_eq!(config.problems(), Vec::<String>::new());
+        assert!(serde_json::from_str::<NatsConfig>("{}").is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let config = parse(
+            r#"{"servers":["tls://a"],"ack_timeout":"250ms","jetstream":{"manage":true,"streams":[
+                {"name":"S","subjects":["a.>"],"max_age":"7d","storage":"memory"}]}}"#,
+        );
+        let written = serde_json::to_string(&config).unwrap();
+        assert_eq!(parse(&written), config);
+        assert_eq!(config.jetstream.streams[0].max_age, Some(Duration::from_secs(7 * 86_400)));
+    }
+
+    #[test]
+    fn unknown_keys_and_inline_secrets_are_refused() {
+        for text in [
+            r#"{"servers":["nats://a"],"pings":"1s"}"#,
+            r#"{"servers":["nats://a"],"ping_interval":5}"#,
+            r#"{"servers":["nats://a"],"tls":{"verify":false}}"#,
+            r#"{"servers":["nats://a"],"auth":{"token":"hunter2"}}"#,
+            r#"{"servers":["nats://a"],"auth":{"user":"u"}}"#,
+            r#"{"servers":["nats://a"],"auth":{"token":{"env":"T"},"nkey":{"env":"N"}}}"#,
+            r#"{"servers":["nats://a"],"auth":{}}"#,
+            r#"{"servers":["nats://a"],"jetstream":{"streams":[{"name":"s"}]}}"#,
+        ] {
+            assert!(serde_json::from_str::<NatsConfig>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once_with_its_path() {
+        let config = parse(
+            r#"{"servers":["a:1","http://a","nats://u:canary@a","nats://"],"name":" ","tls":{"cert_file":"c"},
+                "ping_interval":"1h","connect_timeout":"0s","request_timeout":"1h","ack_timeout":"1us",
+                "max_ack_pending":0,"inbox_prefix":"a.>","jetstream":{"domain":"a.b","ack_wait":"0s","streams":[
+                {"name":"a b","subjects":[]},
+                {"name":"a b","subjects":["x..y"],"replicas":9,"max_age":"1s","duplicate_window":"2s"}]}}"#,
+        );
+        let problems = config.problems();
+        let paths: Vec<&str> = problems
+            .iter()
+            .map(|problem| problem.split(": ").next().unwrap())
+            .collect();
+        assert_eq!(
+            paths,
+            [
+                "servers[0]",
+                "servers[1]",
+                "servers[2]",
+                "servers[3]",
+                "name",
+                "tls",
+                "ping_interval",
+                "connect_timeout",
+                "request_timeout",
+                "ack_timeout",
+                "jetstream.ack_wait",
+                "max_ack_pending",
+                "inbox_prefix",
+                "jetstream.domain",
+                "jetstream.streams[0].name",
+                "jetstream.streams[0].subjects",
+                "jetstream.streams[1].name",
+                "jetstream.streams[1].name",
+                "jetstream.streams[1].subjects",
+                "jetstream.streams[1].replicas",
+                "jetstream.streams[1].duplicate_window",
+            ]
+        );
+        assert!(!problems.concat().contains("canary"));
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
+        let config = parse(
+            r#"{"servers":["nats://a"],"auth":{"user":"u","password":{"env":"CANARY_PLACE"}}}"#,
+        );
+        for shown in [
+            format!("{config:?}"),
+            serde_json::to_string(&config).unwrap(),
+        ] {
+            assert!(shown.contains("***") && !shown.contains("CANARY"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_missing_secret_or_file_is_named_at_the_start() {
+        for (text, named) in [
+            (r#""auth":{"token":{"env":"A2ABUS_NO_SUCH"}}"#, "auth.token"),
+            (r#""auth":{"user":"u","password":{"file":"/no/such"}}"#, "auth.password"),
+            (r#""auth":{"creds_file":"/no/such"}"#, "auth.creds_file"),
+            (r#""auth":{"nkey":{"file":"/no/such"}}"#, "auth.nkey"),
+            (r#""tls":{"ca_file":"/no/such"}"#, "tls.ca_file"),
+            (r#""tls":{"cert_file":"/no/such","key_file":"/no/such"}"#, "tls.cert_file"),
+        ] {
+            let config = parse(&format!(r#"{{"servers":["nats://a"],{text}}}"#));
+            let error = config.options().unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::BadConfig);
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_schema_documents_every_key() {
+        let schema = schemars::schema_for!(NatsConfig);
+        let text = serde_json::to_string(&schema).unwrap();
+        for key in ["servers", "ack_timeout", "creds_file", "duplicate_window", "inbox_prefix"] {
+            assert!(text.contains(&format!("\"{key}\"")), "{key}");
+        }
+        let properties = schema.get("properties").and_then(|p| p.as_object()).unwrap();
+        for (key, value) in properties {
+            assert!(value.get("description").is_some(), "{key} has no description");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The durable consumer on the server: found, created, updated, created again after somebody deleted it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use serde_json::{Value, json};
+
+use super::jetstream::{Api, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge, nanoseconds};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::transport::TopicFilter;
+
+/// A durable consumer that a subscription reads.
+#[derive(Debug, Clone)]
+pub(super) struct ConsumerRef {
+    pub(super) api: Api,
+    pub(super) stream: Text,
+    pub(super) name: Text,
+    pub(super) topics: Arc<[TopicFilter]>,
+    /// Deliveries out at once, for all readers of the consumer.
+    pub(super) max_ack_pending: u32,
+}
+
+/// What the consumer's configuration means for its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// After this long without an answer a delivery goes to another reader.
+    pub(super) ack_wait: Duration,
+    /// The most one pull may ask for; `None` is no limit.
+    pub(super) max_batch: Option<u32>,
+    pub(super) max_bytes: Option<u32>,
+    pub(super) max_expires: Option<Duration>,
+}
+
+/// Where a consumer begins that has to be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// With the first message there is.
+    First,
+    /// With this sequence: a consumer of that name was read up to it.
+    At(u64),
+}
+
+/// What the server says when acknowledgements time out, if the consumer does not.
+const SERVER_ACK_WAIT: Duration = Duration::from_secs(30);
+
+// === impl ConsumerRef ===
+
+impl ConsumerRef {
+    /// What to call it in reports.
+    pub(super) fn title(&self) -> Text {
+        Text::from(format!("consumer {} of stream {}", self.name, self.stream))
+    }
+
+    /// Finds the consumer, or creates or updates it where that is allowed.
+    ///
+    /// # Errors
+    /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when it is of a kind that cannot be
+    /// read at least once.
+    pub(super) async fn ensure(&self, begin: Begin) -> Result<Limits, TransportError> {
+        self.api.ensure_stream_named(&self.stream).await?;
+        let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
+        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
+        let config = match self.api.info(&request, &missing).await? {
+            Some(mut info) => self.update(info["config"].take()).await?,
+            None if self.api.config().manage => self.create(begin).await?,
+            None => return Err(self.missing()),
+        };
+        self.check(&config)?;
+        Ok(Limits::read(&config))
+    }
+
+    async fn create(&self, begin: Begin) -> Result<Value, TransportError> {
+        tracing::info!(stream = %self.stream, consumer = %self.name, "creating a durable consumer");
+        let mut config = json!({
+            "durable_name": self.name,
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "replay_policy": "instant",
+            // The bridge counts attempts itself; the server's own limit would hide messages.
+            "max_deliver": -1,
+        });
+        if let Begin::At(sequence) = begin
+            && self.holds(sequence).await?
+        {
+            let start = json!({ "deliver_policy": "by_start_sequence", "opt_start_seq": sequence });
+            merge(&mut config, start);
+        }
+        merge(&mut config, self.settings());
+        let mut info = self.api.write_consumer(&self.stream, &self.name, config).await?;
+        Ok(info["config"].take())
+    }
+
+    /// Whether the stream has got as far as that sequence: one that has not is a new stream of the same name, or lost
+    /// its end, and has to be read from its beginning.
+    async fn holds(&self, sequence: u64) -> Result<bool, TransportError> {
+        let request = format!("STREAM.INFO.{}", self.stream);
+        let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await?;
+        let last = info.and_then(|info| info["state"]["last_seq"].as_u64()).unwrap_or(0);
+        if last + 1 < sequence {
+            tracing::error!(
+                stream = %self.stream, last_sequence = last, read_up_to = sequence - 1,
+                "the stream is shorter than what was read of it: reading it from its beginning"
+            );
+        }
+        Ok(last + 1 >= sequence)
+    }
+
+    async fn update(&self, config: Value) -> Result<Value, TransportError> {
+        let mut wanted = config.clone();
+        if let Some(wanted) = wanted.as_object_mut() {
+            wanted.remove("filter_subject");
+            wanted.remove("filter_subjects");
+        }
+        merge(&mut wanted, self.settings());
+        if !self.api.config().manage {
+            if wanted.get("filter_subject") != config.get("filter_subject")
+                || wanted.get("filter_subjects") != config.get("filter_subjects")
+            {
+                tracing::warn!(
+                    stream = %self.stream, consumer = %self.name,
+                    "the durable consumer filters other subjects than the binding names; its own count"
+                );
+            }
+            return Ok(config);
+        }
+        if wanted == config {
+            return Ok(config);
+        }
+        tracing::info!(stream = %self.stream, consumer = %self.name, "updating a durable consumer");
+        let mut info = self.api.write_consumer(&self.stream, &self.name, wanted).await?;
+        Ok(info["config"].take())
+    }
+
+    /// The settings that the subscription decides.
+    fn settings(&self) -> Value {
+        let mut settings = json!({
+            "ack_wait": nanoseconds(self.api.config().ack_wait),
+            "max_ack_pending": self.max_ack_pending,
+        });
+        let filter = match &*self.topics {
+            [] => json!({}),
+            [one] => json!({ "filter_subject": one.as_str() }),
+            // Servers before 2.10 do not know this key and refuse the consumer.
+            several => {
+                let subjects: Vec<&str> = several.iter().map(TopicFilter::as_str).collect();
+                json!({ "filter_subjects": subjects })
+            }
+        };
+        merge(&mut settings, filter);
+        settings
+    }
+
+    fn check(&self, config: &Value) -> Result<(), TransportError> {
+        let refuse = |why: &str| {
+            Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!("read consumer {} of stream {}: {why}", self.name, self.stream),
+            ))
+        };
+        if config["deliver_subject"].is_string() {
+            return refuse("it is a push consumer, and a pull consumer is needed");
+        }
+        if config["ack_policy"] != "explicit" {
+            return refuse("its ack policy must be explicit, or messages are lost");
+        }
+        if config["max_deliver"].as_i64().is_some_and(|most| most > 0) {
+            tracing::warn!(
+                stream = %self.stream, consumer = %self.name,
+                "the durable consumer gives up on a message after some deliveries; set max_deliver to -1"
+            );
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> TransportError {
+        let (stream, name) = (&self.stream, &self.name);
+        TransportError::new(
+            TransportErrorKind::UnknownTopic,
+            format!(
+                "read consumer {name} of stream {stream}: one of them does not exist; set jetstream.manage, or run: \
+                 nats consumer add {stream} {name} --pull --ack explicit --deliver all --max-deliver=-1"
+            ),
+        )
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    fn read(config: &Value) -> Self {
+        let nanos = |value: &Value| value.as_u64().filter(|n| *n > 0).map(Duration::from_nanos);
+        let count = |value: &Value| value.as_u64().filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok());
+        // With a back-off the server uses its steps in place of the ack wait.
+        let steps = config["backoff"].as_array().into_iter().flatten();
+        let ack_wait = steps
+            .filter_map(nanos)
+            .min()
+            .or_else(|| nanos(&config["ack_wait"]))
+            .unwrap_or(SERVER_ACK_WAIT);
+        Self {
+            ack_wait,
+            max_batch: count(&config["max_batch"]),
+            max_bytes: count(&config["max_bytes"]),
+            max_expires: nanos(&config["max_expires"]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_from_the_configuration_of_the_consumer() {
+        let none = Limits {
+            ack_wait: Duration::from_secs(30),
+            max_batch: None,
+            max_bytes: None,
+            max_expires: None,
+        };
+        assert_eq!(Limits::read(&json!({})), none);
+        assert_eq!(
+            Limits::read(&json!({"ack_wait": 5_000_000_000_u64, "max_batch": 7, "max_bytes": -1,
+                "max_expires": 1_000_000_000})),
+            Limits {
+                ack_wait: Duration::from_secs(5),
+                max_batch: Some(7),
+                max_bytes: None,
+                max_expires: Some(Duration::from_secs(1)),
+            }
+        );
+        assert_eq!(
+            Limits::read(&json!({"ack_wait": 5_000_000_000_u64, "backoff": [2_000_000_000_u64, 9]})).ack_wait,
+            Duration::from_nanos(9)
+        );
+    }
+}

@@ -1,0 +1,407 @@
+//! NATS core: publications that are confirmed once they are written, and subscriptions without acknowledgement.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use async_nats::client::traits::Publisher as _;
+use async_nats::message::OutboundMessage;
+use async_nats::{Client, PublishError, PublishErrorKind, Subject, Subscriber};
+use futures_util::StreamExt;
+use futures_util::stream::SelectAll;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::headers::{self, SUBJECT_HEADER};
+use super::link::{Link, connects};
+use crate::delivery::{Acknowledger, Delivery};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{MAX_TOPIC_BYTES, Message, Topic};
+use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
+
+/// Lanes that subjects are spread over: a delivery's lane is the FNV-1a hash of its subject, modulo this.
+pub const LANES: u32 = 64;
+
+/// Publications waiting for the flush that confirms them, at most.
+pub(super) const FLUSH_QUEUE: usize = 4096;
+
+/// Messages taken from the client at once.
+const CHUNK: usize = 256;
+
+/// Messages that wait in a subscription whose budget is spent, at most.
+const BACKLOG_MESSAGES: usize = 65_536;
+
+/// Bytes that wait in a subscription whose budget is spent, if the budget itself is not larger.
+const BACKLOG_BYTES: usize = 16 << 20;
+
+pub(super) type Verdict = oneshot::Sender<Result<Receipt, TransportError>>;
+
+/// One publication to be confirmed by the next flush.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// The number of connections there had been before it was handed to the client.
+    pub(super) connects: u64,
+    pub(super) confirm: Verdict,
+}
+
+/// What a message becomes on NATS.
+pub(super) fn outbound(
+    to: &Address,
+    message: Message,
+    message_id: Option<&Text>,
+) -> Result<OutboundMessage, TransportError> {
+    Ok(OutboundMessage {
+        subject: Subject::from(to.topic.as_str()),
+        reply: to.reply_to.as_ref().map(|to| Subject::from(to.as_str())),
+        headers: headers::write(&message.headers, message_id)?,
+        payload: message.body.unwrap_or_default(),
+    })
+}
+
+/// Hands a publication to the client, in order; waits while the client's queue is full.
+pub(super) async fn publish(client: &Client, out: OutboundMessage) -> Result<(), TransportError> {
+    match tokio::time::timeout(QUEUE_DEADLINE, client.publish_message(out)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(publish_error(error)),
+        Err(_) => Err(TransportError::new(
+            TransportErrorKind::Saturated,
+            "wait for room in the queue of the NATS client",
+        )),
+    }
+}
+
+fn publish_error(error: PublishError) -> TransportError {
+    let kind = match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => TransportErrorKind::TooLarge,
+        PublishErrorKind::InvalidSubject => TransportErrorKind::BadMessage,
+        // The client's task has ended, which it does only when it is closed.
+        PublishErrorKind::Send => TransportErrorKind::Closed,
+    };
+    TransportError::new(kind, "publish to NATS").caused_by(error)
+}
+
+/// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped
+/// and nothing waits.
+///
+/// A flush says that the client's buffer is empty, not whose bytes were written: after a reconnect it says so about the
+/// new connection, although what was buffered for the old one is gone. Therefore a publication is confirmed only if
+/// the connection after the flush is the one from before it was queued.
+pub(super) async fn flush_for(
+    client: Client,
+    link: Arc<Link>,
+    mut queue: mpsc::Receiver<Written>,
+    patience: Duration,
+    stop: CancellationToken,
+) {
+    let mut batch = Vec::with_capacity(FLUSH_QUEUE);
+    let mut connection = link.connection();
+    loop {
+        tokio::select! {
+            biased;
+            count = queue.recv_many(&mut batch, FLUSH_QUEUE) => if count == 0 { return },
+            // Only when nothing waits.
+            () = stop.cancelled() => return,
+        }
+        let began = *connection.borrow_and_update();
+        let flushed = tokio::select! {
+            flushed = client.flush() => flushed.is_ok(),
+            // A flush that spans a reconnect tells nothing; do not wait for it.
+            _ = connection.wait_for(|now| *now != began || !now.up) => false,
+            () = tokio::time::sleep(patience) => false,
+        };
+        let now = connects(&client);
+        for written in batch.drain(..) {
+            let result = if flushed && written.connects == now {
+                Ok(Receipt { position: None })
+            } else if link.is_up() && written.connects == now {
+                Err(TransportError::new(
+                    TransportErrorKind::TimedOut,
+                    "write to the NATS connection",
+                ))
+            } else {
+                Err(link.disconnected("write to NATS; the message may or may not have been sent"))
+            };
+            // The caller may have stopped waiting.
+            let _ = written.confirm.send(result);
+        }
+    }
+}
+
+/// Reads core subscriptions for one consumer.
+pub(super) struct CoreReader {
+    pub(super) messages: SelectAll<Subscriber>,
+    pub(super) deliveries: mpsc::Sender<Delivery>,
+    pub(super) budget: Budget,
+    pub(super) link: Arc<Link>,
+    pub(super) stop: CancellationToken,
+}
+
+/// Bytes and messages that are out, in one semaphore: each message costs at least its share of the bytes, so that when
+/// the count is spent the bytes are too.
+#[derive(Debug, Clone)]
+pub(super) struct Budget {
+    permits: Arc<Semaphore>,
+    capacity: u32,
+    least: u32,
+}
+
+/// Messages received while the budget was spent, oldest first.
+#[derive(Debug, Default)]
+struct Backlog {
+    waiting: VecDeque<async_nats::Message>,
+    bytes: usize,
+    limit_bytes: usize,
+}
+
+// === impl CoreReader ===
+
+impl CoreReader {
+    /// Until it is stopped, nobody listens any more, or the client is closed.
+    ///
+    /// While the budget is spent messages wait here, up to a bound in bytes, and beyond it the newest are dropped and
+    /// counted: the server cannot be told to wait, and the client's own queue is bounded by number only.
+    pub(super) async fn run(self) {
+        let Self {
+            messages,
+            deliveries,
+            budget,
+            link,
+            stop,
+        } = self;
+        let mut chunks = messages.ready_chunks(CHUNK);
+        let mut backlog = Backlog::new(&budget);
+        loop {
+            let oldest = backlog.waiting.front().map(|message| message.length);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = deliveries.closed() => return,
+                permit = budget.acquire(oldest.unwrap_or(0)), if oldest.is_some() => {
+                    if let Some(message) = backlog.pop() {
+                        deliver(&deliveries, message, permit);
+                    }
+                }
+                chunk = chunks.next() => {
+                    let Some(chunk) = chunk else { return };
+                    for message in chunk {
+                        match budget.try_acquire(message.length) {
+                            Some(permit) if backlog.waiting.is_empty() => {
+                                deliver(&deliveries, message, Some(permit));
+                            }
+                            _ if backlog.push(message) => {}
+                            _ => link.drop_messages(1),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn deliver(
+    deliveries: &mpsc::Sender<Delivery>,
+    message: async_nats::Message,
+    budget: Option<OwnedSemaphorePermit>,
+) {
+    let lane = lane(&message.subject);
+    let reply_to = reply_to(message.reply.as_ref());
+    let Some((topic, message)) = inbound(message) else {
+        return;
+    };
+    let delivery = Delivery {
+        message,
+        topic,
+        reply_to,
+        origin: None,
+        lane,
+        attempt: 1,
+        acknowledger: Acknowledger::none(budget),
+    };
+    // The queue holds as many as the budget allows to be out, so it is never full; a closed one ends the reader.
+    if let Err(mpsc::error::TrySendError::Full(_)) = deliveries.try_send(delivery) {
+        debug_assert!(false, "more deliveries out than the budget allows");
+        tracing::error!("a NATS delivery was dropped: more are out than the budget allows");
+    }
+}
+
+/// A message as it is passed on, with its topic. A subject that is not a legal topic becomes one, with `_` for what is
+/// not legal, and is kept in a header: such a message is delivered, not lost. `None` never happens.
+pub(super) fn inbound(message: async_nats::Message) -> Option<(Topic, Message)> {
+    let mut headers = headers::read(message.headers.as_ref(), message.status);
+    let topic = match Topic::new(message.subject.as_str()) {
+        Ok(topic) => topic,
+        Err(_) => {
+            let subject = message.subject.as_str().as_bytes().to_vec();
+            headers.push(Text::from_static(SUBJECT_HEADER), subject);
+            Topic::new(legal(&message.subject)).ok()?
+        }
+    };
+    let body = Some(message.payload);
+    Some((
+        topic,
+        Message {
+            key: None,
+            headers,
+            body,
+        },
+    ))
+}
+
+/// The nearest legal topic.
+fn legal(subject: &str) -> String {
+    let mut legal = String::with_capacity(subject.len().min(MAX_TOPIC_BYTES));
+    for c in subject.chars().take(MAX_TOPIC_BYTES) {
+        match c {
+            'A'..='Z' | 'a'..='z' | '0'..='9' | '_' | '-' => legal.push(c),
+            '.' if !legal.is_empty() && !legal.ends_with('.') => legal.push(c),
+            _ => legal.push('_'),
+        }
+    }
+    if legal.is_empty() || legal.ends_with('.') {
+        legal.pop();
+        legal.push('_');
+    }
+    legal
+}
+
+pub(super) fn reply_to(reply: Option<&Subject>) -> Option<Topic> {
+    reply.and_then(|reply| Topic::new(reply.as_str()).ok())
+}
+
+/// FNV-1a of the subject, modulo [`LANES`].
+pub(super) fn lane(subject: &Subject) -> u32 {
+    let hash = subject.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash % LANES
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// At least one byte and one message.
+    pub(super) fn new(bytes: usize, messages: usize) -> Self {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+        let messages = u32::try_from(messages).unwrap_or(u32::MAX).max(1);
+        let least = (bytes / messages).max(1);
+        // Without the remainder, so that the shares of exactly `messages` messages are all there is.
+        let capacity = least.saturating_mul(messages).min(bytes);
+        Self {
+            permits: Arc::new(Semaphore::new(capacity as usize)),
+            capacity,
+            least,
+        }
+    }
+
+    /// How many deliveries can be out at once.
+    pub(super) fn most_messages(&self) -> usize {
+        (self.capacity / self.least).max(1) as usize
+    }
+
+    /// What a message costs: its bytes or its share, and never more than there is.
+    fn cost(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .clamp(self.least, self.capacity)
+    }
+
+    fn try_acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = Arc::clone(&self.permits);
+        permits.try_acquire_many_owned(self.cost(bytes)).ok()
+    }
+
+    async fn acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = Arc::clone(&self.permits);
+        // Fails only when the semaphore is closed, which nobody does.
+        permits.acquire_many_owned(self.cost(bytes)).await.ok()
+    }
+}
+
+// === impl Backlog ===
+
+impl Backlog {
+    fn new(budget: &Budget) -> Self {
+        Self {
+            limit_bytes: BACKLOG_BYTES.max(budget.capacity as usize),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there was room.
+    fn push(&mut self, message: async_nats::Message) -> bool {
+        let bytes = self.bytes + message.length;
+        if bytes > self.limit_bytes || self.waiting.len() >= BACKLOG_MESSAGES {
+            return false;
+        }
+        self.bytes = bytes;
+        self.waiting.push_back(message);
+        true
+    }
+
+    fn pop(&mut self) -> Option<async_nats::Message> {
+        let message = self.waiting.pop_front()?;
+        self.bytes -= message.length;
+        Some(message)
+    }
+}
+
+/// The moment until which a wait of that length lasts.
+pub(super) fn after(patience: Duration) -> Instant {
+    Instant::now() + patience
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_holds_bytes_and_messages_exactly() {
+        for (bytes, messages) in [(1000, 10), (1099, 100), (5, 10), (1, 1), (0, 0), (1 << 20, 3)] {
+            let budget = Budget::new(bytes, messages);
+            let held: Vec<_> = std::iter::from_fn(|| budget.try_acquire(0)).collect();
+            assert_eq!(held.len(), budget.most_messages());
+            assert_eq!(held.len(), messages.min(bytes).max(1), "{bytes} {messages}");
+        }
+    }
+
+    #[test]
+    fn a_message_larger_than_the_budget_takes_all_of_it() {
+        let budget = Budget::new(1000, 10);
+        let small = budget.try_acquire(1).unwrap();
+        assert!(budget.try_acquire(5000).is_none());
+        drop(small);
+        let large = budget.try_acquire(5000).unwrap();
+        assert!(budget.try_acquire(0).is_none());
+        drop(large);
+        assert!(budget.try_acquire(999).is_some());
+    }
+
+    #[test]
+    fn a_subject_that_is_no_topic_is_delivered_under_a_legal_name() {
+        for (subject, expected) in [
+            ("a:b.c=1", "a_b.c_1"),
+            ("$JS.x", "_JS.x"),
+            ("a..b", "a._b"),
+            ("\u{e9}", "_"),
+            (".", "_"),
+            ("", "_"),
+            ("a.", "a_"),
+        ] {
+            assert_eq!(legal(subject), expected);
+            assert!(Topic::new(expected).is_ok());
+        }
+        for long in ["x.".repeat(200), format!(".{}", "x.".repeat(200)), "x".repeat(300)] {
+            assert!(Topic::new(legal(&long)).is_ok());
+        }
+    }
+
+    #[test]
+    fn lanes_are_stable() {
+        assert_eq!(lane(&Subject::from("a.b")), lane(&Subject::from("a.b")));
+        assert!((0..1000).all(|n| lane(&Subject::from(format!("a.{n}").as_str())) < LANES));
+        // Written down, so that another version of this program agrees.
+        assert_eq!(lane(&Subject::from("agents.echo")), 0x0);
+    }
+}

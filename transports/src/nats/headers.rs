@@ -1,0 +1,244 @@
+//! Headers of a message to and from NATS.
+//!
+//! NATS headers are lines of text: names of printable ASCII, values without line ends, whose outer white space is lost.
+//! The client keeps them in a hash map, so the order of different names is lost too; values of one name keep theirs.
+
+use std::str::FromStr;
+
+use a2abus_plugin::Text;
+use async_nats::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use bytes::BytesMut;
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Headers, NATS_STATUS_HEADER};
+
+/// Header of a delivery whose subject is not a legal [`Topic`](crate::Topic): the subject as it was. The delivery's
+/// topic then has `_` in place of what is not legal.
+pub const SUBJECT_HEADER: &str = "nats-subject";
+
+/// Writes the headers of a message. Headers whose value is null are left out, and so are all whose name starts with
+/// `Nats-` in any case: they instruct the server (store once, expect this sequence, roll up), and a peer that could put
+/// them into a message would instruct it through us. The one such header is the message id given here.
+///
+/// # Errors
+/// `BadMessage`, naming the header, when a name or value cannot be a NATS header.
+pub(super) fn write(
+    headers: &Headers,
+    message_id: Option<&Text>,
+) -> Result<Option<HeaderMap>, TransportError> {
+    if headers.is_empty() && message_id.is_none() {
+        return Ok(None);
+    }
+    let mut map = HeaderMap::new();
+    for header in headers.iter() {
+        let Some(value) = &header.value else { continue };
+        if is_reserved(&header.name) {
+            continue;
+        }
+        let name = HeaderName::from_str(&header.name)
+            .ok()
+            .filter(|_| is_name(&header.name))
+            .ok_or_else(|| bad_message(&header.name, "its name is not printable ASCII"))?;
+        let value = std::str::from_utf8(value)
+            .map_err(|_| bad_message(&header.name, "its value is not UTF-8"))?;
+        map.append(name, write_value(&header.name, value)?);
+    }
+    if let Some(id) = message_id {
+        map.insert(header::NATS_MESSAGE_ID, write_value("Nats-Msg-Id", id)?);
+    }
+    // A map without entries would still be written as an empty header block.
+    Ok((!map.is_empty()).then_some(map))
+}
+
+fn write_value(name: &str, value: &str) -> Result<HeaderValue, TransportError> {
+    HeaderValue::from_str(value).map_err(|_| bad_message(name, "its value has a line end"))
+}
+
+/// Reads the headers of a message, sorted by name, the values of one name in the order they were sent.
+pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Headers {
+    let Some(map) = map.filter(|map| !map.is_empty()) else {
+        return with_status(Headers::new(), status);
+    };
+    let mut fields: Vec<(&str, &str)> = map
+        .iter()
+        .flat_map(|(name, values)| {
+            let name: &str = name.as_ref();
+            values.iter().map(move |value| (name, value.as_str()))
+        })
+        .filter(|(name, _)| {
+            !name.eq_ignore_ascii_case(NATS_STATUS_HEADER) && !name.eq_ignore_ascii_case(SUBJECT_HEADER)
+        })
+        .collect();
+    // Stable: the order within a name stays.
+    fields.sort_by_key(|(name, _)| *name);
+    // One block of memory for all names and values, which then share it.
+    let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let mut block = BytesMut::with_capacity(bytes);
+    let mut headers = Headers::with_capacity(fields.len() + 1);
+    for (name, value) in fields {
+        block.extend_from_slice(name.as_bytes());
+        let name = block.split().freeze();
+        block.extend_from_slice(value.as_bytes());
+        if let Some(name) = Text::from_utf8(name) {
+            headers.push(name, block.split().freeze());
+        }
+    }
+    with_status(headers, status)
+}
+
+fn with_status(mut headers: Headers, status: Option<StatusCode>) -> Headers {
+    if let Some(status) = status {
+        headers.push(Text::from_static(NATS_STATUS_HEADER), status.as_u16().to_string());
+    }
+    headers
+}
+
+fn is_reserved(name: &str) -> bool {
+    name.as_bytes()
+        .get(..5)
+        .is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
+}
+
+/// What every NATS client can read back: visible ASCII without the colon that ends a name.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b':')
+}
+
+fn bad_message(name: &str, reason: &str) -> TransportError {
+    let shown: String = name.chars().take(64).collect();
+    TransportError::new(
+        TransportErrorKind::BadMessage,
+        format!("write header {shown:?} to NATS: {reason}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(fields: &[(&str, &[u8])]) -> Headers {
+        let mut headers = Headers::new();
+        for (name, value) in fields {
+            headers.push(*name, Bytes::copy_from_slice(value));
+        }
+        headers
+    }
+
+    fn round_trip(fields: &[(&str, &[u8])]) -> Vec<(String, Bytes)> {
+        let map = write(&headers(fields), None).unwrap();
+        let read = read(map.as_ref(), None);
+        read.iter()
+            .map(|h| (h.name.to_string(), h.value.clone().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn all_values_of_a_name_come_back_in_order() {
+        assert_eq!(
+            round_trip(&[("b", b"1"), ("a", b"x"), ("b", b"2"), ("B", b"3")]),
+            [("B", "3"), ("a", "x"), ("b", "1"), ("b", "2")]
+                .map(|(n, v)| (n.to_owned(), Bytes::from(v)))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_a_header_is_an_error_that_names_it() {
+        for (name, value) in [
+            ("a", &b"x\r\nNats-Msg-Id: 1"[..]),
+            ("a", b"x\ny"),
+            ("a", b"x\ry"),
+            ("a", b"\xff\xfe"),
+            ("a\r\nb", b"x"),
+            ("a b", b"x"),
+            ("a:b", b"x"),
+            ("", b"x"),
+            ("\u{e9}", b"x"),
+            ("a\0", b"x"),
+            ("a\t", b"x"),
+        ] {
+            let error = write(&headers(&[(name, value)]), None).unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::BadMessage, "{name:?}");
+            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+        let error = write(&Headers::new(), Some(&Text::from("a\r\nb"))).unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::BadMessage);
+    }
+
+    #[test]
+    fn instructions_to_the_server_are_never_copied_from_a_message() {
+        let smuggled = headers(&[
+            ("Nats-Msg-Id", b"forged"),
+            ("nats-msg-id", b"forged"),
+            ("NATS-Rollup", b"all"),
+            ("Nats-Expected-Last-Sequence", b"0"),
+            ("nats-", b"x"),
+            // Not even a name: still dropped, since it would be an instruction if a server were lenient.
+            ("nats-x\r\ny", b"x"),
+            ("nats", b"kept"),
+        ]);
+        let map = write(&smuggled, Some(&Text::from("ours"))).unwrap().unwrap();
+        assert_eq!(map.len(), 2);
+        assert_eq!(map.get("Nats-Msg-Id").unwrap().as_str(), "ours");
+        let map = write(&smuggled, None).unwrap().unwrap();
+        assert_eq!(map.len(), 1);
+    }
+
+    #[test]
+    fn null_values_are_left_out_and_empty_ones_are_not() {
+        let mut headers = headers(&[("empty", b"")]);
+        headers.push_null("null");
+        headers.push_null("null\r\n");
+        let map = write(&headers, None).unwrap().unwrap();
+        assert_eq!(map.len(), 1);
+        assert_eq!(map.get("empty").unwrap().as_str(), "");
+    }
+
+    #[test]
+    fn nothing_to_write_is_no_header_block() {
+        assert!(write(&Headers::new(), None).unwrap().is_none());
+        assert!(write(&headers(&[("nats-x", b"1")]), None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_status_is_a_header_that_no_peer_can_forge() {
+        let forged = headers(&[("x", b"1")]);
+        let mut map = write(&forged, None).unwrap().unwrap();
+        map.insert("Nats-Status", "503");
+        map.insert("nats-subject", "elsewhere");
+        assert_eq!(read(Some(&map), None).len(), 1);
+        let read = read(Some(&map), Some(StatusCode::NO_RESPONDERS));
+        assert_eq!(read.get(NATS_STATUS_HEADER).unwrap(), "503");
+        assert_eq!(read.len(), 2);
+    }
+
+    #[test]
+    fn a_thousand_headers_survive() {
+        let names: Vec<String> = (0..1000).map(|n| format!("h{n:04}")).collect();
+        let fields: Vec<(&str, &[u8])> =
+            names.iter().map(|name| (name.as_str(), name.as_bytes())).collect();
+        let read = round_trip(&fields);
+        assert_eq!(read.len(), 1000);
+        assert!(read.iter().zip(&names).all(|((n, v), name)| n == name && v == name));
+    }
+
+    #[test]
+    fn unicode_values_pass() {
+        assert_eq!(round_trip(&[("a", "\u{e9}\u{1f600}".as_bytes())])[0].1, "\u{e9}\u{1f600}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_written_or_refused_and_what_is_written_is_read_again(
+            name in ".{0,8}", value in proptest::collection::vec(any::<u8>(), 0..16),
+        ) {
+            let fields = headers(&[(&name, &value)]);
+            if let Ok(Some(map)) = write(&fields, None) {
+                let read = read(Some(&map), None);
+                prop_assert_eq!(read.get(&name).map(|v| &v[..]), Some(&value[..]));
+            }
+        }
+    }
+}

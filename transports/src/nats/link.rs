@@ -1,0 +1,392 @@
+//! The connection as the rest sees it: is it up, is it still the same one, why is it down?
+//!
+//! ```text
+//! client --events--> Link { connection: watch, health: watch, refusals: broadcast, dropped: counter }
+//!            state --every 250 ms--^   (the client drops events when many come at once)
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use async_nats::connection::State;
+use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::config::NatsConfig;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::transport::Health;
+
+/// The connection at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Connection {
+    pub(super) up: bool,
+    /// How often it came up: two connections in a row differ even if nobody saw the time in between.
+    pub(super) epoch: u64,
+}
+
+/// A permission the server refused, as its words tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Publish(Text),
+    Subscribe(Text),
+}
+
+/// What is known about the connection. One for all clones of a transport.
+#[derive(Debug)]
+pub(super) struct Link {
+    connection: watch::Sender<Connection>,
+    health: watch::Sender<Health>,
+    refusals: broadcast::Sender<Refusal>,
+    /// Messages that were received and dropped because nobody took them in time.
+    dropped: AtomicU64,
+    closed: AtomicBool,
+    faults: std::sync::Mutex<Faults>,
+}
+
+/// Why the transport is not healthy.
+#[derive(Debug)]
+struct Faults {
+    /// The last thing that was heard about the connection.
+    connection: Text,
+    /// Subscriptions that cannot go on, and why.
+    subscriptions: BTreeMap<Text, Text>,
+}
+
+/// How often the client's own state is compared with what its events told.
+const COMPARE_EVERY: Duration = Duration::from_millis(250);
+
+/// Refused permissions kept for slow listeners, at most.
+const REFUSALS: usize = 64;
+
+/// Longest pause between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long the client pauses once it is closed: it has no way to be told to give up, only to wait.
+const NEVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+
+// === impl Link ===
+
+impl Link {
+    /// Starts a client that comes up when the server does, and what is known about it.
+    pub(super) async fn connect(
+        config: &NatsConfig,
+        subscription_capacity: usize,
+    ) -> Result<(Arc<Self>, Client), TransportError> {
+        let link = Arc::new(Self {
+            connection: watch::Sender::new(Connection {
+                up: false,
+                epoch: 0,
+            }),
+            health: watch::Sender::new(Health::Down(Text::from_static("not connected yet"))),
+            refusals: broadcast::Sender::new(REFUSALS),
+            dropped: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            faults: std::sync::Mutex::new(Faults {
+                connection: Text::from_static("not connected yet"),
+                subscriptions: BTreeMap::new(),
+            }),
+        });
+        let (events, pauses) = (Arc::clone(&link), Arc::clone(&link));
+        let options: ConnectOptions = config
+            .options()?
+            .subscription_capacity(subscription_capacity)
+            .event_callback(move |event| {
+                events.heard(&event);
+                std::future::ready(())
+            })
+            .reconnect_delay_callback(move |attempts| pauses.pause(attempts));
+        let client = options.connect(config.addresses()?).await.map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, "start the NATS client")
+                .caused_by(error)
+        })?;
+        Ok((link, client))
+    }
+
+    /// Compares the client's state with what its events told, until stopped: events are lost when more than the client
+    /// can queue come at once, and a lost "disconnected" would be believed for ever.
+    pub(super) async fn watch(self: Arc<Self>, client: Client, stop: CancellationToken) {
+        let mut differed = false;
+        let mut every = tokio::time::interval(COMPARE_EVERY);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = every.tick() => {}
+            }
+            let up = client.connection_state() == State::Connected;
+            let told = *self.connection.borrow();
+            let differs = up != told.up || connects(&client) != told.epoch;
+            // Once may be an event on its way; twice is a lost one.
+            if differs && differed {
+                self.became(up, connects(&client));
+            }
+            differed = differs;
+        }
+    }
+
+    fn heard(&self, event: &Event) {
+        match event {
+            Event::Connected => {
+                tracing::info!("connected to NATS");
+                let epoch = self.connection.borrow().epoch + 1;
+                self.became(true, epoch);
+            }
+            Event::Disconnected => {
+                let epoch = self.connection.borrow().epoch;
+                self.became(false, epoch);
+                tracing::warn!(cause = %self.cause(), "lost the connection to NATS");
+            }
+            Event::Closed => {
+                let epoch = self.connection.borrow().epoch;
+                self.blame(Text::from_static("closed"));
+                self.became(false, epoch);
+            }
+            Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
+            Event::Draining => tracing::debug!("draining the NATS connection"),
+            Event::SlowConsumer(_) => self.drop_messages(1),
+            Event::ServerError(error) => self.server_error(error),
+            Event::ClientError(error) => self.client_error(error),
+        }
+    }
+
+    fn server_error(&self, error: &ServerError) {
+        match error {
+            ServerError::AuthorizationViolation => self.blame(Text::from_static("authorization violation")),
+            ServerError::SlowConsumer(_) => {
+                tracing::warn!("the NATS server says that this client reads too slowly");
+            }
+            ServerError::Other(text) => match Refusal::parse(text) {
+                Some(refusal) => {
+                    tracing::error!(error = %text, "NATS refused a permission");
+                    // Nobody listens when nothing is being asked for; then the log line is all there is to do.
+                    let _ = self.refusals.send(refusal);
+                }
+                None => {
+                    tracing::warn!(error = %text, "the NATS server reported an error");
+                    self.blame(Text::from(text.as_str()));
+                }
+            },
+        }
+    }
+
+    fn client_error(&self, error: &ClientError) {
+        let text = match error {
+            ClientError::Other(text) => Text::from(text.as_str()),
+            ClientError::MaxReconnects | ClientError::ServerNotInPool => {
+                Text::from(error.to_string())
+            }
+        };
+        if self.cause() != text {
+            tracing::warn!(error = %text, "no connection to NATS");
+        }
+        self.blame(text);
+    }
+
+    fn became(&self, up: bool, epoch: u64) {
+        if up {
+            // What the next loss is due to unless something more is heard.
+            self.faults().connection = Text::from_static("the connection was lost");
+        }
+        self.connection.send_if_modified(|now| {
+            let next = Connection { up, epoch };
+            std::mem::replace(now, next) != next
+        });
+        self.publish_health();
+    }
+
+    /// Remembers what a loss of the connection would be due to.
+    fn blame(&self, cause: Text) {
+        self.faults().connection = cause;
+        self.publish_health();
+    }
+
+    /// Reports a subscription that cannot go on, or, with `None`, that it can again.
+    pub(super) fn report(&self, subscription: &Text, trouble: Option<Text>) {
+        match trouble {
+            Some(trouble) => {
+                self.faults()
+                    .subscriptions
+                    .insert(subscription.clone(), trouble);
+            }
+            None => {
+                self.faults().subscriptions.remove(subscription);
+            }
+        }
+        self.publish_health();
+    }
+
+    fn publish_health(&self) {
+        // Computed inside, so that of two at once the later one has seen everything.
+        self.health.send_if_modified(|now| {
+            let up = self.connection.borrow().up;
+            let faults = self.faults();
+            let next = match faults.subscriptions.first_key_value() {
+                _ if !up => Health::Down(faults.connection.clone()),
+                Some((subscription, trouble)) => {
+                    Health::Down(Text::from(format!("{subscription}: {trouble}")))
+                }
+                None => Health::Up,
+            };
+            let changed = *now != next;
+            *now = next;
+            changed
+        });
+    }
+
+    /// Never held over an await; a panic while it is held cannot leave it half written.
+    fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
+        self.faults
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Why the connection is down.
+    pub(super) fn cause(&self) -> Text {
+        self.faults().connection.clone()
+    }
+
+    pub(super) fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub(super) fn connection(&self) -> watch::Receiver<Connection> {
+        self.connection.subscribe()
+    }
+
+    pub(super) fn refusals(&self) -> broadcast::Receiver<Refusal> {
+        self.refusals.subscribe()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.connection.borrow().up
+    }
+
+    /// Waits until the connection is up, at the latest until the deadline.
+    pub(super) async fn up(&self, deadline: Instant) -> Result<(), TransportError> {
+        if self.is_up() && !self.is_closed() {
+            return Ok(());
+        }
+        let mut connection = self.connection.subscribe();
+        let came_up = connection.wait_for(|now| now.up);
+        match tokio::time::timeout_at(deadline, came_up).await {
+            _ if self.is_closed() => Err(TransportError::new(
+                TransportErrorKind::Closed,
+                "use a closed connection to NATS",
+            )),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(self.disconnected("reach NATS")),
+        }
+    }
+
+    pub(super) fn disconnected(&self, what: &str) -> TransportError {
+        TransportError::new(
+            TransportErrorKind::Disconnected,
+            format!("{what}: {}", self.cause()),
+        )
+    }
+
+    /// Counts messages that nobody took in time; says so now and then, not each time.
+    pub(super) fn drop_messages(&self, count: u64) {
+        let before = self.dropped.fetch_add(count, Ordering::Relaxed);
+        // 1, 2, 4, 8, ...: soon, and never a flood.
+        if before.checked_ilog2() != (before + count).checked_ilog2() {
+            tracing::warn!(
+                dropped_total = before + count,
+                "messages were dropped: a NATS subscription is read too slowly"
+            );
+        }
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.blame(Text::from_static("closed"));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The pause before an attempt to connect: doubled from 100 ms to 5 s, of which the second half is random, so that
+    /// the clients of a server that comes back do not all come at once.
+    fn pause(&self, attempts: usize) -> Duration {
+        if self.is_closed() {
+            return NEVER;
+        }
+        let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+        if doublings == 0 {
+            return jitter(Duration::from_millis(50));
+        }
+        let pause = Duration::from_millis(100)
+            .saturating_mul(2_u32.saturating_pow(doublings - 1))
+            .min(LONGEST_PAUSE);
+        pause / 2 + jitter(pause / 2)
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Reads `Permissions Violation for Publish to "a.b"` and `... for Subscription to "a.b" using queue "g"`.
+    fn parse(text: &str) -> Option<Self> {
+        let lower = text.to_ascii_lowercase();
+        let subject = || text.split('"').nth(1).map(Text::from);
+        if lower.starts_with("permissions violation for publish") {
+            subject().map(Self::Publish)
+        } else if lower.starts_with("permissions violation for subscription") {
+            subject().map(Self::Subscribe)
+        } else {
+            None
+        }
+    }
+}
+
+/// How many connections the client has had.
+pub(super) fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(Ordering::Acquire)
+}
+
+/// A random part of a duration; all of it where the system has no randomness to give.
+pub(super) fn jitter(most: Duration) -> Duration {
+    getrandom::u32().map_or(most, |random| {
+        most.mul_f64(f64::from(random) / f64::from(u32::MAX))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_read_from_the_words_of_the_server() {
+        for (text, expected) in [
+            (
+                r#"Permissions Violation for Publish to "a.b""#,
+                Some(Refusal::Publish("a.b".into())),
+            ),
+            (
+                r#"Permissions Violation for Subscription to "A.>" using queue "q""#,
+                Some(Refusal::Subscribe("A.>".into())),
+            ),
+            ("Permissions Violation for Publish to", None),
+            ("Maximum Payload Violation", None),
+        ] {
+            assert_eq!(Refusal::parse(text), expected);
+        }
+    }
+
+    #[test]
+    fn jitter_is_a_part_of_the_whole() {
+        for _ in 0..1000 {
+            assert!(jitter(Duration::from_secs(1)) <= Duration::from_secs(1));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The one contract that Kafka, NATS and memory keep.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::delivery::Delivery;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Message, Topic};
+
+/// A connection to one bus. Cheap to clone; all clones share it. All methods may run in parallel.
+///
+/// Implementations pass one battery of named cases (`tests/support/battery.rs`).
+pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
+    /// Starts reading. Returns once the source knows the subscription, so that a message published afterwards to a
+    /// [`Reading::Live`] subscription is received.
+    ///
+    /// Order: deliveries of one lane are in the order of the source. Who retries: the implementation reconnects by
+    /// itself, with back-off, for ever; the consumer only ends when it is closed.
+    ///
+    /// # Errors
+    /// When the source cannot be reached or refuses. Cancel-safe: nothing stays subscribed.
+    fn subscribe(
+        &self,
+        subscription: Subscription,
+    ) -> impl Future<Output = Result<Consumer, TransportError>> + Send;
+
+    /// Hands a message to the client in order, and returns the [`Confirmation`] to wait for. Calls made one after the
+    /// other for the same topic and key arrive in that order. Waits only while the client's queue is full, at most
+    /// `QUEUE_DEADLINE`. Who retries: inside the client up to its delivery deadline; above it the caller.
+    ///
+    /// # Errors
+    /// When the message was not queued. Cancel-safe: either queued or not at all.
+    fn send(
+        &self,
+        to: &Address,
+        message: Message,
+    ) -> impl Future<Output = Result<Confirmation, TransportError>> + Send;
+
+    /// Number of partitions of a topic; 1 where the transport has none.
+    ///
+    /// # Errors
+    /// `UnknownTopic` when it does not exist.
+    fn partitions(&self, topic: &Topic)
+    -> impl Future<Output = Result<u32, TransportError>> + Send;
+
+    /// Makes sure that a topic exists, with `partitions` partitions when it has to be created.
+    /// Nothing to do on NATS core and in memory.
+    ///
+    /// # Errors
+    /// When it does not exist and cannot be created.
+    fn ensure_topic(
+        &self,
+        topic: &Topic,
+        partitions: u32,
+    ) -> impl Future<Output = Result<(), TransportError>> + Send;
+
+    /// Whether the bus can be reached now, and why not. Changes are seen as they happen.
+    fn health(&self) -> watch::Receiver<Health>;
+
+    /// Waits until everything queued is confirmed or the deadline is over, then closes the connection.
+    ///
+    /// # Errors
+    /// `TimedOut` when something was still unconfirmed.
+    fn close(&self, deadline: Duration) -> impl Future<Output = Result<(), TransportError>> + Send;
+}
+
+/// The longest [`Transport::send`] waits for room in the client's queue.
+pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The longest [`Consumer::close`] waits for deliveries that are out, whatever it is told.
+const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whether a bus can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It answers.
+    Up,
+    /// It does not, and this is why.
+    Down(Text),
+}
+
+/// What to read and how.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// Topics; on NATS and in memory with the wildcards `*` (one word) and `>` (the rest).
+    pub topics: Vec<TopicFilter>,
+    /// How to share and remember the reading position.
+    pub reading: Reading,
+    /// Bytes of messages received and not yet settled, at most. When they are spent the source is paused.
+    pub budget_bytes: usize,
+    /// Messages received and not yet settled, at most.
+    pub budget_messages: usize,
+}
+
+/// How a subscription shares and remembers its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reading {
+    /// Members of the group share the messages. Kafka: a consumer group, at least once, starting at the earliest record
+    /// when the group is new. NATS: a queue group on core subjects, at most once. Memory: a group, at least once.
+    Group(Text),
+    /// A durable JetStream consumer of that name on that stream, at least once. NATS only.
+    Durable {
+        /// The stream.
+        stream: Text,
+        /// The durable consumer.
+        name: Text,
+    },
+    /// A copy of everything published from now on, remembered nowhere. Kafka reads only the given partition of its one
+    /// topic (no group, no commits).
+    Live {
+        /// The partition, on transports that have them.
+        partition: Option<u32>,
+    },
+}
+
+/// A topic, or a pattern of topics with the NATS wildcards.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TopicFilter(Text);
+
+/// Where a message goes.
+#[derive(Debug, Clone)]
+pub struct Address {
+    /// The topic or subject.
+    pub topic: Topic,
+    /// A partition to force (Kafka); otherwise the key decides.
+    pub partition: Option<u32>,
+    /// The reply subject to set on the message (NATS, memory).
+    pub reply_to: Option<Topic>,
+    /// What a confirmation has to mean.
+    pub guarantee: Guarantee,
+}
+
+/// What a confirmation means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Kafka: written by all in-sync replicas. Memory: in the topic. NATS core: written to the connection, which a
+    /// subscriber may or may not see.
+    Default,
+    /// NATS: stored by a JetStream stream, which drops a second message with the same id inside its window.
+    /// Elsewhere as `Default`.
+    Stored {
+        /// The `Nats-Msg-Id`.
+        message_id: Option<Text>,
+    },
+}
+
+/// Proof that the transport has the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Where it is: as [`Delivery::origin`], where the transport tells.
+    pub position: Option<Text>,
+}
+
+/// The end of the wait for a [`Receipt`]. Dropping it does not take the message back.
+#[derive(Debug)]
+#[must_use = "nothing is known to be delivered before the confirmation resolves"]
+pub struct Confirmation(ConfirmationState);
+
+#[derive(Debug)]
+enum ConfirmationState {
+    Ready(Option<Result<Receipt, TransportError>>),
+    Waiting(oneshot::Receiver<Result<Receipt, TransportError>>),
+}
+
+/// The receiving end of a subscription. Dropping it, or [`Consumer::close`], ends the subscription.
+#[derive(Debug)]
+pub struct Consumer {
+    deliveries: mpsc::Receiver<Delivery>,
+    reader: Reader,
+    drain_until: Option<Arc<OnceLock<Instant>>>,
+}
+
+/// The owner of the task or thread that reads for a [`Consumer`].
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) stop: tokio_util::sync::CancellationToken,
+    pub(crate) ended: oneshot::Receiver<()>,
+}
+
+// === impl TopicFilter ===
+
+impl TopicFilter {
+    /// Checks a topic or a pattern.
+    ///
+    /// # Errors
+    /// When a word is neither a legal topic word, `*`, nor a last `>`.
+    pub fn new(pattern: impl Into<Text>) -> Result<Self, crate::message::TopicError> {
+        let pattern = pattern.into();
+        let plain: Vec<&str> = pattern
+            .split('.')
+            .enumerate()
+            .map(|(index, word)| match word {
+                "*" => "x",
+                ">" if index + 1 == pattern.split('.').count() => "x",
+                word => word,
+            })
+            .collect();
+        Topic::new(plain.join("."))?;
+        Ok(Self(pattern))
+    }
+
+    /// The pattern.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The topic, when the pattern has no wildcard.
+    #[must_use]
+    pub fn as_topic(&self) -> Option<Topic> {
+        Topic::new(self.0.clone()).ok()
+    }
+
+    /// Whether the topic matches.
+    #[must_use]
+    pub fn matches(&self, topic: &Topic) -> bool {
+        let mut words = topic.as_str().split('.');
+        for pattern in self.0.split('.') {
+            match (pattern, words.next()) {
+                (">", Some(_)) => return true,
+                ("*", Some(_)) => {}
+                (pattern, Some(word)) if pattern == word => {}
+                _ => return false,
+            }
+        }
+        words.next().is_none()
+    }
+}
+
+impl From<Topic> for TopicFilter {
+    fn from(topic: Topic) -> Self {
+        Self(Text::from(topic.as_str()))
+    }
+}
+
+// === impl Address ===
+
+impl Address {
+    /// The topic, with everything else left to the transport.
+    #[must_use]
+    pub fn topic(topic: Topic) -> Self {
+        Self {
+            topic,
+            partition: None,
+            reply_to: None,
+            guarantee: Guarantee::Default,
+        }
+    }
+}
+
+// === impl Confirmation ===
+
+impl Confirmation {
+    /// A confirmation that is already decided.
+    pub(crate) fn ready(result: Result<Receipt, TransportError>) -> Self {
+        Self(ConfirmationState::Ready(Some(result)))
+    }
+
+    /// A confirmation that somebody else will decide; a sender that is dropped means the client is gone.
+    pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
+        Self(ConfirmationState::Waiting(receiver))
+    }
+}
+
+impl Future for Confirmation {
+    type Output = Result<Receipt, TransportError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let gone = || {
+            TransportError::new(
+                TransportErrorKind::Closed,
+                "the client closed before the confirmation",
+            )
+        };
+        match &mut self.0 {
+            ConfirmationState::Ready(result) => {
+                Poll::Ready(result.take().unwrap_or_else(|| Err(gone())))
+            }
+            ConfirmationState::Waiting(receiver) => Pin::new(receiver)
+                .poll(cx)
+                .map(|result| result.unwrap_or_else(|_| Err(gone()))),
+        }
+    }
+}
+
+// === impl Consumer ===
+
+impl Consumer {
+    pub(crate) fn new(deliveries: mpsc::Receiver<Delivery>, reader: Reader) -> Self {
+        Self {
+            deliveries,
+            reader,
+            drain_until: None,
+        }
+    }
+
+    /// The same, with a cell in which [`Consumer::close`] tells the reader, before it stops it, how long to wait for
+    /// deliveries that are out. A reader that is stopped while the cell is empty waits for nothing.
+    pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
+        self.drain_until = Some(until);
+        self
+    }
+
+    /// The next delivery; `None` once the subscription is closed and everything received was handed out.
+    /// Cancel-safe.
+    pub async fn recv(&mut self) -> Option<Delivery> {
+        self.deliveries.recv().await
+    }
+
+    /// The next delivery if one is there already.
+    pub fn try_recv(&mut self) -> Option<Delivery> {
+        self.deliveries.try_recv().ok()
+    }
+
+    /// Stops receiving new messages; what was received and not settled can still be settled until [`Consumer::close`].
+    pub fn stop(&mut self) {
+        self.deliveries.close();
+    }
+
+    /// Ends the subscription: positions of settled deliveries are committed, the rest is abandoned. Deliveries that
+    /// are out are given up to `deadline` to settle first.
+    ///
+    /// # Errors
+    /// `TimedOut` when the reader did not end in time; it is left to end by itself.
+    pub async fn close(mut self, deadline: Duration) -> Result<(), TransportError> {
+        self.deliveries.close();
+        while self.deliveries.try_recv().is_ok() {}
+        if let Some(until) = &self.drain_until {
+            // A quarter is left for the last commit and for leaving the group.
+            let wait = deadline.min(LONGEST_DRAIN) / 4 * 3;
+            until.get_or_init(|| Instant::now() + wait);
+        }
+        self.reader.stop.cancel();
+        match tokio::time::timeout(deadline, &mut self.reader.ended).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "close the subscription",
+            )),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
