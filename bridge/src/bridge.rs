@@ -15,7 +15,7 @@ use a2abus_transports::{AnyTransport, Subscription, TransportError};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::bus::{Bus, Buses};
+use crate::bus::{Bus, BusId, Buses};
 use crate::callid::Replica;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
@@ -109,10 +109,11 @@ impl Bridge {
         let buses = Buses::new(list.collect());
         let routes = RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops)
             .map_err(|(route, error)| BridgeError::Config(format!("route {}: {error}", route.text())))?;
+        let called = if config.calls.enabled { called_buses(&buses, &routes) } else { Vec::new() };
         let outbound = Outbound::new(buses.clone(), Arc::new(routes));
         let replica = Replica::draw().map_err(BridgeError::Random)?;
         let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
-        let legs = ReplyLegs::new(&buses, &config.calls.reply_topic.0, partitions, replica);
+        let legs = ReplyLegs::new(&buses, &called, &config.calls.reply_topic.0, partitions, replica);
         let (canceller, cancels) = Canceller::channel();
         let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
         let calls = Calls::new(outbound.clone(), legs, call_limits(&config), source, canceller, Arc::clone(&metrics));
@@ -220,6 +221,12 @@ impl Parts<'_> {
         }
         Ok(pipelines)
     }
+}
+
+/// The buses that some route leads to: a call may go there, so its answer may come back there.
+fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
+    let all = routes.routes().iter().chain(routes.default_route());
+    all.flat_map(|route| route.destinations()).filter_map(|to| buses.find(to.transport())).collect()
 }
 
 fn hint(binding: &BindingConfig) -> Hint {

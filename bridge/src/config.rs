@@ -23,6 +23,7 @@ mod validate;
 mod value;
 
 #[cfg(test)]
+#[cfg(all(feature = "kafka", feature = "nats"))]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -67,9 +67,9 @@ const REPLY_BUDGET_MESSAGES: usize = 65_536;
 // === impl ReplyLegs ===
 
 impl ReplyLegs {
-    /// The reply legs of the buses: `topic`, with that many partitions where there are partitions.
+    /// The reply legs of those buses that calls go to: `topic`, with that many partitions where there are partitions.
     #[must_use]
-    pub fn new(buses: &Buses, topic: &Topic, partitions: u16, replica: Replica) -> Self {
+    pub fn new(buses: &Buses, called: &[BusId], topic: &Topic, partitions: u16, replica: Replica) -> Self {
         let leg = |(bus, entry): (BusId, &crate::bus::Bus)| {
             let place = match entry.transport.binding() {
                 Binding::Kafka => ReplyPlace::Partitioned { topic: topic.clone(), partitions: partitions.max(1) },
@@ -77,7 +77,8 @@ impl ReplyLegs {
             };
             ReplyLeg { bus, place, reading: Arc::default() }
         };
-        Self { legs: buses.iter().map(leg).collect(), replica }
+        let called = buses.iter().filter(|(bus, _)| called.contains(bus));
+        Self { legs: called.map(leg).collect(), replica }
     }
 
     /// A new call id of this replica.

@@ -26,8 +26,8 @@ pub use self::template::{Attribute, AttributeError, Part, Template, TemplateErro
 
 use self::condition::Condition;
 use self::template::with_extension;
-use crate::outbound::Place;
 use crate::config::{ConditionConfig, DestinationConfig, Mode, Name, Names, RouteConfig};
+use crate::outbound::Place;
 
 /// All rules, ready to be asked. Immutable; shared by all tasks.
 #[derive(Debug)]
@@ -176,13 +176,20 @@ impl RouteTable {
         match route.exact_targets() {
             None => self.others.push(index),
             Some(targets) => {
-                let asks = if route.conditions.len() == 1 { Asks::Target } else { Asks::More };
+                let asks = if route.conditions.len() == 1 {
+                    Asks::Target
+                } else {
+                    Asks::More
+                };
                 let candidate = Candidate { index, asks };
                 for target in targets {
                     self.by_target
                         .entry(target.clone())
                         .and_modify(|named| named.more.push(candidate))
-                        .or_insert_with(|| Named { first: candidate, more: Vec::new() });
+                        .or_insert_with(|| Named {
+                            first: candidate,
+                            more: Vec::new(),
+                        });
                 }
             }
         }
@@ -242,9 +249,7 @@ impl Route {
         let conditions = config
             .when
             .iter()
-            .map(|(attribute, condition)| {
-                Ok((attribute.0.clone(), Condition::new(condition)?))
-            })
+            .map(|(attribute, condition)| Ok((attribute.0.clone(), Condition::new(condition)?)))
             .collect::<Result<_, RouteError>>()?;
         Ok(Self {
             name: config.name.clone(),
@@ -340,7 +345,11 @@ impl Destination {
     #[must_use]
     pub fn place(&self) -> Place {
         let from_event = |part: &Part| matches!(part, Part::Attribute(_));
-        if self.topic.parts().iter().any(from_event) { Place::FromEvent } else { Place::Configured }
+        if self.topic.parts().iter().any(from_event) {
+            Place::FromEvent
+        } else {
+            Place::Configured
+        }
     }
 
     /// Where an event goes. `source_key` is the key of the message it came in; the key of the copy is the configured

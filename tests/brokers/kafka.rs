@@ -30,7 +30,10 @@ impl Environment for Cluster {
 
     fn has(&self, feature: Feature) -> bool {
         match feature {
-            Feature::NullHeaders | Feature::BinaryHeaders | Feature::Keys => true,
+            Feature::NullHeaders
+            | Feature::BinaryHeaders
+            | Feature::Keys
+            | Feature::OrderedRedelivery => true,
             Feature::Wildcards => false,
             Feature::Outage => self.private.is_some(),
         }

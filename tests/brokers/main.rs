@@ -2,3 +2,5 @@
 
 mod kafka;
 mod nats;
+mod path;
+mod plain;

@@ -53,7 +53,10 @@ impl Environment for System {
 
     fn has(&self, feature: Feature) -> bool {
         match feature {
-            Feature::NullHeaders | Feature::BinaryHeaders | Feature::Keys => false,
+            Feature::NullHeaders
+            | Feature::BinaryHeaders
+            | Feature::Keys
+            | Feature::OrderedRedelivery => false,
             Feature::Wildcards => true,
             Feature::Outage => self.private.is_some(),
         }

@@ -72,6 +72,9 @@ pub enum Feature {
     Keys,
     /// `*` and `>` in subscriptions.
     Wildcards,
+    /// What a crashed reader had not settled comes again in its order. JetStream sends each message again after a delay
+    /// of its own, so newer ones overtake.
+    OrderedRedelivery,
     /// The environment can stop and start the bus.
     Outage,
 }
@@ -343,7 +346,7 @@ async fn at_least_once_after_crash<E: Environment>(bench: &Bench<'_, E>) {
         }
     }
     assert!(
-        firsts.is_sorted(),
+        firsts.is_sorted() || !bench.env.has(Feature::OrderedRedelivery),
         "what comes again comes in order: {firsts:?}"
     );
 }

@@ -7,4 +7,5 @@
 )]
 
 pub mod battery;
+pub mod running;
 pub mod server;

@@ -111,8 +111,12 @@ impl Kafka {
         }
     }
 
-    /// The partitions of a topic. Asks again while the topic is being created.
-    async fn look_up(&self, topic: &Topic) -> Result<Vec<i32>, TransportError> {
+    /// The partitions of a topic. Asks again while it is being created, and for so long while it is not known.
+    async fn look_up(
+        &self,
+        topic: &Topic,
+        unknown_for: Duration,
+    ) -> Result<Vec<i32>, TransportError> {
         let start = Instant::now();
         loop {
             let name = topic.clone();
@@ -123,7 +127,7 @@ impl Kafka {
                 .await?;
             let (patience, kind) = match lookup {
                 Lookup::Partitions(partitions) => return Ok(partitions),
-                Lookup::Unknown => (PROPAGATION, TransportErrorKind::UnknownTopic),
+                Lookup::Unknown => (unknown_for, TransportErrorKind::UnknownTopic),
                 Lookup::Pending => (QUESTION, TransportErrorKind::Disconnected),
             };
             if start.elapsed() > patience {
@@ -179,7 +183,7 @@ impl Kafka {
     ) -> Result<Source, TransportError> {
         let mut starts = Vec::new();
         for topic in topics {
-            let mut partitions = self.look_up(&topic).await?;
+            let mut partitions = self.look_up(&topic, PROPAGATION).await?;
             if let Some(only) = partition {
                 partitions.retain(|partition| u32::try_from(*partition) == Ok(only));
                 if partitions.is_empty() {
@@ -230,7 +234,7 @@ impl Transport for Kafka {
         let source = match subscription.reading {
             Reading::Group(name) => {
                 for topic in &topics {
-                    self.look_up(topic).await?;
+                    self.look_up(topic, PROPAGATION).await?;
                 }
                 Source::Group { name, topics }
             }
@@ -259,17 +263,17 @@ impl Transport for Kafka {
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
-        let partitions = self.look_up(topic).await?;
+        let partitions = self.look_up(topic, PROPAGATION).await?;
         Ok(u32::try_from(partitions.len()).unwrap_or(u32::MAX))
     }
 
     async fn ensure_topic(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
-        match self.look_up(topic).await {
+        match self.look_up(topic, Duration::ZERO).await {
             Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {}
             other => return other.map(drop),
         }
         self.create(topic, partitions).await?;
-        let partitions = self.look_up(topic).await?;
+        let partitions = self.look_up(topic, QUESTION).await?;
         self.wait_for_leaders(topic, partitions).await
     }
 

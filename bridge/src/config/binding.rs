@@ -136,11 +136,19 @@ pub struct DeadLetterConfig {
 pub struct MappingConfig {
     /// What the `type` of mapped events begins with.
     #[serde(default = "default_type_prefix")]
-    #[schemars(with = "String", length(min = 1, max = 128), pattern("^[A-Za-z0-9._-]+$"))]
+    #[schemars(
+        with = "String",
+        length(min = 1, max = 128),
+        pattern("^[A-Za-z0-9._-]+$")
+    )]
     pub type_prefix: Text,
     /// The `source` of mapped events; by default `/a2abus/<instance>/<binding>`.
     #[serde(default)]
-    #[schemars(with = "Option<String>", length(min = 1, max = 256), pattern("^[!-~]+$"))]
+    #[schemars(
+        with = "Option<String>",
+        length(min = 1, max = 256),
+        pattern("^[!-~]+$")
+    )]
     pub source: Option<Text>,
     /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
     #[serde(default)]
@@ -197,7 +205,10 @@ impl BindingConfig {
     /// The transport of the dead letters.
     #[must_use]
     pub fn dead_letter_transport(&self) -> &Name {
-        self.dead_letter.transport.as_ref().unwrap_or(&self.transport)
+        self.dead_letter
+            .transport
+            .as_ref()
+            .unwrap_or(&self.transport)
     }
 }
 

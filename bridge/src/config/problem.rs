@@ -107,9 +107,9 @@ impl ConfigErrors {
     }
 
     pub(super) fn has_error_under(&self, path: &ValuePath) -> bool {
-        self.problems.iter().any(|problem| {
-            problem.severity == Severity::Error && problem.path.starts_with(path)
-        })
+        self.problems
+            .iter()
+            .any(|problem| problem.severity == Severity::Error && problem.path.starts_with(path))
     }
 
     pub(super) fn into_problems(self) -> Vec<Problem> {

@@ -46,6 +46,7 @@ const NOT_CONFIGURATION: &[&str] = &[
     "A2ABUS_CONFIG",
     "A2ABUS_LOG",
     "A2ABUS_REQUIRE_BROKERS",
+    "A2ABUS_JAVA",
     "A2ABUS_KAFKA_HOME",
     "A2ABUS_NATS_SERVER",
     "A2ABUS_BLESS",
@@ -97,6 +98,18 @@ fn is_configuration(name: &str) -> bool {
     name.starts_with(PREFIX)
         && !name.starts_with(NOT_CONFIGURATION_PREFIX)
         && !NOT_CONFIGURATION.contains(&name)
+        && !is_service_link(name)
+}
+
+/// Whether Kubernetes made the variable up: for a Service `a2abus`, or `a2abus-admin`, every pod of the namespace has
+/// `A2ABUS_SERVICE_HOST`, `A2ABUS_ADMIN_PORT_9090_TCP_ADDR` and the like.
+fn is_service_link(name: &str) -> bool {
+    let port = name.split_once("_PORT_").map(|(_, after)| after);
+    !name.contains("__")
+        && (name.ends_with("_SERVICE_HOST")
+            || name.contains("_SERVICE_PORT")
+            || name.ends_with("_PORT")
+            || port.is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit())))
 }
 
 fn variable(name: &str) -> Site {
@@ -114,7 +127,8 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
 
 /// What the parser says, without its own rendering of the place.
 fn words(error: &serde_saphyr::Error) -> String {
-    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet() {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet()
+    {
         return format!("the key {key} is written twice");
     }
     let text = error.without_snippet().to_string();
@@ -224,7 +238,9 @@ impl Node {
                 word.parse::<usize>()
                     .ok()
                     .and_then(|index| items.get_mut(index).map(|node| (Step::Index(index), node)))
-                    .ok_or_else(|| format!("{word} is not an index of the list, which has {count} items"))
+                    .ok_or_else(|| {
+                        format!("{word} is not an index of the list, which has {count} items")
+                    })
             }
             Content::Map(members) => {
                 let index = members
@@ -297,7 +313,11 @@ impl Node {
 fn same_key(key: &str, word: &str) -> bool {
     key.len() == word.len()
         && key.bytes().zip(word.bytes()).all(|(key, word)| {
-            let key = if matches!(key, b'-' | b'.') { b'_' } else { key };
+            let key = if matches!(key, b'-' | b'.') {
+                b'_'
+            } else {
+                key
+            };
             key.eq_ignore_ascii_case(&word)
         })
 }
@@ -391,9 +411,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Content, A::Error> {
         let mut map = Vec::new();
-        while let Some((key, value)) =
-            members.next_entry::<Spanned<String>, Spanned<Content>>()?
-        {
+        while let Some((key, value)) = members.next_entry::<Spanned<String>, Spanned<Content>>()? {
             let site = Site::File {
                 line: key.referenced.line(),
                 column: key.referenced.column(),

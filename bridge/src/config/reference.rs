@@ -118,7 +118,10 @@ impl<'a> Page<'a> {
             return "word".to_owned();
         }
         if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
-            let kinds: Vec<_> = choices.iter().map(|choice| self.kind(path, choice)).collect();
+            let kinds: Vec<_> = choices
+                .iter()
+                .map(|choice| self.kind(path, choice))
+                .collect();
             return kinds.join(" or ");
         }
         if let Some(choices) = single_keys(schema) {
@@ -169,7 +172,11 @@ impl<'a> Page<'a> {
         if !words.is_empty() {
             return words.join(", ");
         }
-        if let Some([smallest, largest]) = schema.get("bounds").and_then(Value::as_array).map(Vec::as_slice) {
+        if let Some([smallest, largest]) = schema
+            .get("bounds")
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+        {
             return format!("{} to {}", bare(smallest), bare(largest));
         }
         let ranges = [
@@ -199,10 +206,12 @@ fn words(schema: &Value) -> Vec<String> {
         .iter()
         .find_map(|key| schema.get(*key).and_then(Value::as_array));
     let constants = choices.into_iter().flatten().filter_map(|choice| {
-        choice
-            .get("const")
-            .map(std::slice::from_ref)
-            .or_else(|| choice.get("enum").and_then(Value::as_array).map(Vec::as_slice))
+        choice.get("const").map(std::slice::from_ref).or_else(|| {
+            choice
+                .get("enum")
+                .and_then(Value::as_array)
+                .map(Vec::as_slice)
+        })
     });
     let own = schema.get("enum").and_then(Value::as_array);
     let own = own.map(Vec::as_slice);
@@ -231,7 +240,9 @@ fn single_keys(schema: &Value) -> Option<String> {
 
 fn scalar(schema: &Value) -> String {
     let format = schema.get("format").and_then(Value::as_str);
-    if let Some(format) = format.filter(|format| super::value::FORMATS.iter().any(|(name, _)| name == format)) {
+    if let Some(format) =
+        format.filter(|format| super::value::FORMATS.iter().any(|(name, _)| name == format))
+    {
         return format.replace('-', " ");
     }
     let types = match schema.get("type") {
@@ -296,10 +307,13 @@ fn meaning(description: &str) -> (String, String) {
 
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "kafka", feature = "nats"))]
 mod tests {
     use std::path::Path;
 

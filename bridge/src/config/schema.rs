@@ -94,7 +94,11 @@ impl Bounds {
 
     /// Text that cannot be read is the business of `format`.
     fn holds_as<T: Wording + Ord>(&self, text: &str) -> bool {
-        match (T::read(&self.smallest), T::read(text), T::read(&self.largest)) {
+        match (
+            T::read(&self.smallest),
+            T::read(text),
+            T::read(&self.largest),
+        ) {
             (Ok(smallest), Ok(value), Ok(largest)) => smallest <= value && value <= largest,
             _ => true,
         }
@@ -184,8 +188,10 @@ impl Report<'_> {
             context.iter().flatten().filter_map(constant).collect();
         let (path, message) = match constants.first() {
             Some((at, _)) => {
-                let allowed: Vec<&str> =
-                    constants.iter().filter_map(|(_, value)| value.as_str()).collect();
+                let allowed: Vec<&str> = constants
+                    .iter()
+                    .filter_map(|(_, value)| value.as_str())
+                    .collect();
                 let path = ValuePath::from_pointer(at.as_str(), self.root);
                 let given = error
                     .instance()
@@ -196,7 +202,10 @@ impl Report<'_> {
             None => {
                 let wanted = context.iter().flatten().filter_map(wanted_type);
                 let wanted: BTreeSet<_> = wanted.collect();
-                (path.clone(), wrong_type(error.instance(), &Vec::from_iter(wanted)))
+                (
+                    path.clone(),
+                    wrong_type(error.instance(), &Vec::from_iter(wanted)),
+                )
             }
         };
         let site = self.root.site(&path);
@@ -276,7 +285,11 @@ fn missing_key(key: &str, schema: &Value) -> String {
 
 /// The first sentence of a description, as the end of another one.
 fn first_sentence(text: &str) -> String {
-    let line = text.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    let line = text
+        .split("\n\n")
+        .next()
+        .unwrap_or_default()
+        .replace('\n', " ");
     let sentence = line.split(". ").next().unwrap_or_default();
     let sentence = sentence.trim_end_matches('.');
     let mut chars = sentence.chars();
@@ -338,9 +351,10 @@ fn words(error: &ValidationError<'_>, schema: &Value) -> String {
                 .unwrap_or_default();
             format!("is empty: write at least one of {}", known.join(", "))
         }
-        Kind::Constant { expected_value } => {
-            not_allowed(None, &expected_value.as_str().into_iter().collect::<Vec<_>>())
-        }
+        Kind::Constant { expected_value } => not_allowed(
+            None,
+            &expected_value.as_str().into_iter().collect::<Vec<_>>(),
+        ),
         Kind::Enum { options } => {
             let options = options.as_array().map(Vec::as_slice).unwrap_or_default();
             let allowed: Vec<&str> = options.iter().filter_map(Value::as_str).collect();
@@ -402,7 +416,9 @@ fn distance(a: &str, b: &str) -> usize {
             *first = left;
         }
         for (above, y) in row.iter_mut().skip(1).zip(&b) {
-            let edits = (*above + 1).min(left + 1).min(diagonal + usize::from(x != *y));
+            let edits = (*above + 1)
+                .min(left + 1)
+                .min(diagonal + usize::from(x != *y));
             diagonal = std::mem::replace(above, edits);
             left = edits;
         }

@@ -12,14 +12,20 @@ calls: {transport: k}
 ";
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
-    let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+    let environment = environment
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()));
     Config::read("f", text, environment)
 }
 
 /// All that is said about a file, errors and warnings.
 fn said(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
     match read(text, environment) {
-        Ok(config) => config.warnings.iter().map(|w| w.in_file("f").to_string()).collect(),
+        Ok(config) => config
+            .warnings
+            .iter()
+            .map(|w| w.in_file("f").to_string())
+            .collect(),
         Err(errors) => errors.to_string().lines().map(str::to_owned).collect(),
     }
 }
@@ -51,17 +57,31 @@ fn check_more(more: &str, expected: &[&str]) {
 #[test]
 fn what_is_not_yaml_is_placed() {
     check("a: [", &["f:1:4: not YAML: unclosed bracket '['"]);
-    check("\nhttp: {}\nhttp: {}\n", &["f:3:1: the key http is written twice"]);
-    check("a: b: c", &["f:1:5: not YAML: mapping values are not allowed in this context"]);
+    check(
+        "\nhttp: {}\nhttp: {}\n",
+        &["f:3:1: the key http is written twice"],
+    );
+    check(
+        "a: b: c",
+        &["f:1:5: not YAML: mapping values are not allowed in this context"],
+    );
     check("- 1", &["f:1:1: a section of keys is wanted, not a list"]);
-    check("a: *b", &["f:1:4: not YAML: alias references unknown anchor"]);
+    check(
+        "a: *b",
+        &["f:1:4: not YAML: alias references unknown anchor"],
+    );
     let missing = Config::load(Path::new("/nowhere/a2abus.yaml"), []).unwrap_err();
-    assert!(missing.to_string().starts_with("/nowhere/a2abus.yaml: cannot be read: "));
+    assert!(
+        missing
+            .to_string()
+            .starts_with("/nowhere/a2abus.yaml: cannot be read: ")
+    );
 }
 
 #[test]
 fn a_file_of_nothing_lacks_a_transport() {
-    let expected = ["f:1:1: calls.transport: is missing: calls need a transport, and there is none"];
+    let expected =
+        ["f:1:1: calls.transport: is missing: calls need a transport, and there is none"];
     check("", &expected);
     check("# a comment", &expected);
     check("calls: {enabled: false}", &[]);
@@ -461,6 +481,12 @@ bindings: [{name: b, transport: my-bus, topics: [a]}]
             ("A2ABUS_CONFIG", "x"),
             ("A2ABUS_LOG", "x"),
             ("PATH", "x"),
+            // What Kubernetes adds for the Services a2abus and a2abus-admin.
+            ("A2ABUS_SERVICE_HOST", "10.0.0.1"),
+            ("A2ABUS_SERVICE_PORT_HTTP", "8080"),
+            ("A2ABUS_PORT", "tcp://10.0.0.1:8080"),
+            ("A2ABUS_PORT_8080_TCP_ADDR", "10.0.0.1"),
+            ("A2ABUS_ADMIN_PORT_9090_TCP", "tcp://10.0.0.2:9090"),
         ],
     )
     .unwrap();
@@ -512,7 +538,10 @@ fn the_instance_is_the_host_unless_it_is_written() {
     assert_eq!(instance(without, &[("HOSTNAME", "pod-7")]), "pod-7");
     assert_eq!(instance(without, &[("HOSTNAME", "not a name")]), "a2abus");
     assert_eq!(instance(without, &[("A2ABUS_INSTANCE", "i")]), "i");
-    assert_eq!(instance(&format!("{without}\ninstance: j"), &[("HOSTNAME", "h")]), "j");
+    assert_eq!(
+        instance(&format!("{without}\ninstance: j"), &[("HOSTNAME", "h")]),
+        "j"
+    );
 }
 
 #[test]
@@ -554,12 +583,21 @@ fn the_sample_is_right_and_complete() {
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     assert_eq!(config.bindings.len(), 3);
     assert_eq!(config.calls_transport().unwrap().as_str(), "kafka");
-    crate::route::RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops).unwrap();
+    crate::route::RouteTable::build(
+        &config.routes,
+        &config.default_route,
+        config.limits.max_hops,
+    )
+    .unwrap();
 }
 
 #[test]
 fn defaults_are_read_as_they_are_written() {
-    let config = read("transports: {m: {type: memory}}\nbindings: [{name: b, transport: m, topics: [a]}]", &[]).unwrap();
+    let config = read(
+        "transports: {m: {type: memory}}\nbindings: [{name: b, transport: m, topics: [a]}]",
+        &[],
+    )
+    .unwrap();
     assert_eq!(config.limits.max_bytes.0, bytesize::ByteSize::mib(1));
     assert_eq!(config.bindings[0].dead_letter.topic.as_str(), "a2abus.dlq");
     assert_eq!(config.calls_transport().unwrap().as_str(), "m");

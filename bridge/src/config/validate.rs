@@ -209,7 +209,9 @@ impl<'a> Checker<'a> {
         if transports.len() == 1 || self.problems.has_errors() {
             return;
         }
-        let unused = transports.keys().filter(|name| !used.contains(name.as_str()));
+        let unused = transports
+            .keys()
+            .filter(|name| !used.contains(name.as_str()));
         for name in unused {
             let path = ValuePath::root().key("transports").key(name);
             self.warning(path, "is used by nothing");
@@ -217,7 +219,12 @@ impl<'a> Checker<'a> {
     }
 
     fn no_such_transport(&self, name: &Name) -> String {
-        let known: Vec<&str> = self.sections.transports.keys().map(String::as_str).collect();
+        let known: Vec<&str> = self
+            .sections
+            .transports
+            .keys()
+            .map(String::as_str)
+            .collect();
         match nearest(name.as_str(), &known) {
             Some(near) => format!("there is no transport {name}: did you mean {near}?"),
             None if known.is_empty() => format!("there is no transport {name}, nor any other"),
@@ -258,7 +265,10 @@ impl<'a> Checker<'a> {
         let jetstream = [("stream", &binding.stream), ("durable", &binding.durable)];
         for (key, value) in jetstream {
             if value.is_some() && transport.is_some_and(|t| t != TransportType::Nats) {
-                self.error(path.key(key), "is for JetStream, on a transport of type nats");
+                self.error(
+                    path.key(key),
+                    "is for JetStream, on a transport of type nats",
+                );
             }
         }
         match (&binding.stream, &binding.durable) {
@@ -275,7 +285,10 @@ impl<'a> Checker<'a> {
             let shared = bindings.iter().take(index).find(|(_, earlier)| {
                 earlier.transport == later.transport
                     && earlier.group == later.group
-                    && earlier.topics.iter().any(|a| later.topics.iter().any(|b| overlap(a, b)))
+                    && earlier
+                        .topics
+                        .iter()
+                        .any(|a| later.topics.iter().any(|b| overlap(a, b)))
             });
             if let Some((_, earlier)) = shared {
                 let message = format!(

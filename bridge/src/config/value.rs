@@ -76,7 +76,10 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
 ];
 
 /// A topic this program names itself.
-#[allow(clippy::expect_used, reason = "the names are constants, and a test reads every default")]
+#[allow(
+    clippy::expect_used,
+    reason = "the names are constants, and a test reads every default"
+)]
 pub(super) fn known_topic(name: &'static str) -> Written<Topic> {
     Written(Topic::new(Text::from_static(name)).expect("a legal topic"))
 }
@@ -171,7 +174,7 @@ impl Wording for ByteSize {
     fn write(&self) -> String {
         let bytes = self.0;
         for (unit, size) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
-            if bytes >= size && bytes % size == 0 {
+            if bytes >= size && bytes.is_multiple_of(size) {
                 return format!("{}{unit}", bytes / size);
             }
         }
@@ -248,7 +251,9 @@ impl Wording for LogFilter {
     fn read(text: &str) -> Result<Self, String> {
         tracing_subscriber::EnvFilter::try_new(text)
             .map(|_| Self(text.into()))
-            .map_err(|_| "not a log filter: write levels, as info or info,a2abus_bridge=debug".into())
+            .map_err(|_| {
+                "not a log filter: write levels, as info or info,a2abus_bridge=debug".into()
+            })
     }
 
     fn write(&self) -> String {
@@ -291,7 +296,10 @@ impl Wording for Name {
 
     fn read(text: &str) -> Result<Self, String> {
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let first = text
+            .bytes()
+            .next()
+            .is_some_and(|b| b.is_ascii_alphanumeric());
         if first && text.len() <= 64 && text.bytes().all(legal) {
             Ok(Self(text.into()))
         } else {

@@ -109,7 +109,9 @@ impl Condition {
                 .map(Self::exact_values)
                 .collect::<Option<Vec<_>>>()
                 .map(|values| values.concat()),
-            Self::Prefix(_) | Self::Suffix(_) | Self::Glob(..) | Self::All(_) | Self::Not(_) => None,
+            Self::Prefix(_) | Self::Suffix(_) | Self::Glob(..) | Self::All(_) | Self::Not(_) => {
+                None
+            }
         }
     }
 }
@@ -143,47 +145,74 @@ mod tests {
 
     use super::*;
 
-    fn check(condition: Value, meets: &[Option<&str>], fails: &[Option<&str>]) {
+    fn check(condition: &Value, meets: &[Option<&str>], fails: &[Option<&str>]) {
         let config: ConditionConfig = serde_json::from_value(condition.clone()).unwrap();
         let ready = Condition::new(&config).unwrap();
         for value in meets {
             assert!(ready.holds(*value), "{condition} should take {value:?}");
         }
         for value in fails {
-            assert!(!ready.holds(*value), "{condition} should not take {value:?}");
+            assert!(
+                !ready.holds(*value),
+                "{condition} should not take {value:?}"
+            );
         }
     }
 
     #[test]
     fn every_dialect_decides() {
         let some = Some;
-        check(json!("a"), &[some("a")], &[some("A"), some("ab"), some(""), None]);
-        check(json!(""), &[some("")], &[some("a"), None]);
         check(
-            json!("a*"),
+            &json!("a"),
+            &[some("a")],
+            &[some("A"), some("ab"), some(""), None],
+        );
+        check(&json!(""), &[some("")], &[some("a"), None]);
+        check(
+            &json!("a*"),
             &[some("a"), some("a/b.c"), some("a\nb")],
             &[some("ba"), None],
         );
-        check(json!("a?c"), &[some("abc"), some("a/c")], &[some("ac"), some("abbc")]);
-        check(json!("a[b"), &[some("a[b")], &[some("ab")]);
-        check(json!("*"), &[some(""), some("é")], &[None]);
-        check(json!(["a", "b*"]), &[some("a"), some("bc")], &[some("ab"), None]);
-        check(json!({"exact": "a*"}), &[some("a*")], &[some("ab")]);
-        check(json!({"prefix": "a"}), &[some("ab")], &[some("ba"), None]);
-        check(json!({"suffix": "a"}), &[some("ba")], &[some("ab"), None]);
-        check(json!({"glob": "{a,b}[0-9]"}), &[some("a1"), some("b9")], &[some("c1")]);
         check(
-            json!({"prefix": "a", "suffix": "z"}),
+            &json!("a?c"),
+            &[some("abc"), some("a/c")],
+            &[some("ac"), some("abbc")],
+        );
+        check(&json!("a[b"), &[some("a[b")], &[some("ab")]);
+        check(&json!("*"), &[some(""), some("é")], &[None]);
+        check(
+            &json!(["a", "b*"]),
+            &[some("a"), some("bc")],
+            &[some("ab"), None],
+        );
+        check(&json!({"exact": "a*"}), &[some("a*")], &[some("ab")]);
+        check(&json!({"prefix": "a"}), &[some("ab")], &[some("ba"), None]);
+        check(&json!({"suffix": "a"}), &[some("ba")], &[some("ab"), None]);
+        check(
+            &json!({"glob": "{a,b}[0-9]"}),
+            &[some("a1"), some("b9")],
+            &[some("c1")],
+        );
+        check(
+            &json!({"prefix": "a", "suffix": "z"}),
             &[some("a-z")],
             &[some("a"), some("z")],
         );
-        check(json!({"any": ["a", {"prefix": "b"}]}), &[some("a"), some("bb")], &[some("c")]);
         check(
-            json!({"all": [{"prefix": "a"}, {"not": "ab"}]}),
+            &json!({"any": ["a", {"prefix": "b"}]}),
+            &[some("a"), some("bb")],
+            &[some("c")],
+        );
+        check(
+            &json!({"all": [{"prefix": "a"}, {"not": "ab"}]}),
             &[some("ac")],
             &[some("ab"), some("b")],
         );
-        check(json!({"not": "a"}), &[some("b"), None], &[some("a")]);
-        check(json!({"not": {"not": "a"}}), &[some("a")], &[some("b"), None]);
+        check(&json!({"not": "a"}), &[some("b"), None], &[some("a")]);
+        check(
+            &json!({"not": {"not": "a"}}),
+            &[some("a")],
+            &[some("b"), None],
+        );
     }
 }

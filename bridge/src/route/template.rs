@@ -86,7 +86,9 @@ impl Attribute {
     pub fn new(name: &str) -> Result<Self, AttributeError> {
         use CoreAttribute as Core;
         let legal = (1..=MAX_ATTRIBUTE_NAME).contains(&name.len())
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         let core = |core| Ok(Self(AttributeName::Core(core)));
         match name {
             "binding" => Ok(Self(AttributeName::Binding)),
@@ -393,7 +395,19 @@ mod tests {
             assert_eq!(Template::new(good).unwrap().to_string(), good);
         }
         for bad in [
-            "", "{", "}", "a.{", "a.}", "{}", "{a", "{{a}}", "{A}", "{a b}", "{data}", "x{a}}", "{targét}",
+            "",
+            "{",
+            "}",
+            "a.{",
+            "a.}",
+            "{}",
+            "{a",
+            "{{a}}",
+            "{A}",
+            "{a b}",
+            "{data}",
+            "x{a}}",
+            "{targét}",
         ] {
             assert!(Template::new(bad).is_err(), "{bad}");
         }

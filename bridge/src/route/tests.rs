@@ -16,7 +16,7 @@ fn event(attributes: &[(&str, &str)]) -> Event {
     event
 }
 
-fn rule(name: &str, when: Value) -> RouteConfig {
+fn rule(name: &str, when: &Value) -> RouteConfig {
     serde_json::from_value(json!({
         "name": name, "when": when, "to": [{"transport": "k", "topic": format!("to.{name}")}]
     }))
@@ -32,13 +32,15 @@ fn table(conditions: &[Value]) -> RouteTable {
     let rules: Vec<_> = conditions
         .iter()
         .enumerate()
-        .map(|(index, when)| rule(&index.to_string(), when.clone()))
+        .map(|(index, when)| rule(&index.to_string(), when))
         .collect();
     RouteTable::build(&rules, &[], 8).unwrap()
 }
 
 fn taken<'a>(table: &'a RouteTable, attributes: &[(&str, &str)]) -> Option<&'a str> {
-    table.route(&event(attributes), "b").map(|route| route.name().as_str())
+    table
+        .route(&event(attributes), "b")
+        .map(|route| route.name().as_str())
 }
 
 #[test]
@@ -51,7 +53,8 @@ fn the_first_rule_that_matches_wins() {
         json!({"targetagent": "b"}),
         json!({"targetagent": {"not": "z"}, "binding": "b", "subject": "s"}),
     ]);
-    let cases: &[(&[(&str, &str)], Option<&str>)] = &[
+    type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+    let cases: &[Case<'_>] = &[
         (&[(TARGET, "a"), ("mcptype", "request")], Some("0")),
         (&[(TARGET, "a"), ("mcptype", "response")], Some("2")),
         (&[(TARGET, "a")], Some("2")),
@@ -71,7 +74,11 @@ fn the_first_rule_that_matches_wins() {
 
 #[test]
 fn a_rule_without_conditions_takes_everything() {
-    let table = table(&[json!({"targetagent": "a"}), json!({}), json!({"targetagent": "b"})]);
+    let table = table(&[
+        json!({"targetagent": "a"}),
+        json!({}),
+        json!({"targetagent": "b"}),
+    ]);
     for (target, expected) in [("a", "0"), ("b", "1"), ("c", "1")] {
         assert_eq!(taken(&table, &[(TARGET, target)]), Some(expected));
     }
@@ -90,7 +97,9 @@ fn the_binding_and_attributes_that_are_not_text_can_be_asked_for() {
         let mut event = event(&[]);
         match value {
             Value::Number(number) => {
-                event.set(name, i32::try_from(number.as_i64().unwrap()).unwrap()).unwrap();
+                event
+                    .set(name, i32::try_from(number.as_i64().unwrap()).unwrap())
+                    .unwrap();
             }
             Value::Bool(flag) => event.set(name, flag).unwrap(),
             text => event.set(name, text.as_str().unwrap()).unwrap(),
@@ -105,14 +114,17 @@ fn the_binding_and_attributes_that_are_not_text_can_be_asked_for() {
         (with("dataschema", json!("x:y")), "b", "4"),
     ];
     for (event, binding, expected) in cases {
-        assert_eq!(table.route(&event, binding).unwrap().name().as_str(), expected);
+        assert_eq!(
+            table.route(&event, binding).unwrap().name().as_str(),
+            expected
+        );
     }
 }
 
 #[test]
 fn the_default_takes_what_no_rule_takes() {
     let default = [serde_json::from_value(json!({"transport": "k", "topic": "rest"})).unwrap()];
-    let table = RouteTable::build(&[rule("a", json!({"targetagent": "a"}))], &default, 8).unwrap();
+    let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default, 8).unwrap();
     assert_eq!(taken(&table, &[(TARGET, "a")]), Some("a"));
     assert_eq!(taken(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
     assert_eq!(table.explain(&event(&[]), "b").taken, Taken::Default);
@@ -150,7 +162,7 @@ fn explain_says_why_the_earlier_rules_did_not_match() {
 
 #[test]
 fn a_loop_is_ended_by_the_limit_of_hops() {
-    let mut config = rule("a", json!({}));
+    let mut config = rule("a", &json!({}));
     let hops = |config: &RouteConfig, event: &Event| {
         let table = RouteTable::build(std::slice::from_ref(config), &[], 3).unwrap();
         table.route(event, "b").unwrap().next_hops(event)
@@ -161,13 +173,19 @@ fn a_loop_is_ended_by_the_limit_of_hops() {
         assert_eq!(next, expected);
         passing.set(extension::HOPS, next).unwrap();
     }
-    assert_eq!(hops(&config, &passing), Err(RouteError::TooManyHops { hops: 3, limit: 3 }));
+    assert_eq!(
+        hops(&config, &passing),
+        Err(RouteError::TooManyHops { hops: 3, limit: 3 })
+    );
     config.max_hops = Some(4);
     assert_eq!(hops(&config, &passing), Ok(4));
     // Kafka and NATS headers carry text; an agent may write anything.
     for (written, expected) in [("2", Ok(3)), ("x", Ok(1)), ("-1", Ok(1)), ("", Ok(1))] {
         config.max_hops = None;
-        assert_eq!(hops(&config, &event(&[(extension::HOPS, written)])), expected);
+        assert_eq!(
+            hops(&config, &event(&[(extension::HOPS, written)])),
+            expected
+        );
     }
     assert!(hops(&config, &event(&[(extension::HOPS, "4294967295")])).is_err());
 }
@@ -187,8 +205,18 @@ fn destinations_are_spelt_out() {
         assert_eq!(resolved.key.as_deref(), expected.map(str::as_bytes));
     };
     let to = |topic: &str| json!({"transport": "k", "topic": topic});
-    check(to("agents.{targetagent}"), Some(&source), "agents.weather", Some("source"));
-    check(to("{binding}-{targetagent}.x"), None, "in-weather.x", Some("c-1"));
+    check(
+        to("agents.{targetagent}"),
+        Some(&source),
+        "agents.weather",
+        Some("source"),
+    );
+    check(
+        to("{binding}-{targetagent}.x"),
+        None,
+        "in-weather.x",
+        Some("c-1"),
+    );
     check(
         json!({"transport": "k", "topic": "t", "key": "{targetagent}/{subject}"}),
         Some(&source),
@@ -213,9 +241,13 @@ fn destinations_are_spelt_out() {
         "topics.stock_x2Eupdates",
         Some("c-1"),
     );
-    let stored = destination(json!({"transport": "n", "topic": "t", "stored": true, "mode": "structured"}));
+    let stored =
+        destination(json!({"transport": "n", "topic": "t", "stored": true, "mode": "structured"}));
     let resolved = stored.resolve(&event, "in", None).unwrap();
-    assert_eq!(resolved.address.guarantee, Guarantee::Stored { message_id: None });
+    assert_eq!(
+        resolved.address.guarantee,
+        Guarantee::Stored { message_id: None }
+    );
     assert_eq!(resolved.mode, Mode::Structured);
     assert_eq!(resolved.transport.as_str(), "n");
     let nameless = super::tests::event(&[]);
@@ -227,7 +259,9 @@ fn destinations_are_spelt_out() {
 fn values_that_cannot_be_part_of_a_topic_are_refused_by_name() {
     let to = destination(json!({"transport": "k", "topic": "agents.{targetagent}"}));
     let error = |attributes: &[(&str, &str)]| {
-        to.resolve(&event(attributes), "in", None).unwrap_err().to_string()
+        to.resolve(&event(attributes), "in", None)
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(
         error(&[]),
@@ -249,10 +283,59 @@ fn values_that_cannot_be_part_of_a_topic_are_refused_by_name() {
 /// Agent ids an attacker would try, and 2,000 made of the same characters.
 fn hostile() -> impl Iterator<Item = String> {
     let written = [
-        "", ".", "..", "...", "a.b", ".a", "a.", "a..b", "*", ">", "a.*", "a.>", "$", "$SYS.REQ", "$JS.API.>", "_INBOX",
-        "_INBOX.abc", "_", "__consumer_offsets", "__transaction_state", "-", "-x", "/", "a/b", "../../etc/passwd", " ",
-        "a b", "\u{a0}", "wеather", "ｗeather", "weather\u{200b}", "é", "\u{202e}x", "{targetagent}", "a%2eb", "a_x2Eb",
-        "orders\\", "a:b", "a@b", "a+b", "a,b", "\"", "'", "#", "?", "[a]", "~", "|", ";", "a=b", "0", "NULL", "💥",
+        "",
+        ".",
+        "..",
+        "...",
+        "a.b",
+        ".a",
+        "a.",
+        "a..b",
+        "*",
+        ">",
+        "a.*",
+        "a.>",
+        "$",
+        "$SYS.REQ",
+        "$JS.API.>",
+        "_INBOX",
+        "_INBOX.abc",
+        "_",
+        "__consumer_offsets",
+        "__transaction_state",
+        "-",
+        "-x",
+        "/",
+        "a/b",
+        "../../etc/passwd",
+        " ",
+        "a b",
+        "\u{a0}",
+        "wеather",
+        "ｗeather",
+        "weather\u{200b}",
+        "é",
+        "\u{202e}x",
+        "{targetagent}",
+        "a%2eb",
+        "a_x2Eb",
+        "orders\\",
+        "a:b",
+        "a@b",
+        "a+b",
+        "a,b",
+        "\"",
+        "'",
+        "#",
+        "?",
+        "[a]",
+        "~",
+        "|",
+        ";",
+        "a=b",
+        "0",
+        "NULL",
+        "💥",
     ];
     let alphabet: Vec<char> = "aZ09_-.*>$/ {}:@+%\\é\u{200b}x".chars().collect();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -265,7 +348,9 @@ fn hostile() -> impl Iterator<Item = String> {
     let made: Vec<String> = (0..2000)
         .map(|_| {
             let length = if next(50) == 0 { 1024 } else { 1 + next(12) };
-            (0..length).map(|_| alphabet[next(alphabet.len())]).collect()
+            (0..length)
+                .map(|_| alphabet[next(alphabet.len())])
+                .collect()
         })
         .collect();
     written.into_iter().map(str::to_owned).chain(made)
@@ -276,32 +361,55 @@ fn no_agent_id_reaches_a_topic_as_anything_but_one_word() {
     let to = |topic: &str, names: &str| {
         destination(json!({"transport": "k", "topic": topic, "names": names}))
     };
-    let (refuse, escape) = (to("agents.{targetagent}", "refuse"), to("agents.{targetagent}", "escape"));
-    let (bare, dotted) = (to("{targetagent}", "escape"), to("agents.{targetagent}.in", "dotted"));
+    let (refuse, escape) = (
+        to("agents.{targetagent}", "refuse"),
+        to("agents.{targetagent}", "escape"),
+    );
+    let (bare, dotted) = (
+        to("{targetagent}", "escape"),
+        to("agents.{targetagent}.in", "dotted"),
+    );
     let mut topics = std::collections::HashMap::new();
     let is_word = |word: &str| {
-        !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        !word.is_empty()
+            && word
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
     };
     for id in hostile() {
         let event = event(&[(TARGET, id.as_str())]);
         let topic = |to: &Destination| {
-            to.resolve(&event, "in", None).ok().map(|resolved| resolved.address.topic.to_string())
+            to.resolve(&event, "in", None)
+                .ok()
+                .map(|resolved| resolved.address.topic.to_string())
         };
         if let Some(topic) = topic(&refuse) {
             assert_eq!(topic, format!("agents.{id}"));
-            assert!(is_word(&id) && id.starts_with(|c: char| c.is_ascii_alphanumeric()), "{id:?}");
+            assert!(
+                is_word(&id) && id.starts_with(|c: char| c.is_ascii_alphanumeric()),
+                "{id:?}"
+            );
         }
         if let Some(topic) = topic(&escape) {
             assert!(is_word(topic.strip_prefix("agents.").unwrap()), "{id:?}");
             let other = topics.insert(topic, id.clone());
-            assert!(other.is_none_or(|other| other == id), "two ids share a topic");
+            assert!(
+                other.is_none_or(|other| other == id),
+                "two ids share a topic"
+            );
         }
         if let Some(topic) = topic(&bare) {
             assert!(is_word(&topic) && !topic.starts_with('_'), "{id:?}");
         }
         if let Some(topic) = topic(&dotted) {
-            assert!(topic.starts_with("agents.") && topic.split('.').all(is_word), "{id:?}");
-            assert!(!topic.split('.').any(|word| word.starts_with('_')), "{id:?}");
+            assert!(
+                topic.starts_with("agents.") && topic.split('.').all(is_word),
+                "{id:?}"
+            );
+            assert!(
+                !topic.split('.').any(|word| word.starts_with('_')),
+                "{id:?}"
+            );
         }
     }
 }
@@ -347,15 +455,25 @@ fn meets(condition: &Value, value: Option<&str>) -> bool {
     match condition {
         Value::String(wanted) => text(wanted),
         Value::Array(wanted) => wanted.iter().any(|wanted| text(wanted.as_str().unwrap())),
-        Value::Object(members) => members.iter().all(|(dialect, inner)| match dialect.as_str() {
-            "exact" => value == inner.as_str(),
-            "prefix" => value.is_some_and(|value| value.starts_with(inner.as_str().unwrap())),
-            "suffix" => value.is_some_and(|value| value.ends_with(inner.as_str().unwrap())),
-            "any" => inner.as_array().unwrap().iter().any(|inner| meets(inner, value)),
-            "all" => inner.as_array().unwrap().iter().all(|inner| meets(inner, value)),
-            "not" => !meets(inner, value),
-            other => unreachable!("{other}"),
-        }),
+        Value::Object(members) => members
+            .iter()
+            .all(|(dialect, inner)| match dialect.as_str() {
+                "exact" => value == inner.as_str(),
+                "prefix" => value.is_some_and(|value| value.starts_with(inner.as_str().unwrap())),
+                "suffix" => value.is_some_and(|value| value.ends_with(inner.as_str().unwrap())),
+                "any" => inner
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|inner| meets(inner, value)),
+                "all" => inner
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .all(|inner| meets(inner, value)),
+                "not" => !meets(inner, value),
+                other => unreachable!("{other}"),
+            }),
         _ => unreachable!(),
     }
 }

@@ -634,6 +634,10 @@ impl ConsumerContext for Context {
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         match result {
             Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
+            // What is stored goes with the next commit.
+            Err(KafkaError::ConsumerCommit(code)) if is_outage(code) => {
+                tracing::debug!(%code, "a Kafka commit has to be repeated");
+            }
             Err(error) => {
                 tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
             }

@@ -155,11 +155,14 @@ impl ClientContext for Events {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(client, facility, "{message}");
             }
-            // A property of the other kind of client in `properties` is no news.
-            _ if facility == "CONFWARN" => tracing::debug!(client, facility, "{message}"),
+            // Properties of the other kind of client in `properties`, and what passes while a broker starts: by the
+            // hundred, and no news.
+            _ if matches!(facility, "CONFWARN" | "GETPID" | "METADATAUPDATE") => {
+                tracing::debug!(client, facility, "{message}");
+            }
             // Connections come and go; `health` tells when it matters.
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning
-                if matches!(facility, "DISCONN" | "ERROR" | "FAIL" | "GETPID" | "REQTMOUT") =>
+                if matches!(facility, "DISCONN" | "ERROR" | "FAIL" | "REQTMOUT") =>
             {
                 tracing::info!(client, facility, "{message}");
             }

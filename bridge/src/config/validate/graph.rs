@@ -10,9 +10,7 @@ use a2abus_transports::{Topic, TopicFilter};
 
 use super::Checker;
 use crate::config::raw::ValuePath;
-use crate::config::{
-    BindingConfig, ConditionConfig, DestinationConfig, Names, Role, RouteConfig,
-};
+use crate::config::{BindingConfig, ConditionConfig, DestinationConfig, Names, Role, RouteConfig};
 use crate::route::{self, Part, Template};
 
 /// How sure it is that something happens.
@@ -60,8 +58,8 @@ fn deliveries<'a>(checker: &Checker<'a>, bindings: &[&BindingConfig]) -> Vec<Del
     });
     let default = ValuePath::root().key("default_route");
     let defaults = checker.sections.default_route.iter().enumerate();
-    let defaults = defaults
-        .filter_map(|(index, config)| Some((default.index(index), None, config.as_ref()?)));
+    let defaults =
+        defaults.filter_map(|(index, config)| Some((default.index(index), None, config.as_ref()?)));
     let mut deliveries = Vec::new();
     for (path, route, destination) in routes.chain(defaults) {
         for (into, binding) in bindings.iter().enumerate() {
@@ -186,9 +184,9 @@ fn shortest_cycle<'e, 'd, 'a>(
 
 /// Whether events of the binding can take the route.
 fn accepts(route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
-    route.and_then(binding_condition).is_none_or(|condition| {
-        route::condition_holds(condition, binding.name.as_str())
-    })
+    route
+        .and_then(binding_condition)
+        .is_none_or(|condition| route::condition_holds(condition, binding.name.as_str()))
 }
 
 fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {

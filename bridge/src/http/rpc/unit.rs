@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(super) enum Framed {
     /// One value, or a payload that is refused as a whole.
-    One(Result<Unit, Refused>),
+    One(Box<Result<Unit, Refused>>),
     /// A batch, with at least one unit.
     Batch(Units),
     /// Several values without an array around them, which is not JSON.
@@ -50,8 +50,8 @@ impl Framed {
         // The element of an array is shorter than the array; what is as long is the payload itself.
         let is_whole = |refused: &Refused| refused.bytes.len() == payload.len();
         match (units.pop(), units.is_empty()) {
-            (Some(Err(refused)), true) if is_whole(&refused) => Self::One(Err(refused)),
-            (Some(unit), true) if !is_array => Self::One(unit),
+            (Some(Err(refused)), true) if is_whole(&refused) => Self::One(Box::new(Err(refused))),
+            (Some(unit), true) if !is_array => Self::One(Box::new(unit)),
             (Some(unit), _) if is_array => {
                 units.push(unit);
                 Self::Batch(units)

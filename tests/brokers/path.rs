@@ -1,0 +1,401 @@
+//! The whole path over real servers, between clients that know nothing of us.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use futures_util::StreamExt as _;
+use serde_json::Value;
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, Private, named};
+use tokio::process::{Child, Command};
+
+use crate::plain::{Plain, Reply, next, unique};
+
+/// A request as a person writes it: the spaces must survive.
+const REQUEST: &str = r#"{ "jsonrpc": "2.0", "id": "msg-101",  "method": "tools/call", "params": {"name": "weather", "_agentId": "weather", "x": 1.50} }"#;
+
+fn result(request: &Value) -> Vec<String> {
+    vec![format!(
+        r#"{{"jsonrpc":"2.0","result":{{"temperature":22}},"id":{}}}"#,
+        request["id"]
+    )]
+}
+
+fn parts(request: &Value) -> Vec<String> {
+    let part = |state: &str, last: bool| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{},"result":{{"kind":"status-update","taskId":"t","status":{{"state":"{state}"}},"final":{last}}}}}"#,
+            request["id"]
+        )
+    };
+    vec![
+        part("submitted", false),
+        part("working", false),
+        part("completed", true),
+    ]
+}
+
+fn kafka_and_route(plain: &Plain, topic: &str, replies: &str) -> String {
+    format!(
+        "
+instance: test
+transports: {{ kafka: {{ type: kafka, brokers: ['{}'] }} }}
+routes: [{{ name: weather, when: {{ targetagent: weather }}, to: [{{ transport: kafka, topic: {topic} }}] }}]
+calls: {{ reply_topic: {replies}, reply_partitions: 4 }}",
+        plain.brokers
+    )
+}
+
+fn assert_answered(answer: &support::running::Answered) {
+    assert_eq!(
+        (answer.status, answer.content_type.as_str()),
+        (200, "application/json"),
+        "{}",
+        answer.body
+    );
+    assert_eq!(
+        answer.body,
+        r#"{"jsonrpc":"2.0","result":{"temperature":22},"id":"msg-101"}"#
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_json_rpc_on_kafka_reaches_kafka_and_nats_by_its_target() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox, dead) = (unique("in"), unique("out"), unique("dlq"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let agent = async_nats::connect(&nats).await.unwrap();
+    let mut subject = agent.subscribe(outbox.clone()).await.unwrap();
+    agent.flush().await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
+routes:
+  - name: weather
+    when: {{ targetagent: weather }}
+    to: [{{ transport: kafka, topic: {outbox} }}, {{ transport: nats, topic: {outbox} }}]
+calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
+    ))
+    .await;
+    plain.publish(&inbox, None, REQUEST).await;
+
+    let on_kafka = within("the record arrives", next(&plain.read(&outbox, 1))).await;
+    assert_eq!(on_kafka.body, REQUEST.as_bytes());
+    let on_nats = within("the message arrives", subject.next()).await.unwrap();
+    assert_eq!(on_nats.payload, REQUEST.as_bytes());
+    let nats_headers = on_nats.headers.unwrap();
+    let origin = format!("k:{inbox}/0/0");
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", "msg-101"),
+        ("source", "/a2abus/test/in"),
+        ("type", "org.apache.eventmesh.a2a.tools.call.req"),
+        ("a2amethod", "tools/call"),
+        ("mcptype", "request"),
+        ("targetagent", "weather"),
+        ("protocol", "A2A"),
+        ("protocolversion", "2.0"),
+        ("hops", "1"),
+        ("origin", origin.as_str()),
+    ] {
+        let kafka_value = on_kafka
+            .headers
+            .get(&format!("ce_{name}"))
+            .map(Vec::as_slice);
+        assert_eq!(kafka_value, Some(value.as_bytes()), "ce_{name}");
+        let nats_value = nats_headers
+            .get(format!("ce-{name}").as_str())
+            .map(async_nats::HeaderValue::as_str);
+        assert_eq!(nats_value, Some(value), "ce-{name}");
+    }
+    assert_eq!(on_kafka.headers["content-type"], b"application/json");
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_mapped_or_routed_is_a_dead_letter_with_its_bytes() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, dead) = (unique("in"), unique("dlq"));
+    plain.create(&inbox, 1).await;
+    plain.create(&dead, 1).await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
+calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
+    ))
+    .await;
+    let consumer = plain.read(&dead, 1);
+    for (body, reason) in [
+        ("{\"jsonrpc\":", "not_json"),
+        (REQUEST, "no_route"),
+        ("[1]", "not_an_object"),
+    ] {
+        plain.publish(&inbox, None, body).await;
+        let letter = within("the dead letter arrives", next(&consumer)).await;
+        assert_eq!(
+            String::from_utf8_lossy(&letter.headers["bus-dlq-reason"]),
+            reason
+        );
+        let kept = if reason == "not_an_object" { "1" } else { body };
+        assert_eq!(String::from_utf8_lossy(&letter.body), kept);
+        assert!(letter.headers.contains_key("bus-dlq-origin"));
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_over_kafka_is_answered_by_plain_json_rpc() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    for reply in [Reply::AsAsked, Reply::AnyPartition] {
+        let (topic, replies) = (unique("agent"), unique("replies"));
+        plain.create(&topic, 1).await;
+        let agent = plain.agent(&topic, reply, result);
+        let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
+        for _ in 0..8 {
+            assert_answered(&within("the answer", bridge.post("/rpc", REQUEST)).await);
+        }
+        bridge.stop().await;
+        agent.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_call_over_kafka_comes_in_parts() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies) = (unique("agent"), unique("replies"));
+    plain.create(&topic, 1).await;
+    let agent = plain.agent(&topic, Reply::AsAsked, parts);
+    let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":7.0,"method":"message/stream","params":{"_agentId":"weather"}}"#;
+    let answer = within("the answer", bridge.post("/rpc", body)).await;
+    assert_eq!(answer.content_type, "text/event-stream");
+    let parts = answer.events();
+    assert_eq!(parts.len(), 3, "{}", answer.body);
+    assert!(
+        parts.iter().all(|part| part.contains(r#""id":7.0,"#)),
+        "{}",
+        answer.body
+    );
+    assert!(parts[2].contains(r#""final":true"#));
+    bridge.stop().await;
+    agent.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_over_nats_is_answered_by_respond() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("agent");
+    let agent = async_nats::connect(&nats).await.unwrap();
+    let mut requests = agent.subscribe(subject.clone()).await.unwrap();
+    agent.flush().await.unwrap();
+    let serving = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let body = serde_json::from_slice(&request.payload).unwrap();
+            for answer in result(&body) {
+                agent
+                    .publish(request.reply.clone().unwrap(), answer.into())
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    let bridge = Running::start(&format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+routes:
+  - {{ name: weather, when: {{ targetagent: weather }}, to: [{{ transport: nats, topic: {subject} }}] }}
+  - {{ name: nobody, when: {{ targetagent: nobody }}, to: [{{ transport: nats, topic: {subject}.nobody }}] }}
+calls: {{ reply_topic: {subject}.replies }}"
+    ))
+    .await;
+    for _ in 0..8 {
+        assert_answered(&within("the answer", bridge.post("/rpc", REQUEST)).await);
+    }
+    let nobody = REQUEST.replace(r#""_agentId": "weather""#, r#""_agentId": "nobody""#);
+    let answer = within(
+        "a refusal without waiting for the deadline",
+        bridge.post("/rpc", nobody),
+    )
+    .await;
+    assert!(
+        answer.body.contains(r#""code":-32603"#) && answer.body.contains("agent_unavailable"),
+        "{}",
+        answer.body
+    );
+    bridge.stop().await;
+    serving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_land_on_another_bridge_still_arrive() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies, responses) = (unique("agent"), unique("replies"), unique("responses"));
+    plain.create(&topic, 1).await;
+    plain.create(&responses, 4).await;
+    let agent = plain.agent(&topic, Reply::Topic(responses.clone()), result);
+    let config = format!(
+        "{}
+bindings: [{{ name: responses, role: responses, transport: kafka, topics: [{responses}], group: {responses} }}]",
+        kafka_and_route(&plain, &topic, &replies)
+    );
+    let (first, second) = (Running::start(&config).await, Running::start(&config).await);
+    for _ in 0..16 {
+        assert_answered(&within("the answer", first.post("/rpc", REQUEST)).await);
+        assert_answered(&within("the answer", second.post("/rpc", REQUEST)).await);
+    }
+    let forwarded = |bridge: &Running| {
+        bridge.metrics.render().unwrap().lines().any(|line| {
+            line.starts_with("a2abus_replies_total{outcome=\"forwarded\"}") && !line.ends_with(" 0")
+        })
+    };
+    assert!(
+        forwarded(&first) || forwarded(&second),
+        "no answer landed on the other bridge"
+    );
+    first.stop().await;
+    second.stop().await;
+    agent.abort();
+}
+
+/// Events in flight when something dies.
+const LOAD: usize = 500;
+
+fn event(number: usize) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{"_agentId":"weather"}}}}"#
+    )
+}
+
+async fn publish_load(plain: &Plain, topic: &str) {
+    let sent =
+        (0..LOAD).map(|number| async move { plain.publish(topic, None, &event(number)).await });
+    futures_util::future::join_all(sent).await;
+}
+
+/// Reads until every event of the load was there; calls `after_some` once, on the way.
+async fn read_load(plain: &Plain, topic: &str, after_some: impl Future<Output = ()>) {
+    let consumer = plain.read(topic, 1);
+    let mut missing: BTreeSet<String> = (0..LOAD).map(event).collect();
+    let mut after_some = Some(after_some);
+    while !missing.is_empty() {
+        let record = within("every event arrives", next(&consumer)).await;
+        missing.remove(&String::from_utf8(record.body).unwrap());
+        if missing.len() < LOAD - 20
+            && let Some(action) = after_some.take()
+        {
+            action.await;
+        }
+    }
+}
+
+fn load_config(kafka: &str, inbox: &str, outbox: &str) -> String {
+    format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], session_timeout: 6s }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {inbox}.dlq }} }}]
+routes: [{{ name: weather, when: {{ targetagent: weather }}, to: [{{ transport: kafka, topic: {outbox} }}] }}]
+calls: {{ enabled: false }}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_dies_under_load_loses_nothing() {
+    if named(Kind::Kafka).is_none() {
+        return;
+    }
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let plain = Plain::new(&broker.address());
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    publish_load(&plain, &inbox).await;
+    let bridge = Running::launch(&load_config(&broker.address(), &inbox, &outbox)).await;
+    read_load(&plain, &outbox, async {
+        broker.kill().await;
+        broker.start().await;
+        publish_load(&plain, &inbox).await;
+    })
+    .await;
+    bridge.stop().await;
+}
+
+/// The program, which cargo builds beside the tests of the workspace.
+fn program() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.ancestors().nth(2).unwrap().join("a2abus");
+    assert!(
+        program.exists(),
+        "{} is missing: run `cargo build -p a2abus-bridge` first",
+        program.display()
+    );
+    program
+}
+
+fn serve(config: &std::path::Path) -> Child {
+    Command::new(program())
+        .args(["serve", "-c"])
+        .arg(config)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_is_killed_under_load_loses_nothing() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    publish_load(&plain, &inbox).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    let config = load_config(&kafka, &inbox, &outbox);
+    std::fs::write(
+        &file,
+        format!("{config}\nhttp: {{ enabled: false }}\nadmin: {{ enabled: false }}\n"),
+    )
+    .unwrap();
+    let mut first = serve(&file);
+    let mut second = None;
+    read_load(&plain, &outbox, async {
+        first.kill().await.unwrap();
+        publish_load(&plain, &inbox).await;
+        second = Some(serve(&file));
+    })
+    .await;
+    if let Some(mut second) = second {
+        second.kill().await.unwrap();
+    }
+}

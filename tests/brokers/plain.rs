@@ -1,0 +1,160 @@
+//! Clients as anybody has them: no header of ours, no library of ours.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::{Offset, TopicPartitionList};
+use support::battery::within;
+
+/// A name that no other test uses.
+pub(crate) fn unique(word: &str) -> String {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).unwrap();
+    format!("{word}.{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// A plain Kafka client.
+pub(crate) struct Plain {
+    pub(crate) brokers: String,
+    producer: FutureProducer,
+}
+
+/// A record as a plain client sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) headers: BTreeMap<String, Vec<u8>>,
+    pub(crate) body: Vec<u8>,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+// === impl Plain ===
+
+impl Plain {
+    pub(crate) fn new(brokers: &str) -> Self {
+        let producer = client(brokers).set("linger.ms", "0").create().unwrap();
+        Self {
+            brokers: brokers.to_owned(),
+            producer,
+        }
+    }
+
+    pub(crate) async fn create(&self, topic: &str, partitions: i32) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.brokers).create().unwrap();
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
+        admin
+            .create_topics(&[new], &options)
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap();
+    }
+
+    /// Publishes a body and nothing else.
+    pub(crate) async fn publish(&self, topic: &str, partition: Option<i32>, body: &str) {
+        let mut record = FutureRecord::<(), str>::to(topic).payload(body);
+        record.partition = partition;
+        within("the record is stored", self.producer.send(record, TIMEOUT))
+            .await
+            .unwrap();
+    }
+
+    /// Reads all partitions of a topic from the beginning.
+    pub(crate) fn read(&self, topic: &str, partitions: i32) -> StreamConsumer {
+        let consumer: StreamConsumer = client(&self.brokers)
+            .set("group.id", "plain")
+            .set("enable.auto.commit", "false")
+            .create()
+            .unwrap();
+        let mut list = TopicPartitionList::new();
+        for partition in 0..partitions {
+            list.add_partition_offset(topic, partition, Offset::Beginning)
+                .unwrap();
+        }
+        consumer.assign(&list).unwrap();
+        consumer
+    }
+
+    /// An agent that answers every request on `topic` with what `answers` makes of its body.
+    pub(crate) fn agent(
+        &self,
+        topic: &str,
+        reply: Reply,
+        answers: fn(&serde_json::Value) -> Vec<String>,
+    ) -> tokio::task::JoinHandle<()> {
+        let (consumer, plain) = (self.read(topic, 1), Self::new(&self.brokers));
+        tokio::spawn(async move {
+            loop {
+                let record = next(&consumer).await;
+                let request = serde_json::from_slice(&record.body).unwrap();
+                let (topic, partition) = reply.place(&record);
+                for answer in answers(&request) {
+                    plain.publish(&topic, partition, &answer).await;
+                }
+            }
+        })
+    }
+}
+
+/// Where a plain agent publishes its answers.
+pub(crate) enum Reply {
+    /// To the topic and the partition that the request names.
+    AsAsked,
+    /// To the topic that the request names, wherever the client puts it.
+    AnyPartition,
+    /// To a topic of its own.
+    Topic(String),
+}
+
+impl Reply {
+    fn place(&self, request: &Record) -> (String, Option<i32>) {
+        let text = |name: &str| String::from_utf8(request.headers[name].clone()).unwrap();
+        match self {
+            Self::AsAsked => (
+                text("ce_replyto"),
+                Some(text("ce_replypartition").parse().unwrap()),
+            ),
+            Self::AnyPartition => (text("ce_replyto"), None),
+            Self::Topic(topic) => (topic.clone(), None),
+        }
+    }
+}
+
+fn client(brokers: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers);
+    config
+}
+
+/// The next record; waits through outages of the broker.
+pub(crate) async fn next(consumer: &StreamConsumer) -> Record {
+    loop {
+        match consumer.recv().await {
+            Ok(message) => return record(&message),
+            Err(error) => println!("reading again after: {error}"),
+        }
+    }
+}
+
+fn record(message: &BorrowedMessage<'_>) -> Record {
+    let headers = message.headers().map(|headers| {
+        let header = |header: rdkafka::message::Header<'_, &[u8]>| {
+            (
+                header.key.to_owned(),
+                header.value.map(<[u8]>::to_vec).unwrap_or_default(),
+            )
+        };
+        headers.iter().map(header).collect()
+    });
+    Record {
+        headers: headers.unwrap_or_default(),
+        body: message.payload().unwrap_or_default().to_vec(),
+    }
+}

@@ -1,0 +1,104 @@
+//! A bridge that runs inside the test, and a caller of its front door.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::http::Readiness;
+use a2abus_bridge::metrics::Metrics;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::battery::within;
+
+/// A bridge that runs until it is stopped.
+#[derive(Debug)]
+pub struct Running {
+    /// `http://host:port` of its front door.
+    pub door: String,
+    /// Its counters.
+    pub metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// An answer of the front door.
+#[derive(Debug)]
+pub struct Answered {
+    /// The HTTP status.
+    pub status: u16,
+    /// The content type.
+    pub content_type: String,
+    /// The body.
+    pub body: String,
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Starts a bridge and waits until it is ready. The doors are opened on free ports.
+    ///
+    /// # Panics
+    /// When the configuration is wrong or the bridge does not become ready.
+    pub async fn start(configuration: &str) -> Self {
+        let running = Self::launch(configuration).await;
+        within("the bridge is ready", async {
+            while !running.readiness.is_ready() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        running
+    }
+
+    /// As [`Running::start`], without waiting.
+    ///
+    /// # Panics
+    /// When the configuration is wrong.
+    pub async fn launch(configuration: &str) -> Self {
+        let text = format!("{configuration}\nhttp: {{ listen: '127.0.0.1:0', drain_grace: 20s }}\nadmin: {{ enabled: false }}\n");
+        let config = Config::read("test.yaml", &text, std::iter::empty()).unwrap_or_else(|problems| panic!("{problems}"));
+        let bridge = Bridge::build(config).await.expect("the bridge is built");
+        let door = format!("http://{}", bridge.door_address().expect("the front door is open"));
+        let (readiness, metrics) = (Arc::clone(bridge.readiness()), Arc::clone(bridge.metrics()));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(bridge.run(stop.clone()));
+        Self { door, metrics, readiness, stop, task }
+    }
+
+    /// Posts a body to a path of the front door.
+    ///
+    /// # Panics
+    /// When there is no HTTP answer.
+    pub async fn post(&self, path: &str, body: impl Into<String>) -> Answered {
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let request = client.post(format!("{}{path}", self.door)).header("content-type", "application/json");
+        let response = request.body(body.into()).send().await.expect("an HTTP answer");
+        let status = response.status().as_u16();
+        let content_type = response.headers().get("content-type").map(|value| value.to_str().expect("ASCII").to_owned());
+        let body = response.text().await.expect("a body");
+        Answered { status, content_type: content_type.unwrap_or_default(), body }
+    }
+
+    /// Drains it.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        within("the bridge drains", self.task).await.expect("the bridge ends in order");
+    }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    /// The `data:` lines of an event stream.
+    #[must_use]
+    pub fn events(&self) -> Vec<&str> {
+        self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim_start).collect()
+    }
+}
