@@ -34,7 +34,6 @@ use schemars::JsonSchema;
 
 pub use self::binding::{
     BindingConfig, DeadLetterConfig, Family, MappingConfig, Notifications, OnUnknown, Role,
-    StreamMcpType,
 };
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;
@@ -132,18 +131,6 @@ impl Config {
             }
             _ => Err(problems),
         }
-    }
-
-    /// The transport that answers to calls come back on; `None` when calls are switched off.
-    #[must_use]
-    pub fn calls_transport(&self) -> Option<&Name> {
-        if !self.calls.enabled {
-            return None;
-        }
-        self.calls
-            .transport
-            .as_ref()
-            .or_else(|| self.transports.keys().next())
     }
 }
 

@@ -290,7 +290,7 @@ bindings:
   - { name: in, transport: bus, topics: [in], mapping: { type_prefix: x. } }
 routes:
   - { name: other, when: { targetagent: other }, to: [{ transport: bus, topic: other }] }
-  - { name: door, when: { binding: http }, to: [{ transport: bus, topic: door }] }
+  - { name: door, when: { binding: 'htt?' }, to: [{ transport: bus, topic: door }] }
   - { name: agents, when: { mcptype: request, targetagent: '*' }, to: [{ transport: bus, topic: 'agents.{targetagent}', key: '{id}' }] }
   - { name: broken, when: { mcptype: notification }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }
 ";

@@ -153,10 +153,6 @@ pub struct MappingConfig {
     /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
     #[serde(default)]
     pub notifications: Notifications,
-    /// The `mcptype` of a part of an answer that more parts follow: `stream`, or `response` for consumers that know two
-    /// values only (`isfinal` then tells them apart).
-    #[serde(default)]
-    pub stream_mcptype: StreamMcpType,
 }
 
 /// How JSON-RPC notifications are marked.
@@ -168,17 +164,6 @@ pub enum Notifications {
     AsNotifications,
     /// As requests, the way EventMesh's code does.
     AsRequests,
-}
-
-/// How a part of an answer is marked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StreamMcpType {
-    /// `stream` until the last part.
-    #[default]
-    Stream,
-    /// `response` for every part.
-    Response,
 }
 
 // === impl BindingConfig ===
@@ -227,7 +212,6 @@ impl Default for MappingConfig {
             type_prefix: default_type_prefix(),
             source: None,
             notifications: Notifications::default(),
-            stream_mcptype: StreamMcpType::default(),
         }
     }
 }

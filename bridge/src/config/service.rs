@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{LogFilter, Name, Written, known_topic};
+use super::value::{LogFilter, Written, known_topic};
 
 /// Calls: requests that expect an answer. They are routed by `routes`, as every event.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -17,8 +17,6 @@ use super::value::{LogFilter, Name, Written, known_topic};
 pub struct CallsConfig {
     /// Whether this bridge starts calls for its front door and its command line.
     pub enabled: bool,
-    /// The transport that answers come back on: a key of `transports`. Needed when there is more than one.
-    pub transport: Option<Name>,
     /// The topic that answers come back on (Kafka, memory). On NATS the bridge uses an inbox.
     ///
     /// Wrong: bridges of different clusters of replicas that share it wait for each other's answers in vain.
@@ -139,7 +137,6 @@ impl Default for CallsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            transport: None,
             reply_topic: known_topic("a2abus.replies"),
             reply_partitions: 32,
             timeout: Written(Duration::from_secs(30)),

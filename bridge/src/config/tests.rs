@@ -8,7 +8,6 @@ use super::*;
 const BASE: &str = "
 instance: t
 transports: {k: {type: kafka, brokers: [a:1]}, n: {type: nats, servers: [\"nats://a\"]}}
-calls: {transport: k}
 ";
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
@@ -81,7 +80,7 @@ fn what_is_not_yaml_is_placed() {
 #[test]
 fn a_file_of_nothing_lacks_a_transport() {
     let expected =
-        ["f:1:1: calls.transport: is missing: calls need a transport, and there is none"];
+        ["f:1:1: transports: is missing: calls need a transport, and there is none"];
     check("", &expected);
     check("# a comment", &expected);
     check("calls: {enabled: false}", &[]);
@@ -169,7 +168,6 @@ transports:
   c: {type: memory, partitions: 0, oops: 1}
   _d: {type: memory}
   e: {type: memory}
-calls: {transport: a}
 ",
         &[
             "f:4:13: transports.a.type: not allowed: did you mean kafka? The values are kafka, nats, memory",
@@ -317,7 +315,7 @@ routes:
 - {name: r, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:4:8: calls.reply_topic: is read by the binding b: the bridge reads it itself",
+            "f:2:1: calls.reply_topic: is read by the binding a: the bridge reads it itself",
             "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would go round for ever",
             "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would go round for ever",
         ],
@@ -335,7 +333,6 @@ http: {listen: \"127.0.0.1:1\", body_limit: 64KiB}
 admin: {listen: \"127.0.0.1:1\"}
 ",
         &[
-            "f:4:8: calls.transport: is missing: write one of a, b",
             "f:4:18: calls.timeout: is longer than calls.max_timeout",
             "f:5:43: warning: http.body_limit: is less than limits.max_bytes: the front door refuses payloads that a topic may carry",
             "f:6:17: admin.listen: is the address of http.listen: write another port",
@@ -550,10 +547,10 @@ fn problems_are_written_as_json_too() {
     assert_eq!(
         serde_json::to_value(&errors).unwrap(),
         serde_json::json!({"file": "f", "problems": [
-            {"severity": "error", "line": 1, "column": 1, "path": "calls.transport",
-             "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "line": 1, "column": 1, "path": "htp",
              "message": "unknown key: did you mean http?"},
+            {"severity": "error", "line": 1, "column": 1, "path": "transports",
+             "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
              "message": "unknown key: the keys here are admin, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports"},
         ]})
@@ -582,7 +579,6 @@ fn the_sample_is_right_and_complete() {
     let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     assert_eq!(config.bindings.len(), 3);
-    assert_eq!(config.calls_transport().unwrap().as_str(), "kafka");
     crate::route::RouteTable::build(
         &config.routes,
         &config.default_route,
@@ -600,7 +596,6 @@ fn defaults_are_read_as_they_are_written() {
     .unwrap();
     assert_eq!(config.limits.max_bytes.0, bytesize::ByteSize::mib(1));
     assert_eq!(config.bindings[0].dead_letter.topic.as_str(), "a2abus.dlq");
-    assert_eq!(config.calls_transport().unwrap().as_str(), "m");
     let written = serde_json::to_value(&config.calls).unwrap();
     let read: CallsConfig = serde_json::from_value(written.clone()).unwrap();
     assert_eq!(serde_json::to_value(read).unwrap(), written);

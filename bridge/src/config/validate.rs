@@ -127,11 +127,6 @@ impl<'a> Checker<'a> {
         for Placed { path, config } in self.each_destination() {
             named.push((path.key("transport"), &config.transport));
         }
-        let calls = self.sections.calls.as_ref();
-        if let Some(transport) = calls.and_then(|calls| calls.transport.as_ref()) {
-            let path = ValuePath::root().key("calls").key("transport");
-            named.push((path, transport));
-        }
         named
     }
 
@@ -362,25 +357,15 @@ impl<'a> Checker<'a> {
             return;
         };
         let section = ValuePath::root().key("calls");
-        let known = &self.sections.transports;
-        let one = known.len() == 1 || self.sections.is_broken("transports");
-        if calls.transport.is_none() && !one {
-            let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let message = if names.is_empty() {
-                "is missing: calls need a transport, and there is none".to_owned()
-            } else {
-                format!("is missing: write one of {}", names.join(", "))
-            };
-            self.error(section.key("transport"), message);
+        if self.sections.transports.is_empty() && !self.sections.is_broken("transports") {
+            let path = ValuePath::root().key("transports");
+            self.error(path, "is missing: calls need a transport, and there is none");
         }
         if calls.timeout.0 > calls.max_timeout.0 {
             self.error(section.key("timeout"), "is longer than calls.max_timeout");
         }
-        let transport = calls.transport.as_ref().map(Name::as_str);
-        let transport = transport.or_else(|| known.keys().next().map(String::as_str));
         let reader = self.each_binding().find(|(_, binding)| {
-            Some(binding.transport.as_str()) == transport
-                && binding.topics.iter().any(|t| t.matches(&calls.reply_topic))
+            binding.topics.iter().any(|topic| topic.matches(&calls.reply_topic))
         });
         if let Some((_, binding)) = reader {
             let message = format!(
