@@ -4,7 +4,13 @@
 //! NATS core: the baseline is `client.request` of the same client library to the same agent.
 //! Kafka: the baseline is a producer and a consumer of the same client library, two topics, `linger.ms=0`,
 //! `fetch.wait.max.ms=500`, `acks=all`, to the same agent.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,26 +39,45 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts a bridge without doors; its calls go where the routes say.
 async fn bridge(text: &str, stop: &CancellationToken) -> Arc<Calls> {
-    let config = Config::read("bench", text, std::iter::empty()).unwrap_or_else(|problems| panic!("{problems}"));
+    let config = Config::read("bench", text, std::iter::empty())
+        .unwrap_or_else(|problems| panic!("{problems}"));
     let mut transports = BTreeMap::new();
     for (name, transport) in &config.transports {
-        transports.insert(name.clone(), transport.connect().await.expect("the transport connects"));
+        transports.insert(
+            name.clone(),
+            transport.connect().await.expect("the transport connects"),
+        );
     }
-    let bridge = Bridge::build_on(config, transports).await.expect("the bridge is built");
+    let bridge = Bridge::build_on(config, transports)
+        .await
+        .expect("the bridge is built");
     let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
     tokio::spawn(bridge.run(stop.clone()));
     let deadline = Instant::now() + PATIENCE;
     while !readiness.is_ready() {
-        assert!(Instant::now() < deadline, "the bridge is not ready: {:?}", readiness.report());
+        assert!(
+            Instant::now() < deadline,
+            "the bridge is not ready: {:?}",
+            readiness.report()
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     calls
 }
 
 async fn call(calls: &Arc<Calls>) {
-    let mut units = decode(&Bytes::from_static(SMALL_REQUEST.as_bytes()), &Hint::default(), &Limits::default());
+    let mut units = decode(
+        &Bytes::from_static(SMALL_REQUEST.as_bytes()),
+        &Hint::default(),
+        &Limits::default(),
+    );
     let unit = units.pop().expect("one unit").expect("a request");
-    let request = Request { unit, target: None, timeout: Some(PATIENCE), caller: "bench".into() };
+    let request = Request {
+        unit,
+        target: None,
+        timeout: Some(PATIENCE),
+        caller: "bench".into(),
+    };
     let mut answer = calls.call(request).await.expect("the call is made");
     let part = answer.next().await.expect("an answer").expect("an answer");
     assert!(part.last);
@@ -61,7 +86,10 @@ async fn call(calls: &Arc<Calls>) {
 /// The JSON-RPC answer to a request, with its id.
 fn answer(request: &[u8]) -> String {
     let request: serde_json::Value = serde_json::from_slice(request).expect("JSON");
-    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"temperature":22}}}}"#, request["id"])
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{},"result":{{"temperature":22}}}}"#,
+        request["id"]
+    )
 }
 
 fn nats(criterion: &mut Criterion) {
@@ -92,7 +120,13 @@ admin: {{ enabled: false }}"
     let mut group = criterion.benchmark_group("call over NATS core, one in flight");
     group.bench_function("baseline client.request", |bencher| {
         bencher.to_async(&runtime).iter(|| async {
-            client.request(subject.clone(), Bytes::from_static(SMALL_REQUEST.as_bytes())).await.expect("an answer")
+            client
+                .request(
+                    subject.clone(),
+                    Bytes::from_static(SMALL_REQUEST.as_bytes()),
+                )
+                .await
+                .expect("an answer")
         });
     });
     group.bench_function("through the bridge", |bencher| {
@@ -117,7 +151,11 @@ fn client(brokers: &str) -> ClientConfig {
 }
 
 fn producer(brokers: &str) -> FutureProducer {
-    client(brokers).set("linger.ms", "0").set("acks", "all").create().expect("a producer")
+    client(brokers)
+        .set("linger.ms", "0")
+        .set("acks", "all")
+        .create()
+        .expect("a producer")
 }
 
 /// A consumer of partition 0 of the topic, from its end.
@@ -128,9 +166,13 @@ fn reader(brokers: &str, topic: &str) -> StreamConsumer {
         .set("fetch.wait.max.ms", "500")
         .create()
         .expect("a consumer");
-    let (_, end) = consumer.fetch_watermarks(topic, 0, PATIENCE).expect("the topic is there");
+    let (_, end) = consumer
+        .fetch_watermarks(topic, 0, PATIENCE)
+        .expect("the topic is there");
     let mut partitions = TopicPartitionList::new();
-    partitions.add_partition_offset(topic, 0, Offset::Offset(end)).expect("an offset");
+    partitions
+        .add_partition_offset(topic, 0, Offset::Offset(end))
+        .expect("an offset");
     consumer.assign(&partitions).expect("assigned");
     consumer
 }
@@ -143,8 +185,14 @@ impl ByHand {
             key: "kafka_replyTopic",
             value: Some(self.reply_topic.as_str()),
         });
-        let record = FutureRecord::<(), _>::to(&self.topic).payload(SMALL_REQUEST).headers(headers);
-        let sent = self.producer.send_result(record).map_err(|(error, _)| error).expect("queued");
+        let record = FutureRecord::<(), _>::to(&self.topic)
+            .payload(SMALL_REQUEST)
+            .headers(headers);
+        let sent = self
+            .producer
+            .send_result(record)
+            .map_err(|(error, _)| error)
+            .expect("queued");
         let _reply = self.replies.recv().await.expect("an answer");
         sent.await.expect("confirmed").expect("confirmed");
     }
@@ -155,14 +203,25 @@ async fn kafka_agent(requests: StreamConsumer, producer: FutureProducer) {
     while let Ok(request) = requests.recv().await {
         let header = |name: &str| {
             let headers = request.headers()?;
-            headers.iter().find(|header| header.key == name)?.value.map(<[u8]>::to_vec)
+            headers
+                .iter()
+                .find(|header| header.key == name)?
+                .value
+                .map(<[u8]>::to_vec)
         };
-        let topic = header("kafka_replyTopic").and_then(|name| String::from_utf8(name).ok()).expect("a reply topic");
-        let partition = header("kafka_replyPartition").and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
+        let topic = header("kafka_replyTopic")
+            .and_then(|name| String::from_utf8(name).ok())
+            .expect("a reply topic");
+        let partition = header("kafka_replyPartition")
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(i32::from_be_bytes);
         let body = answer(request.payload().unwrap_or_default());
         let mut record = FutureRecord::<(), _>::to(&topic).payload(&body);
         record.partition = partition;
-        let sent = producer.send_result(record).map_err(|(error, _)| error).expect("queued");
+        let sent = producer
+            .send_result(record)
+            .map_err(|(error, _)| error)
+            .expect("queued");
         tokio::spawn(sent);
     }
 }
@@ -170,9 +229,14 @@ async fn kafka_agent(requests: StreamConsumer, producer: FutureProducer) {
 async fn kafka_parts(brokers: &str, stop: &CancellationToken) -> (Arc<Calls>, ByHand) {
     let unique = std::process::id();
     let (topic, reply_topic) = (format!("bench.{unique}"), format!("bench.replies.{unique}"));
-    let admin: AdminClient<DefaultClientContext> = client(brokers).create().expect("an admin client");
-    let topics = [&topic, &reply_topic].map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1)));
-    admin.create_topics(&topics, &AdminOptions::new()).await.expect("the topics are made");
+    let admin: AdminClient<DefaultClientContext> =
+        client(brokers).create().expect("an admin client");
+    let topics =
+        [&topic, &reply_topic].map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1)));
+    admin
+        .create_topics(&topics, &AdminOptions::new())
+        .await
+        .expect("the topics are made");
     tokio::spawn(kafka_agent(reader(brokers, &topic), producer(brokers)));
     let text = format!(
         "transports: {{ kafka: {{ type: kafka, brokers: ['{brokers}'] }} }}
@@ -183,7 +247,15 @@ admin: {{ enabled: false }}"
     );
     let calls = bridge(&text, stop).await;
     let replies = reader(brokers, &reply_topic);
-    (calls, ByHand { producer: producer(brokers), replies, topic, reply_topic })
+    (
+        calls,
+        ByHand {
+            producer: producer(brokers),
+            replies,
+            topic,
+            reply_topic,
+        },
+    )
 }
 
 fn kafka(criterion: &mut Criterion) {

@@ -1,5 +1,11 @@
 //! What does it cost to make an event of a payload? In nanoseconds per payload, beside serde_json's parse of the same.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 use std::hint::black_box;
 
@@ -7,14 +13,18 @@ use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};
 use bench_support::{Filling, SMALL_REQUEST, request};
 use bytes::Bytes;
 use cloudevents::{EventBuilder as _, EventBuilderV10};
-use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 
 fn one(group: &mut BenchmarkGroup<'_, WallTime>, payload: &Bytes) {
     group.throughput(Throughput::Bytes(payload.len() as u64));
     group.bench_function("map", |bencher| {
         let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
-        let context = MapContext { source: "/bench".into(), time: None, new_id: &|| "new".into() };
+        let context = MapContext {
+            source: "/bench".into(),
+            time: None,
+            new_id: &|| "new".into(),
+        };
         bencher.iter(|| map(black_box(payload), &hint, &limits, &options, &context));
     });
     group.bench_function("baseline serde_json IgnoredAny", |bencher| {

@@ -1,5 +1,11 @@
 //! Do ten thousand exact routes cost what ten do? In nanoseconds per look-up; ten routes are the baseline.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout
+)]
 
 use std::hint::black_box;
 
@@ -29,7 +35,10 @@ fn route(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("exact routes");
     for routes in [10_usize, 10_000] {
         let table = table(routes);
-        let events: Vec<Event> = (0..routes).step_by((routes / 10).max(1)).map(|i| event(&format!("agent-{i}"))).collect();
+        let events: Vec<Event> = (0..routes)
+            .step_by((routes / 10).max(1))
+            .map(|i| event(&format!("agent-{i}")))
+            .collect();
         group.bench_function(format!("{routes}"), |bencher| {
             let mut next = events.iter().cycle();
             bencher.iter(|| table.route(black_box(next.next()?), "in"));

@@ -4,7 +4,10 @@
 //! response that repeats the id it was given. All of them lead to the call id. Source: `design` sections 3 and 4.
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, RpcBody, splice};
-use a2abus_plugin::{Envelope, Event, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension, kind_of_event};
+use a2abus_plugin::{
+    Envelope, Event, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension,
+    kind_of_event,
+};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
 
@@ -88,24 +91,35 @@ impl Calls {
         if !answers && (unit.is_none() || kind == Kind::Request) {
             return Answered::NotAnAnswer;
         }
-        let Some(call) = call_id(at, event, unit.as_ref()) else { return Answered::Uncorrelated };
+        let Some(call) = call_id(at, event, unit.as_ref()) else {
+            return Answered::Uncorrelated;
+        };
         self.resolve(at, call, |entry| answer_part(entry, event, unit.as_ref()))
     }
 
     /// Resolves a mapped unit of a plain payload.
     #[must_use]
-    pub fn answer_mapped(&self, at: ReadAt<'_>, mapped: &Mapped) -> Answered {
+    pub fn answer_mapped(&self, at: ReadAt<'_>, mapped: &Mapped, limits: &Limits) -> Answered {
+        if let Envelope::CloudEvent(event) = &mapped.unit.envelope {
+            return self.answer_event(at, event, limits);
+        }
         if !is_response(&mapped.unit) {
             return Answered::NotAnAnswer;
         }
-        let Some(call) = call_id(at, &mapped.event, Some(&mapped.unit)) else { return Answered::Uncorrelated };
-        self.resolve(at, call, |entry| answer_part(entry, &mapped.event, Some(&mapped.unit)))
+        let Some(call) = call_id(at, &mapped.event, Some(&mapped.unit)) else {
+            return Answered::Uncorrelated;
+        };
+        self.resolve(at, call, |entry| {
+            answer_part(entry, &mapped.event, Some(&mapped.unit))
+        })
     }
 
     /// Fails the call whose request found nobody listening (NATS says so on the reply subject).
     pub fn no_responders(&self, at: ReadAt<'_>) -> bool {
         let status = at.message.headers.get(NATS_STATUS_HEADER);
-        let Some(call) = last_word(at.topic).filter(|_| status.is_some_and(|status| status == "503")) else {
+        let Some(call) =
+            last_word(at.topic).filter(|_| status.is_some_and(|status| status == "503"))
+        else {
             return false;
         };
         let error = CallError::Unavailable(Text::from_static("no agent listens on its subject"));
@@ -146,7 +160,11 @@ fn is_response(unit: &Unit) -> bool {
 /// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
 /// the id inside it, in this order.
 fn call_id(at: ReadAt<'_>, event: &Event, unit: Option<&Unit>) -> Option<CallId> {
-    let attribute = |name| event.extension_text(name).and_then(|text| text.parse().ok());
+    let attribute = |name| {
+        event
+            .extension_text(name)
+            .and_then(|text| text.parse().ok())
+    };
     let header = |name| {
         let value = at.message.headers.get(name)?;
         std::str::from_utf8(value).ok()?.parse().ok()
@@ -163,7 +181,11 @@ fn call_id(at: ReadAt<'_>, event: &Event, unit: Option<&Unit>) -> Option<CallId>
 }
 
 fn last_word(topic: &Topic) -> Option<CallId> {
-    topic.as_str().rsplit('.').next().and_then(|word| word.parse().ok())
+    topic
+        .as_str()
+        .rsplit('.')
+        .next()
+        .and_then(|word| word.parse().ok())
 }
 
 /// The part as its caller gets it: a JSON-RPC response with the caller's own id.
@@ -201,14 +223,19 @@ fn is_last(entry: &Entry, event: &Event, unit: Option<&Unit>) -> bool {
 
 /// A response that lacks an id (an error about an unreadable request), with the caller's.
 fn with_id(bytes: &Bytes, token: &str) -> Bytes {
-    let start = bytes.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
+    let start = bytes
+        .iter()
+        .position(|byte| *byte == b'{')
+        .map_or(0, |at| at + 1);
     splice(bytes, start..start, &format!("\"id\":{token},"))
 }
 
 /// Data that are no JSON-RPC response, as the result of one.
 fn wrapped(data: &Bytes, token: &str) -> Result<Bytes, CallError> {
     if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
-        return Err(CallError::BadAnswer(Text::from_static("its data are not JSON")));
+        return Err(CallError::BadAnswer(Text::from_static(
+            "its data are not JSON",
+        )));
     }
     let mut body = Vec::with_capacity(data.len() + token.len() + 40);
     body.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");

@@ -21,10 +21,10 @@ use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
 use crate::config::{BindingConfig, Config, Name};
 use crate::deadletter::DeadLetters;
+use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::pipeline::{DataLook, Pipeline};
-use crate::http::Readiness;
 use crate::reply::ReplyLegs;
 use crate::route::RouteTable;
 
@@ -87,7 +87,10 @@ impl Bridge {
             let connected = transport
                 .connect()
                 .await
-                .map_err(|source| BridgeError::Transport { name: name.text().clone(), source })?;
+                .map_err(|source| BridgeError::Transport {
+                    name: name.text().clone(),
+                    source,
+                })?;
             transports.insert(name.clone(), connected);
         }
         Self::build_on(config, transports).await
@@ -104,21 +107,53 @@ impl Bridge {
         let metrics = Arc::new(Metrics::new().map_err(BridgeError::Metrics)?);
         let list = transports.into_iter().map(|(name, transport)| {
             let metrics = metrics.transport(name.text());
-            Bus { name, transport, metrics }
+            Bus {
+                name,
+                transport,
+                metrics,
+            }
         });
         let buses = Buses::new(list.collect());
-        let routes = RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops)
-            .map_err(|(route, error)| BridgeError::Config(format!("route {}: {error}", route.text())))?;
-        let called = if config.calls.enabled { called_buses(&buses, &routes) } else { Vec::new() };
+        let routes = RouteTable::build(
+            &config.routes,
+            &config.default_route,
+            config.limits.max_hops,
+        )
+        .map_err(|(route, error)| {
+            BridgeError::Config(format!("route {}: {error}", route.text()))
+        })?;
+        let called = if config.calls.enabled {
+            called_buses(&buses, &routes)
+        } else {
+            Vec::new()
+        };
         let outbound = Outbound::new(buses.clone(), Arc::new(routes));
         let replica = Replica::draw().map_err(BridgeError::Random)?;
         let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
-        let legs = ReplyLegs::new(&buses, &called, &config.calls.reply_topic.0, partitions, replica);
+        let legs = ReplyLegs::new(
+            &buses,
+            &called,
+            &config.calls.reply_topic.0,
+            partitions,
+            replica,
+        );
         let (canceller, cancels) = Canceller::channel();
         let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
-        let calls = Calls::new(outbound.clone(), legs, call_limits(&config), source, canceller, Arc::clone(&metrics));
+        let calls = Calls::new(
+            outbound.clone(),
+            legs,
+            call_limits(&config),
+            source,
+            canceller,
+            Arc::clone(&metrics),
+        );
         let calls = Arc::new(calls);
-        let parts = Parts { config: &config, outbound: &outbound, calls: &calls, metrics: &metrics };
+        let parts = Parts {
+            config: &config,
+            outbound: &outbound,
+            calls: &calls,
+            metrics: &metrics,
+        };
         let mut pipelines = parts.misplaced_answers()?;
         for binding in &config.bindings {
             pipelines.push((parts.pipeline(binding)?, binding.subscription()));
@@ -127,19 +162,41 @@ impl Bridge {
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let limits = Limits::from(&config.limits);
         let readiness = Arc::new(Readiness::new());
-        Ok(Self { buses, calls, cancels, pipelines, metrics, readiness, limits, door, admin, http: config.http })
+        Ok(Self {
+            buses,
+            calls,
+            cancels,
+            pipelines,
+            metrics,
+            readiness,
+            limits,
+            door,
+            admin,
+            http: config.http,
+        })
+    }
+
+    /// The same bridge without bindings: it makes calls and reads their answers, and joins no group.
+    #[must_use]
+    pub fn calls_only(mut self) -> Self {
+        self.pipelines.clear();
+        self
     }
 
     /// Where the front door listens.
     #[must_use]
     pub fn door_address(&self) -> Option<SocketAddr> {
-        self.door.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.door
+            .as_ref()
+            .and_then(|listener| listener.local_addr().ok())
     }
 
     /// Where the operators' door listens.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.admin
+            .as_ref()
+            .and_then(|listener| listener.local_addr().ok())
     }
 
     /// Makes calls without HTTP.
@@ -174,10 +231,13 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn pipeline(&self, binding: &BindingConfig) -> Result<Pipeline, BridgeError> {
         let name = binding.name.text();
-        let no_transport = |wanted: &Name| BridgeError::Config(format!("there is no transport {}", wanted.text()));
+        let no_transport =
+            |wanted: &Name| BridgeError::Config(format!("there is no transport {}", wanted.text()));
         let buses = self.outbound.buses();
         let find = |wanted: &Name| {
-            let bus = buses.find(wanted).and_then(|id| buses.get(id).map(|bus| (id, bus)));
+            let bus = buses
+                .find(wanted)
+                .and_then(|id| buses.get(id).map(|bus| (id, bus)));
             bus.ok_or_else(|| no_transport(wanted))
         };
         let (bus, own) = find(&binding.transport)?;
@@ -194,7 +254,11 @@ impl Parts<'_> {
             options: MapOptions::from(&binding.mapping),
             source: source.unwrap_or_else(|| Text::from(format!("/a2abus/{instance}/{name}"))),
             on_unknown: binding.on_unknown,
-            data: if binding.fill_from_data { DataLook::ForMissing } else { DataLook::Never },
+            data: if binding.fill_from_data {
+                DataLook::ForMissing
+            } else {
+                DataLook::Never
+            },
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             dead_letters: DeadLetters {
                 bus: dead_bus,
@@ -213,10 +277,13 @@ impl Parts<'_> {
         let mut pipelines = Vec::new();
         for leg in self.calls.legs().iter() {
             let bus = self.outbound.buses().get(leg.bus);
-            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else { continue };
+            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else {
+                continue;
+            };
             let name = format!("replies-{}", bus.name.text());
             let binding = BindingConfig::responses(&name, &bus.name);
-            let binding = binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
+            let binding =
+                binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
             pipelines.push((self.pipeline(&binding)?, subscription));
         }
         Ok(pipelines)
@@ -226,7 +293,9 @@ impl Parts<'_> {
 /// The buses that some route leads to: a call may go there, so its answer may come back there.
 fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     let all = routes.routes().iter().chain(routes.default_route());
-    all.flat_map(|route| route.destinations()).filter_map(|to| buses.find(to.transport())).collect()
+    all.flat_map(|route| route.destinations())
+        .filter_map(|to| buses.find(to.transport()))
+        .collect()
 }
 
 fn hint(binding: &BindingConfig) -> Hint {
@@ -253,5 +322,7 @@ async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener
         return Ok(None);
     }
     let listener = TcpListener::bind(address).await;
-    listener.map(Some).map_err(|source| BridgeError::Listen { address, source })
+    listener
+        .map(Some)
+        .map_err(|source| BridgeError::Listen { address, source })
 }

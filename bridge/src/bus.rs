@@ -38,8 +38,15 @@ impl Buses {
     /// The buses in the given order.
     #[must_use]
     pub fn new(list: Vec<Bus>) -> Self {
-        let by_name = list.iter().enumerate().map(|(index, bus)| (bus.name.clone(), BusId(index))).collect();
-        Self { list: list.into(), by_name: Arc::new(by_name) }
+        let by_name = list
+            .iter()
+            .enumerate()
+            .map(|(index, bus)| (bus.name.clone(), BusId(index)))
+            .collect();
+        Self {
+            list: list.into(),
+            by_name: Arc::new(by_name),
+        }
     }
 
     /// The bus of that name.
@@ -56,7 +63,10 @@ impl Buses {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (BusId, &Bus)> {
-        self.list.iter().enumerate().map(|(index, bus)| (BusId(index), bus))
+        self.list
+            .iter()
+            .enumerate()
+            .map(|(index, bus)| (BusId(index), bus))
     }
 
     /// Flushes and closes all of them side by side, each within the deadline.

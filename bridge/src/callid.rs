@@ -37,7 +37,9 @@ impl CallId {
         let mut random = [0; 16];
         getrandom::fill(random.get_mut(4..).unwrap_or_default())?;
         let low = u128::from_be_bytes(random);
-        Ok(Self(u128::from(partition) << 112 | u128::from(replica.0) << 96 | low))
+        Ok(Self(
+            u128::from(partition) << 112 | u128::from(replica.0) << 96 | low,
+        ))
     }
 
     /// The reply partition, on transports that have them.
@@ -77,8 +79,15 @@ impl fmt::Display for CallId {
         // 26 characters hold 130 bits: the two lowest of the last are zero.
         for (index, slot) in text.iter_mut().enumerate() {
             let shift = 123_i32 - 5 * index as i32;
-            let five = if shift >= 0 { self.0 >> shift } else { self.0 << -shift };
-            *slot = ALPHABET.get((five & 31) as usize).copied().unwrap_or_default();
+            let five = if shift >= 0 {
+                self.0 >> shift
+            } else {
+                self.0 << -shift
+            };
+            *slot = ALPHABET
+                .get((five & 31) as usize)
+                .copied()
+                .unwrap_or_default();
         }
         f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }

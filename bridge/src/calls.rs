@@ -17,9 +17,10 @@ use a2abus_plugin::protocol::jsonrpc::splice;
 use a2abus_plugin::{
     Data, Envelope, Event, MapContext, MapOptions, Text, Unit, extension, map_unit,
 };
-use a2abus_transports::{Confirmation, TransportError, TransportErrorKind};
+use a2abus_transports::{Receipt, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
@@ -121,7 +122,7 @@ pub enum CallError {
 pub struct Answer {
     call: CallId,
     parts: mpsc::Receiver<Result<Part, CallError>>,
-    confirmations: FuturesUnordered<Confirmation>,
+    confirmations: FuturesUnordered<BoxFuture<'static, (BusId, Result<Receipt, TransportError>)>>,
     /// When the wait for the next part is over.
     deadline: Instant,
     /// When the whole answer must be there.
@@ -148,9 +149,19 @@ impl Calls {
         canceller: Canceller,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let pending = PendingCalls::new(limits.max_pending);
+        let pending = PendingCalls::new(limits.max_pending, metrics.pending_calls.clone());
         let (options, draining) = (MapOptions::default(), AtomicBool::new(false));
-        Self { outbound, legs, pending, limits, source, options, canceller, metrics, draining }
+        Self {
+            outbound,
+            legs,
+            pending,
+            limits,
+            source,
+            options,
+            canceller,
+            metrics,
+            draining,
+        }
     }
 
     /// The calls that wait for an answer.
@@ -176,26 +187,52 @@ impl Calls {
     /// By kind. What goes wrong after this returns is told by [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
         let started = Instant::now();
-        let patience = request.timeout.unwrap_or(self.limits.timeout).min(self.limits.max_timeout);
-        let whole = request.timeout.map_or(self.limits.stream_timeout, |_| patience);
-        let Envelope::JsonRpc(message) = &request.unit.envelope else { return Err(not_a_request()) };
-        let (Some(id), Some(called)) = (message.id.clone(), message.call()) else { return Err(not_a_request()) };
+        let patience = request
+            .timeout
+            .unwrap_or(self.limits.timeout)
+            .min(self.limits.max_timeout);
+        let whole = request
+            .timeout
+            .map_or(self.limits.stream_timeout, |_| patience);
+        let Envelope::JsonRpc(message) = &request.unit.envelope else {
+            return Err(not_a_request());
+        };
+        let (Some(id), Some(called)) = (message.id.clone(), message.call()) else {
+            return Err(not_a_request());
+        };
         let (dialect, streamed) = (message.dialect, is_streaming(&called.method));
-        let call = self.legs.new_call().map_err(|error| CallError::Refused(error.to_string().into()))?;
+        let call = self
+            .legs
+            .new_call()
+            .map_err(|error| CallError::Refused(error.to_string().into()))?;
 
         let body = splice(&request.unit.bytes, id.span(), &format!("\"{call}\""));
         let event = self.call_event(call, request, body, patience)?;
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let copies = self.route(&event, Some(call))?;
         if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
-            let bus = self.outbound.buses().get(deaf.bus).map_or("the bus", |bus| bus.name.text());
-            return Err(CallError::Unavailable(format!("answers from {bus} cannot be read yet").into()));
+            let bus = self
+                .outbound
+                .buses()
+                .get(deaf.bus)
+                .map_or("the bus", |bus| bus.name.text());
+            return Err(CallError::Unavailable(
+                format!("answers from {bus} cannot be read yet").into(),
+            ));
         }
 
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let buses = copies.iter().map(|copy| copy.bus).collect();
         let token = id.token().clone();
-        self.register(call, Entry { parts: sender, token, streamed, buses })?;
+        self.register(
+            call,
+            Entry {
+                parts: sender,
+                token,
+                streamed,
+                buses,
+            },
+        )?;
         let mut answer = Answer {
             call,
             parts,
@@ -218,7 +255,11 @@ impl Calls {
         if self.draining.load(Ordering::Relaxed) {
             return Err(CallError::Draining);
         }
-        if self.pending.register(call, entry) { Ok(()) } else { Err(CallError::Exhausted) }
+        if self.pending.register(call, entry) {
+            Ok(())
+        } else {
+            Err(CallError::Exhausted)
+        }
     }
 
     /// Publishes a notification; it is on the bus when this returns.
@@ -226,13 +267,16 @@ impl Calls {
     /// # Errors
     /// By kind.
     pub async fn notify(&self, request: Request) -> Result<(), CallError> {
-        let patience = request.timeout.unwrap_or(self.limits.timeout).min(self.limits.max_timeout);
+        let patience = request
+            .timeout
+            .unwrap_or(self.limits.timeout)
+            .min(self.limits.max_timeout);
         let deadline = Instant::now() + patience;
         let event = self.event(request)?;
         for copy in self.route(&event, None)? {
             let sent = async { self.outbound.send(&copy).await?.await };
             match timeout_at(deadline.into(), sent).await {
-                Ok(Ok(_)) => {}
+                Ok(Ok(_)) => self.published(copy.bus),
                 Ok(Err(error)) => return Err(unreachable_agent(&error, &copy)),
                 Err(_) => return Err(CallError::Timeout(patience)),
             }
@@ -240,16 +284,31 @@ impl Calls {
         Ok(())
     }
 
+    fn published(&self, bus: BusId) {
+        if let Some(bus) = self.outbound.buses().get(bus) {
+            bus.metrics.published.inc();
+        }
+    }
+
     fn route(&self, event: &Event, call: Option<CallId>) -> Result<Vec<Outgoing>, CallError> {
-        let from = From { binding: DOOR, key: None, origin: None };
-        let copies = self.outbound.route(event, from, |bus, event, address| match call {
-            Some(call) => self.legs.stamp(call, bus, event, address),
-            None => Vec::new(),
-        });
+        let from = From {
+            binding: DOOR,
+            key: None,
+            origin: None,
+        };
+        let copies = self
+            .outbound
+            .route(event, from, |bus, event, address| match call {
+                Some(call) => self.legs.stamp(call, bus, event, address),
+                None => Vec::new(),
+            });
         copies.map_err(|error| match error {
-            RoutingError::NoRoute | RoutingError::Destination { .. } => {
-                CallError::AgentNotFound(event.extension_text(extension::TARGET_AGENT).cloned().unwrap_or_default())
-            }
+            RoutingError::NoRoute | RoutingError::Destination { .. } => CallError::AgentNotFound(
+                event
+                    .extension_text(extension::TARGET_AGENT)
+                    .cloned()
+                    .unwrap_or_default(),
+            ),
             other => CallError::Refused(other.to_string().into()),
         })
     }
@@ -268,7 +327,9 @@ impl Calls {
             if named.is_some_and(|named| *named != target) {
                 self.metrics.target_conflict();
             }
-            event.set(extension::TARGET_AGENT, target).map_err(refused)?;
+            event
+                .set(extension::TARGET_AGENT, target)
+                .map_err(refused)?;
         }
         Ok(event)
     }
@@ -284,7 +345,9 @@ impl Calls {
         let id = Text::from(call.to_string());
         event.set("id", id.clone()).map_err(refused)?;
         event.set(extension::CALL_ID, id.clone()).map_err(refused)?;
-        event.set(extension::COLLABORATION_ID, id).map_err(refused)?;
+        event
+            .set(extension::COLLABORATION_ID, id)
+            .map_err(refused)?;
         let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
         event.set(extension::EXPIRY_TIME, expiry).map_err(refused)?;
         event.set_data(Some(Data::Json(body)));
@@ -306,24 +369,35 @@ impl Calls {
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
         let payload = Bytes::from(cancel.payload());
         let limits = a2abus_plugin::Limits::default();
-        for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits).into_iter().flatten() {
+        for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits)
+            .into_iter()
+            .flatten()
+        {
             let request = Request {
                 unit,
                 target: cancel.target().cloned(),
                 timeout: None,
                 caller: Text::from_static("cancel"),
             };
-            let Ok(mut event) = self.event(request) else { continue };
+            let Ok(mut event) = self.event(request) else {
+                continue;
+            };
             // Both values are legal: the target was an attribute before, the call id is base32.
             let marked = event.set(extension::CALL_ID, Text::from(cancel.call().to_string()));
             debug_assert!(marked.is_ok());
             for original in cancel.copies() {
-                let Ok(copy) = self.outbound.beside(&event, original) else { continue };
+                let Ok(copy) = self.outbound.beside(&event, original) else {
+                    continue;
+                };
                 let sent = async { self.outbound.send(&copy).await?.await };
                 match timeout_at((Instant::now() + self.limits.timeout).into(), sent).await {
                     Ok(Ok(_)) => {}
-                    Ok(Err(error)) => tracing::warn!(call = %cancel.call(), %error, "a cancel was not sent"),
-                    Err(_) => tracing::warn!(call = %cancel.call(), "a cancel was not confirmed in time"),
+                    Ok(Err(error)) => {
+                        tracing::warn!(call = %cancel.call(), %error, "a cancel was not sent")
+                    }
+                    Err(_) => {
+                        tracing::warn!(call = %cancel.call(), "a cancel was not confirmed in time")
+                    }
                 }
             }
         }
@@ -337,7 +411,11 @@ impl Answer {
     async fn publish(&mut self) -> Result<(), CallError> {
         for copy in self.cancel.copies() {
             match timeout_at(self.deadline.into(), self.calls.outbound.send(copy)).await {
-                Ok(Ok(confirmation)) => self.confirmations.push(confirmation),
+                Ok(Ok(confirmation)) => {
+                    let bus = copy.bus;
+                    self.confirmations
+                        .push(Box::pin(async move { (bus, confirmation.await) }));
+                }
                 Ok(Err(error)) => return Err(unreachable_agent(&error, copy)),
                 Err(_) => return Err(CallError::Timeout(self.patience)),
             }
@@ -356,8 +434,8 @@ impl Answer {
             tokio::select! {
                 biased;
                 part = self.parts.recv() => break part,
-                Some(confirmed) = self.confirmations.next() => match confirmed {
-                    Ok(_) => {}
+                Some((bus, confirmed)) = self.confirmations.next() => match confirmed {
+                    Ok(_) => self.calls.published(bus),
                     Err(error) => {
                         let error = self.unconfirmed(&error);
                         return Some(Err(self.fail(error)));
@@ -374,6 +452,7 @@ impl Answer {
         let received = received.unwrap_or(Err(CallError::SlowCaller));
         Some(match received {
             Ok(part) => {
+                self.calls.metrics.call_parts.inc();
                 self.deadline = Instant::now() + self.patience;
                 if part.last {
                     self.end(Outcome::Answered);
@@ -388,7 +467,10 @@ impl Answer {
 
     fn unconfirmed(&self, error: &TransportError) -> CallError {
         let place = self.cancel.copies().first();
-        place.map_or_else(|| CallError::Unavailable(error.to_string().into()), |copy| unreachable_agent(error, copy))
+        place.map_or_else(
+            || CallError::Unavailable(error.to_string().into()),
+            |copy| unreachable_agent(error, copy),
+        )
     }
 
     fn fail(&mut self, error: CallError) -> CallError {
@@ -399,7 +481,9 @@ impl Answer {
     fn end(&mut self, outcome: Outcome) {
         self.ended = true;
         self.calls.pending.remove(self.call);
-        self.calls.metrics.call_ended(outcome, self.started.elapsed());
+        self.calls
+            .metrics
+            .call_ended(outcome, self.started.elapsed());
     }
 }
 
@@ -468,8 +552,12 @@ fn refused(error: a2abus_plugin::EventError) -> CallError {
 /// is an unknown agent.
 fn unreachable_agent(error: &TransportError, copy: &Outgoing) -> CallError {
     match (error.kind(), copy.place) {
-        (TransportErrorKind::UnknownTopic, Place::FromEvent) => CallError::AgentNotFound(copy.address.topic.as_str().into()),
-        (TransportErrorKind::TooLarge | TransportErrorKind::BadMessage, _) => CallError::Refused(error.to_string().into()),
+        (TransportErrorKind::UnknownTopic, Place::FromEvent) => {
+            CallError::AgentNotFound(copy.address.topic.as_str().into())
+        }
+        (TransportErrorKind::TooLarge | TransportErrorKind::BadMessage, _) => {
+            CallError::Refused(error.to_string().into())
+        }
         _ => CallError::Unavailable(error.to_string().into()),
     }
 }

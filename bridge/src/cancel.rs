@@ -47,8 +47,19 @@ impl Canceller {
 // === impl Cancel ===
 
 impl Cancel {
-    pub(crate) fn new(call: CallId, dialect: Dialect, target: Option<Text>, copies: Vec<Outgoing>) -> Self {
-        Self { call, dialect, target, copies, last_part: None }
+    pub(crate) fn new(
+        call: CallId,
+        dialect: Dialect,
+        target: Option<Text>,
+        copies: Vec<Outgoing>,
+    ) -> Self {
+        Self {
+            call,
+            dialect,
+            target,
+            copies,
+            last_part: None,
+        }
     }
 
     pub(crate) fn call(&self) -> CallId {
@@ -66,7 +77,10 @@ impl Cancel {
 
     /// Remembers a part, which names the task that the agent works on.
     pub(crate) fn note_part(&mut self, body: &Bytes) {
-        if matches!(self.dialect, Dialect::A2a03 | Dialect::A2a10 | Dialect::JafDoc) {
+        if matches!(
+            self.dialect,
+            Dialect::A2a03 | Dialect::A2a10 | Dialect::JafDoc
+        ) {
             self.last_part = Some(body.clone());
         }
     }
@@ -101,7 +115,7 @@ impl Cancel {
             _ => json!({
                 "jsonrpc": "2.0",
                 "method": "notifications/cancelled",
-                "params": {"requestId": call, "reason": "the caller is gone"},
+                "params": {"requestId": call, "reason": "the caller no longer waits"},
             }),
         };
         message.to_string()
@@ -112,7 +126,9 @@ impl Cancel {
 fn task_id(part: &[u8]) -> Option<String> {
     let part: Value = serde_json::from_slice(part).ok()?;
     let result = part.get("result")?;
-    let wrapped = ["statusUpdate", "artifactUpdate", "task"].into_iter().find_map(|name| result.get(name));
+    let wrapped = ["statusUpdate", "artifactUpdate", "task"]
+        .into_iter()
+        .find_map(|name| result.get(name));
     let body = wrapped.unwrap_or(result);
     let id = body.get("taskId").or_else(|| body.get("id"))?;
     id.as_str().map(str::to_owned)
@@ -141,12 +157,27 @@ mod tests {
     fn each_protocol_cancels_in_its_own_words() {
         let task = r#"{"jsonrpc":"2.0","id":1,"result":{"kind":"status-update","taskId":"t-1"}}"#;
         let wrapped = r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"id":"t-2"}}}"#;
-        assert_eq!(payload(Dialect::Mcp, None)["method"], "notifications/cancelled");
-        assert_eq!(payload(Dialect::Mcp, Some(task))["params"]["requestId"], "CALL");
-        assert_eq!(payload(Dialect::A2a03, None)["method"], "notifications/cancelled");
+        assert_eq!(
+            payload(Dialect::Mcp, None)["method"],
+            "notifications/cancelled"
+        );
+        assert_eq!(
+            payload(Dialect::Mcp, Some(task))["params"]["requestId"],
+            "CALL"
+        );
+        assert_eq!(
+            payload(Dialect::A2a03, None)["method"],
+            "notifications/cancelled"
+        );
         assert_eq!(payload(Dialect::A2a03, Some(task))["params"]["id"], "t-1");
-        assert_eq!(payload(Dialect::A2a10, Some(wrapped))["params"]["id"], "t-2");
-        assert_eq!(payload(Dialect::A2a10, Some(wrapped))["method"], "CancelTask");
+        assert_eq!(
+            payload(Dialect::A2a10, Some(wrapped))["params"]["id"],
+            "t-2"
+        );
+        assert_eq!(
+            payload(Dialect::A2a10, Some(wrapped))["method"],
+            "CancelTask"
+        );
         assert_eq!(payload(Dialect::Acp, None)["method"], "$/cancel_request");
     }
 }

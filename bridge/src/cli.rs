@@ -24,12 +24,16 @@ use crate::config::{Config, ConfigErrors};
 
 /// Puts AI agents on Kafka and NATS: MCP, A2A and ACP calls as CloudEvents, and back.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = "Exit status:
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "Exit status:
   0  all is well
   1  the thing asked about is not right: a payload is refused, a configuration is wrong, a call failed
   2  the command was used wrongly
 
-Errors go to standard error, one line each. `a2abus COMMAND --help` shows examples.")]
+Errors go to standard error, one line each. `a2abus COMMAND --help` shows examples."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

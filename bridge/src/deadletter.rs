@@ -87,7 +87,8 @@ impl DeadLetters {
         if let Some(body) = body {
             message.body = Some(body);
         }
-        let mut say = |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
+        let mut say =
+            |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
         say("bus-dlq-reason", reason.code);
         say("bus-dlq-stage", reason.stage.as_str());
         say("bus-dlq-detail", cut(&reason.detail));
@@ -101,7 +102,13 @@ impl DeadLetters {
             say("bus-dlq-unit", &unit.to_string());
         }
         let address = Address::topic(self.topic.clone());
-        Outgoing { bus: self.bus, address, message, place: Place::Configured, mode: Mode::default() }
+        Outgoing {
+            bus: self.bus,
+            address,
+            message,
+            place: Place::Configured,
+            mode: Mode::default(),
+        }
     }
 
     /// A detail may quote foreign text: NATS headers hold visible ASCII only.
@@ -117,6 +124,8 @@ impl DeadLetters {
 }
 
 fn cut(detail: &str) -> &str {
-    let end = (0..=MAX_DETAIL_BYTES.min(detail.len())).rev().find(|end| detail.is_char_boundary(*end));
+    let end = (0..=MAX_DETAIL_BYTES.min(detail.len()))
+        .rev()
+        .find(|end| detail.is_char_boundary(*end));
     detail.get(..end.unwrap_or(0)).unwrap_or_default()
 }

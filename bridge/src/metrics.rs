@@ -86,8 +86,6 @@ pub enum ReplyOutcome {
     Delivered,
     /// The call was over.
     Late,
-    /// The same part had come before.
-    Duplicate,
     /// No call of this id was ever known here.
     Unknown,
     /// Sent on to the replica that waits for it.
@@ -305,10 +303,9 @@ impl TransportMetrics {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 5] = [
         Self::Delivered,
         Self::Late,
-        Self::Duplicate,
         Self::Unknown,
         Self::Forwarded,
         Self::Foreign,
@@ -320,7 +317,6 @@ impl ReplyOutcome {
         match self {
             Self::Delivered => "delivered",
             Self::Late => "late",
-            Self::Duplicate => "duplicate",
             Self::Unknown => "unknown",
             Self::Forwarded => "forwarded",
             Self::Foreign => "foreign",

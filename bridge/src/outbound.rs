@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{
-    Address, Confirmation, Guarantee, Message, Transport as _, TransportError, TransportErrorKind, content_mode,
+    Address, Confirmation, Guarantee, Message, Transport as _, TransportError, TransportErrorKind,
+    content_mode,
 };
 use bytes::Bytes;
 
@@ -67,7 +68,10 @@ impl RoutingError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoRoute => "no_route",
-            Self::Destination { cause: RouteError::TooManyHops { .. }, .. } => "too_many_hops",
+            Self::Destination {
+                cause: RouteError::TooManyHops { .. },
+                ..
+            } => "too_many_hops",
             Self::Destination { .. } => "bad_destination",
             Self::Unwritable(_) => "unwritable",
             Self::NoTransport(_) => "no_transport",
@@ -119,23 +123,40 @@ impl Outbound {
         from: From<'_>,
         mut address_reply: impl FnMut(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
-        let route = self.routes.route(event, from.binding).ok_or(RoutingError::NoRoute)?;
+        let route = self
+            .routes
+            .route(event, from.binding)
+            .ok_or(RoutingError::NoRoute)?;
         let name = route.name().text();
-        let in_route = |cause| RoutingError::Destination { route: name.clone(), cause };
+        let in_route = |cause| RoutingError::Destination {
+            route: name.clone(),
+            cause,
+        };
         let hops = route.next_hops(event).map_err(in_route)?;
         let mut copies = Vec::with_capacity(route.destinations().len());
         for (index, destination) in route.destinations().iter().enumerate() {
-            let resolved = destination.resolve(event, from.binding, from.key).map_err(in_route)?;
+            let resolved = destination
+                .resolve(event, from.binding, from.key)
+                .map_err(in_route)?;
             let bus = self.bus(resolved.transport)?;
             let mut address = resolved.address;
-            if let (Guarantee::Stored { message_id }, Some((origin, unit))) = (&mut address.guarantee, from.origin) {
+            if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
+                (&mut address.guarantee, from.origin)
+            {
                 *message_id = Some(Text::from(format!("{origin}/{unit}/{index}")));
             }
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;
             let headers = address_reply(bus, &mut copy, &mut address);
             let place = destination.place();
-            copies.push(self.written(bus, &copy, resolved.mode, resolved.key, headers, (address, place))?);
+            copies.push(self.written(
+                bus,
+                &copy,
+                resolved.mode,
+                resolved.key,
+                headers,
+                (address, place),
+            )?);
         }
         Ok(copies)
     }
@@ -157,7 +178,13 @@ impl Outbound {
         for (name, value) in headers {
             message.headers.push(name, value);
         }
-        Ok(Outgoing { bus, address, message, place, mode })
+        Ok(Outgoing {
+            bus,
+            address,
+            message,
+            place,
+            mode,
+        })
     }
 
     /// Another event for the place where `original` went, without its reply address.
@@ -168,11 +195,20 @@ impl Outbound {
         let mut address = original.address.clone();
         address.reply_to = None;
         let key = original.message.key.clone();
-        self.written(original.bus, event, original.mode, key, Vec::new(), (address, original.place))
+        self.written(
+            original.bus,
+            event,
+            original.mode,
+            key,
+            Vec::new(),
+            (address, original.place),
+        )
     }
 
     fn bus(&self, name: &Name) -> Result<BusId, RoutingError> {
-        self.buses.find(name).ok_or_else(|| RoutingError::NoTransport(name.text().clone()))
+        self.buses
+            .find(name)
+            .ok_or_else(|| RoutingError::NoTransport(name.text().clone()))
     }
 
     /// Hands a message to its bus; the confirmation is still to come.
@@ -181,8 +217,13 @@ impl Outbound {
     /// As [`a2abus_transports::Transport::send`].
     pub async fn send(&self, outgoing: &Outgoing) -> Result<Confirmation, TransportError> {
         let Some(bus) = self.buses.get(outgoing.bus) else {
-            return Err(TransportError::new(TransportErrorKind::BadConfig, "find the transport"));
+            return Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                "find the transport",
+            ));
         };
-        bus.transport.send(&outgoing.address, outgoing.message.clone()).await
+        bus.transport
+            .send(&outgoing.address, outgoing.message.clone())
+            .await
     }
 }

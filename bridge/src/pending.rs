@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use a2abus_plugin::Text;
 use dashmap::DashMap;
-use tokio::sync::mpsc;
+use prometheus::IntGauge;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
 
 use crate::bus::BusId;
 use crate::callid::CallId;
@@ -17,6 +18,8 @@ pub struct PendingCalls {
     table: DashMap<CallId, Entry>,
     count: AtomicUsize,
     max: usize,
+    emptied: Notify,
+    gauge: IntGauge,
 }
 
 /// One call that waits for an answer.
@@ -44,23 +47,43 @@ pub enum Handed {
 // === impl PendingCalls ===
 
 impl PendingCalls {
-    /// An empty table of at most `max` calls.
+    /// An empty table of at most `max` calls; `gauge` shows how many there are.
     #[must_use]
-    pub fn new(max: usize) -> Self {
-        Self { table: DashMap::new(), count: AtomicUsize::new(0), max }
+    pub fn new(max: usize, gauge: IntGauge) -> Self {
+        Self {
+            table: DashMap::new(),
+            count: AtomicUsize::new(0),
+            max,
+            emptied: Notify::new(),
+            gauge,
+        }
+    }
+
+    /// Waits until no call waits.
+    pub async fn until_empty(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.is_empty() {
+                return;
+            }
+            emptied.await;
+        }
     }
 
     /// Puts a call in; `false` when the table is full.
     #[must_use]
     pub fn register(&self, call: CallId, entry: Entry) -> bool {
-        let grown = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < self.max).then_some(count + 1)
-        });
+        let grown = self
+            .count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                (count < self.max).then_some(count + 1)
+            });
         if grown.is_err() {
             return false;
         }
         let old = self.table.insert(call, entry);
         debug_assert!(old.is_none(), "call ids are unique");
+        self.gauge.inc();
         true
     }
 
@@ -68,7 +91,10 @@ impl PendingCalls {
     pub fn remove(&self, call: CallId) -> bool {
         let removed = self.table.remove(&call).is_some();
         if removed {
-            self.count.fetch_sub(1, Ordering::Relaxed);
+            self.gauge.dec();
+            if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.emptied.notify_waiters();
+            }
         }
         removed
     }
@@ -87,8 +113,14 @@ impl PendingCalls {
 
     /// Hands a part to the caller that waits for it. `part` is made from the entry only when there is one; after the
     /// last part, or an error, the call is out of the table, so that nothing is delivered twice.
-    pub fn hand_over(&self, call: CallId, part: impl FnOnce(&Entry) -> Result<Part, CallError>) -> Handed {
-        let Some(entry) = self.table.get(&call) else { return Handed::Late };
+    pub fn hand_over(
+        &self,
+        call: CallId,
+        part: impl FnOnce(&Entry) -> Result<Part, CallError>,
+    ) -> Handed {
+        let Some(entry) = self.table.get(&call) else {
+            return Handed::Late;
+        };
         let part = part(&entry);
         let ends = part.as_ref().map_or(true, |part| part.last);
         let sender = entry.parts.clone();
@@ -110,9 +142,16 @@ impl PendingCalls {
 
     /// Fails the calls that match; how many.
     pub fn fail_where(&self, matches: impl Fn(&Entry) -> bool, error: &CallError) -> usize {
-        let calls: Vec<CallId> =
-            self.table.iter().filter(|entry| matches(entry.value())).map(|entry| *entry.key()).collect();
-        calls.into_iter().filter(|call| self.hand_over(*call, |_| Err(error.clone())) == Handed::Over).count()
+        let calls: Vec<CallId> = self
+            .table
+            .iter()
+            .filter(|entry| matches(entry.value()))
+            .map(|entry| *entry.key())
+            .collect();
+        calls
+            .into_iter()
+            .filter(|call| self.hand_over(*call, |_| Err(error.clone())) == Handed::Over)
+            .count()
     }
 }
 
@@ -124,16 +163,34 @@ mod tests {
 
     fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Result<Part, CallError>>) {
         let (parts, receiver) = mpsc::channel(capacity);
-        (Entry { parts, token: Text::from_static("1"), streamed: true, buses: Vec::new() }, receiver)
+        (
+            Entry {
+                parts,
+                token: Text::from_static("1"),
+                streamed: true,
+                buses: Vec::new(),
+            },
+            receiver,
+        )
+    }
+
+    fn gauge() -> IntGauge {
+        IntGauge::new("pending", "Calls.").unwrap()
     }
 
     fn part(last: bool) -> Result<Part, CallError> {
-        Ok(Part { body: Bytes::from_static(b"{}"), last })
+        Ok(Part {
+            body: Bytes::from_static(b"{}"),
+            last,
+        })
     }
 
     #[test]
     fn a_last_part_is_delivered_once() {
-        let (table, call) = (PendingCalls::new(8), CallId::new(0, Replica(0)).unwrap());
+        let (table, call) = (
+            PendingCalls::new(8, gauge()),
+            CallId::new(0, Replica(0)).unwrap(),
+        );
         let (entry, mut receiver) = entry(8);
         assert!(table.register(call, entry));
         assert_eq!(table.hand_over(call, |_| part(false)), Handed::Over);
@@ -147,8 +204,11 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_a_slow_caller_is_cut_off() {
-        let table = PendingCalls::new(1);
-        let (first, second) = (CallId::new(0, Replica(0)).unwrap(), CallId::new(0, Replica(0)).unwrap());
+        let table = PendingCalls::new(1, gauge());
+        let (first, second) = (
+            CallId::new(0, Replica(0)).unwrap(),
+            CallId::new(0, Replica(0)).unwrap(),
+        );
         let (entry_1, receiver) = entry(1);
         assert!(table.register(first, entry_1));
         assert!(!table.register(second, entry(1).0));
@@ -160,7 +220,7 @@ mod tests {
 
     #[test]
     fn calls_fail_with_the_cause_of_their_bus() {
-        let table = PendingCalls::new(8);
+        let table = PendingCalls::new(8, gauge());
         let call = CallId::new(0, Replica(0)).unwrap();
         let (entry, mut receiver) = entry(1);
         assert!(table.register(call, entry));

@@ -10,18 +10,20 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use a2abus_plugin::{
-    Event, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map, wrap_unknown,
+    Event, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map,
+    wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{
-    Acknowledger, Confirmation, Consumer, Delivery, Disposition, Message, Outcome, Topic, TransportError,
-    TransportErrorKind,
+    Acknowledger, Confirmation, Consumer, Delivery, Disposition, Message, Outcome, Topic,
+    TransportError, TransportErrorKind,
 };
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answered, ReadAt, Reader};
@@ -93,6 +95,8 @@ enum Job {
 struct InFlight {
     lane: u32,
     copies: Vec<(Outgoing, Confirmation)>,
+    /// When the copies were handed to their buses.
+    sent: Instant,
     original: Original,
 }
 
@@ -186,12 +190,26 @@ impl Pipeline {
 
     /// The path of one message, up to the confirmation of its copies.
     async fn step(&self, lane: u32, delivery: Delivery) -> InFlight {
-        let Delivery { message, topic, origin, acknowledger, .. } = delivery;
+        let Delivery {
+            message,
+            topic,
+            origin,
+            acknowledger,
+            ..
+        } = delivery;
         let reader = Reader::Binding;
-        let at = ReadAt { bus: self.bus, topic: &topic, origin: origin.as_ref(), message: &message, reader };
+        let at = ReadAt {
+            bus: self.bus,
+            topic: &topic,
+            origin: origin.as_ref(),
+            message: &message,
+            reader,
+        };
         let mut outgoing = Vec::new();
         match content_mode::read(self.binding, &message, &self.limits) {
-            Err(error) => outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error)),
+            Err(error) => {
+                outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error))
+            }
             Ok(Content::Event(event)) => self.event(at, event, &mut outgoing),
             Ok(Content::Plain { content_type, body }) => {
                 let mut hint = self.hint.clone();
@@ -207,7 +225,11 @@ impl Pipeline {
                 }
             }
         }
-        let original = Original { message, origin, acknowledger };
+        let original = Original {
+            message,
+            origin,
+            acknowledger,
+        };
         self.publish(lane, outgoing, original).await
     }
 
@@ -220,51 +242,69 @@ impl Pipeline {
     }
 
     /// A message that came as a CloudEvent.
-    fn event(&self, at: ReadAt<'_>, mut event: Event, outgoing: &mut Vec<Outgoing>) {
-        match self.calls.answer_event(at, &event, &self.limits) {
-            Answered::NotAnAnswer => {}
-            answered => return self.answered(at, None, answered, Some(event), outgoing),
-        }
-        if self.data == DataLook::ForMissing {
-            self.fill_from_data(&mut event);
-        }
-        self.route(at, None, event, outgoing);
+    fn event(&self, at: ReadAt<'_>, event: Event, outgoing: &mut Vec<Outgoing>) {
+        let answered = self.calls.answer_event(at, &event, &self.limits);
+        self.resolve(at, None, answered, event, outgoing);
     }
 
     /// One unit of a plain payload.
     fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
         self.counts.unit(mapped.unit.because.family, mapped.kind);
-        let index = Some(mapped.unit.index);
-        match self.calls.answer_mapped(at, &mapped) {
-            Answered::NotAnAnswer => self.route(at, index, mapped.event, outgoing),
-            answered => self.answered(at, index, answered, Some(mapped.event), outgoing),
-        }
+        let answered = self.calls.answer_mapped(at, &mapped, &self.limits);
+        self.resolve(
+            at,
+            Some(mapped.unit.index),
+            answered,
+            mapped.event,
+            outgoing,
+        );
     }
 
-    fn answered(
+    /// An answer has reached its caller, or goes to where its caller is; everything else is routed. A topic that is
+    /// there for answers carries nothing else: what is no answer there is a dead letter, never routed.
+    fn resolve(
         &self,
         at: ReadAt<'_>,
         unit: Option<usize>,
         answered: Answered,
-        event: Option<Event>,
+        mut event: Event,
         outgoing: &mut Vec<Outgoing>,
     ) {
         if let Some(outcome) = answered.outcome() {
             self.counts.reply(outcome);
         }
-        match (answered, self.role, event) {
-            (Answered::Forward(forward), _, _) => outgoing.push(forward),
-            // Answers between agents are events like any other, unless the topic is there for our answers alone.
-            (Answered::Uncorrelated, Role::Events, Some(event)) => self.route(at, unit, event, outgoing),
-            (Answered::Uncorrelated, _, _) => {
-                let detail = "an answer without a call id: echo the callid attribute, or the id of the request";
-                outgoing.push(self.dead(at, unit, "uncorrelated", Stage::Resolve, &detail));
+        let refuse = |code, detail: &str| self.dead(at, unit, code, Stage::Resolve, &detail);
+        match (answered, self.role) {
+            (Answered::Forward(forward), _) => outgoing.push(forward),
+            (Answered::Delivered | Answered::Late | Answered::Foreign, _) => {}
+            // Answers between agents are events like any other.
+            (Answered::Uncorrelated, Role::Events) => self.route(at, unit, event, outgoing),
+            (Answered::NotAnAnswer, Role::Events) => {
+                if self.data == DataLook::ForMissing {
+                    self.fill_from_data(&mut event);
+                }
+                self.route(at, unit, event, outgoing);
             }
-            (Answered::Delivered | Answered::Late | Answered::Foreign | Answered::NotAnAnswer, _, _) => {}
+            (Answered::Uncorrelated, Role::Responses) => outgoing.push(refuse(
+                "uncorrelated",
+                "an answer without a call id: echo the callid attribute, or the id of the request",
+            )),
+            (Answered::NotAnAnswer, Role::Responses) => {
+                outgoing.push(refuse(
+                    "not_an_answer",
+                    "this topic carries answers, and this is none",
+                ));
+            }
         }
     }
 
-    fn refused(&self, at: ReadAt<'_>, refused: Refused, context: &MapContext<'_>, outgoing: &mut Vec<Outgoing>) {
+    fn refused(
+        &self,
+        at: ReadAt<'_>,
+        refused: Refused,
+        context: &MapContext<'_>,
+        outgoing: &mut Vec<Outgoing>,
+    ) {
         let kind = refused.error.kind();
         self.counts.refused(kind);
         let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
@@ -277,28 +317,69 @@ impl Pipeline {
                 let event = wrap_unknown(&refused.bytes, &self.options, context);
                 let before = outgoing.len();
                 self.route(at, Some(refused.index), event, outgoing);
-                for copy in outgoing.iter_mut().skip(before).filter(|copy| !self.is_dead_letter(copy)) {
+                for copy in outgoing
+                    .iter_mut()
+                    .skip(before)
+                    .filter(|copy| !self.is_dead_letter(copy))
+                {
                     let key = copy.message.key.take();
-                    copy.message = Message { key, body: Some(refused.bytes.clone()), ..at.message.clone() };
+                    copy.message = Message {
+                        key,
+                        body: Some(refused.bytes.clone()),
+                        ..at.message.clone()
+                    };
                 }
             }
             OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
-                let detail = format!("{} at byte {} {}", refused.error, refused.error.offset(), refused.error.pointer());
-                let reason =
-                    Reason { code: kind.as_str(), stage: Stage::Detect, detail, unit: Some(refused.index) };
+                let pointer = match refused.error.pointer() {
+                    "" => String::new(),
+                    pointer => format!(" ({pointer})"),
+                };
+                let detail = format!(
+                    "{} at byte {}{pointer}",
+                    refused.error,
+                    refused.error.offset()
+                );
+                let reason = Reason {
+                    code: kind.as_str(),
+                    stage: Stage::Detect,
+                    detail,
+                    unit: Some(refused.index),
+                };
                 let body = Some(refused.bytes);
                 self.metrics.dead_lettered(reason.code);
-                outgoing.push(self.dead_letters.letter(at.message, body, &self.name, at.origin, &reason));
+                outgoing.push(
+                    self.dead_letters
+                        .letter(at.message, body, &self.name, at.origin, &reason),
+                );
             }
         }
     }
 
     /// Takes from the data what routing needs and the event lacks.
     fn fill_from_data(&self, event: &mut Event) {
-        let context = MapContext { source: self.source.clone(), time: None, new_id: &crate::clock::new_event_id };
-        let mut units = map(&event.body(), &self.hint, &self.limits, &self.options, &context);
-        let (Some(Ok(inner)), true) = (units.pop(), units.is_empty()) else { return };
-        let names = [extension::A2A_METHOD, extension::MCP_TYPE, extension::TARGET_AGENT, extension::COLLABORATION_ID, "subject"];
+        let context = MapContext {
+            source: self.source.clone(),
+            time: None,
+            new_id: &crate::clock::new_event_id,
+        };
+        let mut units = map(
+            &event.body(),
+            &self.hint,
+            &self.limits,
+            &self.options,
+            &context,
+        );
+        let (Some(Ok(inner)), true) = (units.pop(), units.is_empty()) else {
+            return;
+        };
+        let names = [
+            extension::A2A_METHOD,
+            extension::MCP_TYPE,
+            extension::TARGET_AGENT,
+            extension::COLLABORATION_ID,
+            "subject",
+        ];
         for name in names {
             if let (None, Some(value)) = (event.attribute(name), inner.event.attribute(name)) {
                 let set = event.set(name, value);
@@ -307,7 +388,13 @@ impl Pipeline {
         }
     }
 
-    fn route(&self, at: ReadAt<'_>, unit: Option<usize>, mut event: Event, outgoing: &mut Vec<Outgoing>) {
+    fn route(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<usize>,
+        mut event: Event,
+        outgoing: &mut Vec<Outgoing>,
+    ) {
         if is_expired(&event) {
             self.metrics.dropped("expired");
             tracing::debug!(binding = %self.name, id = %event.id(), "an expired event is not delivered");
@@ -315,7 +402,11 @@ impl Pipeline {
         }
         self.mark(at, &mut event);
         let origin = at.origin.map(|origin| (origin, unit.unwrap_or(0)));
-        let from = From { binding: &self.name, key: at.message.key.as_ref(), origin };
+        let from = From {
+            binding: &self.name,
+            key: at.message.key.as_ref(),
+            origin,
+        };
         match self.outbound.route(&event, from, |_, _, _| Vec::new()) {
             Ok(copies) => outgoing.extend(copies),
             Err(error) => {
@@ -327,8 +418,14 @@ impl Pipeline {
 
     /// Puts on an event what the bridge knows of its way: where it was first read, and where its answer goes.
     fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
-        let reply_to = self.replies.as_ref().map(|topic| Text::from(topic.as_str()));
-        for (name, value) in [(extension::ORIGIN, at.origin.cloned()), (extension::REPLY_TO, reply_to)] {
+        let reply_to = self
+            .replies
+            .as_ref()
+            .map(|topic| Text::from(topic.as_str()));
+        for (name, value) in [
+            (extension::ORIGIN, at.origin.cloned()),
+            (extension::REPLY_TO, reply_to),
+        ] {
             if let (None, Some(value)) = (event.extension(name), value) {
                 let set = event.set(name, value);
                 debug_assert!(set.is_ok(), "origins and topics are legal attributes");
@@ -345,8 +442,14 @@ impl Pipeline {
         detail: &impl ToString,
     ) -> Outgoing {
         self.metrics.dead_lettered(code);
-        let reason = Reason { code, stage, detail: detail.to_string(), unit };
-        self.dead_letters.letter(at.message, None, &self.name, at.origin, &reason)
+        let reason = Reason {
+            code,
+            stage,
+            detail: detail.to_string(),
+            unit,
+        };
+        self.dead_letters
+            .letter(at.message, None, &self.name, at.origin, &reason)
     }
 
     /// Hands every copy to its bus, in order. Waits as long as it takes: the lane is held meanwhile.
@@ -355,16 +458,29 @@ impl Pipeline {
         for copy in outgoing {
             copies.push(self.send(copy, None, &original).await);
         }
-        InFlight { lane, copies, original }
+        InFlight {
+            lane,
+            copies,
+            sent: Instant::now(),
+            original,
+        }
     }
 
     async fn retry(&self, lane: u32, unconfirmed: Unconfirmed) -> InFlight {
-        let Unconfirmed { copies: refused, original } = unconfirmed;
+        let Unconfirmed {
+            copies: refused,
+            original,
+        } = unconfirmed;
         let mut copies = Vec::with_capacity(refused.len());
         for (copy, error) in refused {
             copies.push(self.send(copy, Some(error), &original).await);
         }
-        InFlight { lane, copies, original }
+        InFlight {
+            lane,
+            copies,
+            sent: Instant::now(),
+            original,
+        }
     }
 
     /// Sends until the bus takes the copy, or takes the dead letter in place of a copy that no bus will ever take.
@@ -375,8 +491,12 @@ impl Pipeline {
         original: &Original,
     ) -> (Outgoing, Confirmation) {
         let mut wait = BACKOFF.0;
+        let mut paused = None;
         loop {
             if let Some(error) = failed.take() {
+                if error.disposition() == Disposition::Pause {
+                    paused.get_or_insert_with(|| Paused::new(&self.metrics.paused_lanes));
+                }
                 copy = self.after_failure(copy, &error, original);
                 if let Some(bus) = self.outbound.buses().get(copy.bus) {
                     bus.metrics.retried(error.kind());
@@ -392,8 +512,14 @@ impl Pipeline {
     }
 
     /// What to send next: the copy again, or its dead letter.
-    fn after_failure(&self, copy: Outgoing, error: &TransportError, original: &Original) -> Outgoing {
-        let nowhere = error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
+    fn after_failure(
+        &self,
+        copy: Outgoing,
+        error: &TransportError,
+        original: &Original,
+    ) -> Outgoing {
+        let nowhere =
+            error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
         let permanent = error.disposition() == Disposition::DeadLetter || nowhere;
         if permanent && !self.is_dead_letter(&copy) {
             let topic = &copy.address.topic;
@@ -405,8 +531,18 @@ impl Pipeline {
             };
             self.metrics.dead_lettered(reason.code);
             // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
-            let body = if copy.mode == Mode::Binary { copy.message.body } else { None };
-            return self.dead_letters.letter(&original.message, body, &self.name, original.origin.as_ref(), &reason);
+            let body = if copy.mode == Mode::Binary {
+                copy.message.body
+            } else {
+                None
+            };
+            return self.dead_letters.letter(
+                &original.message,
+                body,
+                &self.name,
+                original.origin.as_ref(),
+                &reason,
+            );
         }
         if error.disposition() == Disposition::Retry {
             tracing::warn!(binding = %self.name, topic = %copy.address.topic, %error, "not sent, trying again");
@@ -423,13 +559,21 @@ impl Pipeline {
 
     /// Waits for the confirmation of every copy.
     async fn confirm(&self, in_flight: InFlight) -> (u32, Result<Acknowledger, Unconfirmed>) {
-        let InFlight { lane, copies, original } = in_flight;
+        let InFlight {
+            lane,
+            copies,
+            sent,
+            original,
+        } = in_flight;
         let mut refused = Vec::new();
         for (copy, confirmation) in copies {
             match confirmation.await {
                 Ok(_) => {
                     if let Some(bus) = self.outbound.buses().get(copy.bus) {
                         bus.metrics.published.inc();
+                        bus.metrics
+                            .publish_seconds
+                            .observe(sent.elapsed().as_secs_f64());
                     }
                 }
                 Err(error) => refused.push((copy, error)),
@@ -438,7 +582,10 @@ impl Pipeline {
         let result = if refused.is_empty() {
             Ok(original.acknowledger)
         } else {
-            Err(Unconfirmed { copies: refused, original })
+            Err(Unconfirmed {
+                copies: refused,
+                original,
+            })
         };
         (lane, result)
     }
@@ -481,9 +628,27 @@ impl Lane {
     }
 }
 
+/// A lane that a person has to set free; it counts as paused until this is dropped.
+struct Paused(IntGauge);
+
+impl Paused {
+    fn new(lanes: &IntGauge) -> Self {
+        lanes.inc();
+        Self(lanes.clone())
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// Whether the event's time is over. Source: CloudEvents expirytime extension.
 fn is_expired(event: &Event) -> bool {
-    let expiry = event.extension_text(extension::EXPIRY_TIME).and_then(|text| crate::clock::parse(text));
+    let expiry = event
+        .extension_text(extension::EXPIRY_TIME)
+        .and_then(|text| crate::clock::parse(text));
     expiry.is_some_and(|expiry| expiry + CLOCK_SKEW < crate::clock::now())
 }
 

@@ -69,16 +69,34 @@ const REPLY_BUDGET_MESSAGES: usize = 65_536;
 impl ReplyLegs {
     /// The reply legs of those buses that calls go to: `topic`, with that many partitions where there are partitions.
     #[must_use]
-    pub fn new(buses: &Buses, called: &[BusId], topic: &Topic, partitions: u16, replica: Replica) -> Self {
+    pub fn new(
+        buses: &Buses,
+        called: &[BusId],
+        topic: &Topic,
+        partitions: u16,
+        replica: Replica,
+    ) -> Self {
         let leg = |(bus, entry): (BusId, &crate::bus::Bus)| {
             let place = match entry.transport.binding() {
-                Binding::Kafka => ReplyPlace::Partitioned { topic: topic.clone(), partitions: partitions.max(1) },
-                Binding::Nats | Binding::Memory | Binding::Http => ReplyPlace::Subjects { below: topic.clone() },
+                Binding::Kafka => ReplyPlace::Partitioned {
+                    topic: topic.clone(),
+                    partitions: partitions.max(1),
+                },
+                Binding::Nats | Binding::Memory | Binding::Http => ReplyPlace::Subjects {
+                    below: topic.clone(),
+                },
             };
-            ReplyLeg { bus, place, reading: Arc::default() }
+            ReplyLeg {
+                bus,
+                place,
+                reading: Arc::default(),
+            }
         };
         let called = buses.iter().filter(|(bus, _)| called.contains(bus));
-        Self { legs: called.map(leg).collect(), replica }
+        Self {
+            legs: called.map(leg).collect(),
+            replica,
+        }
     }
 
     /// A new call id of this replica.
@@ -111,7 +129,8 @@ impl ReplyLegs {
     /// Whether answers that come back on the bus are read now.
     #[must_use]
     pub fn is_reading(&self, bus: BusId) -> bool {
-        self.leg(bus).is_some_and(|leg| leg.reading.load(Ordering::Acquire))
+        self.leg(bus)
+            .is_some_and(|leg| leg.reading.load(Ordering::Acquire))
     }
 
     fn leg(&self, bus: BusId) -> Option<&ReplyLeg> {
@@ -119,8 +138,16 @@ impl ReplyLegs {
     }
 
     /// Puts the reply address of a call on an event that goes to `bus`; returns the headers the message needs besides.
-    pub fn stamp(&self, call: CallId, bus: BusId, event: &mut Event, address: &mut Address) -> Vec<(Text, Bytes)> {
-        let Some(leg) = self.leg(bus) else { return Vec::new() };
+    pub fn stamp(
+        &self,
+        call: CallId,
+        bus: BusId,
+        event: &mut Event,
+        address: &mut Address,
+    ) -> Vec<(Text, Bytes)> {
+        let Some(leg) = self.leg(bus) else {
+            return Vec::new();
+        };
         match &leg.place {
             ReplyPlace::Partitioned { topic, .. } => {
                 let partition = i32::from(call.partition());
@@ -128,8 +155,14 @@ impl ReplyLegs {
                 set(event, extension::REPLY_PARTITION, partition);
                 let header = |name, value: Bytes| (Text::from_static(name), value);
                 vec![
-                    header(spring::REPLY_TOPIC, Bytes::copy_from_slice(topic.as_str().as_bytes())),
-                    header(spring::REPLY_PARTITION, Bytes::copy_from_slice(&partition.to_be_bytes())),
+                    header(
+                        spring::REPLY_TOPIC,
+                        Bytes::copy_from_slice(topic.as_str().as_bytes()),
+                    ),
+                    header(
+                        spring::REPLY_PARTITION,
+                        Bytes::copy_from_slice(&partition.to_be_bytes()),
+                    ),
                     header(spring::CORRELATION_ID, Bytes::from(call.to_string())),
                 ]
             }
@@ -147,12 +180,19 @@ impl ReplyLegs {
     #[must_use]
     pub fn forward(&self, call: CallId, bus: BusId, message: Message) -> Option<Outgoing> {
         let address = match &self.leg(bus)?.place {
-            ReplyPlace::Partitioned { topic, .. } => {
-                Address { partition: Some(u32::from(call.partition())), ..Address::topic(topic.clone()) }
-            }
+            ReplyPlace::Partitioned { topic, .. } => Address {
+                partition: Some(u32::from(call.partition())),
+                ..Address::topic(topic.clone())
+            },
             ReplyPlace::Subjects { below } => Address::topic(subject_of(below, call).ok()?),
         };
-        Some(Outgoing { bus, address, message, place: Place::Configured, mode: Mode::default() })
+        Some(Outgoing {
+            bus,
+            address,
+            message,
+            place: Place::Configured,
+            mode: Mode::default(),
+        })
     }
 
     /// What the reader of a leg subscribes to.
@@ -161,10 +201,14 @@ impl ReplyLegs {
     /// When the reply topic is too long to take the replica's name.
     pub fn subscription(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
         let (topic, partition) = match &leg.place {
-            ReplyPlace::Partitioned { topic, partitions } => {
-                (TopicFilter::from(topic.clone()), Some(u32::from(self.home_partition(*partitions))))
-            }
-            ReplyPlace::Subjects { below } => (TopicFilter::new(format!("{below}.{}.>", self.replica))?, None),
+            ReplyPlace::Partitioned { topic, partitions } => (
+                TopicFilter::from(topic.clone()),
+                Some(u32::from(self.home_partition(*partitions))),
+            ),
+            ReplyPlace::Subjects { below } => (
+                TopicFilter::new(format!("{below}.{}.>", self.replica))?,
+                None,
+            ),
         };
         Ok(Subscription {
             topics: vec![topic],
@@ -196,7 +240,9 @@ impl ReplyLegs {
                 let here = format!("k:{replies}/{}/", call.partition());
                 replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
             }
-            Some(ReplyPlace::Subjects { below }) => subject_of(below, call).is_ok_and(|subject| subject == *topic),
+            Some(ReplyPlace::Subjects { below }) => {
+                subject_of(below, call).is_ok_and(|subject| subject == *topic)
+            }
             None => false,
         }
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, Text, map};
 use a2abus_transports::content_mode::{self, Binding, Content};
-use a2abus_transports::{AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _, TransportError};
+use a2abus_transports::{
+    AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _, TransportError,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -27,6 +29,8 @@ use crate::reply::ReplyLeg;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How long callers may take to hear that their calls are abandoned.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -45,9 +49,23 @@ impl Bridge {
     /// Runs until `stop`, then drains: work in hand is finished within the grace period of the configuration.
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
-        let order = Stop { intake: CancellationToken::new(), rest: CancellationToken::new() };
+        let order = Stop {
+            intake: CancellationToken::new(),
+            rest: CancellationToken::new(),
+        };
         let (mut intake, mut rest) = (JoinSet::new(), JoinSet::new());
-        let Self { buses, calls, cancels, pipelines, metrics, readiness, limits, door, admin, http } = self;
+        let Self {
+            buses,
+            calls,
+            cancels,
+            pipelines,
+            metrics,
+            readiness,
+            limits,
+            door,
+            admin,
+            http,
+        } = self;
 
         let bounds = ConnectionBounds {
             header_timeout: http.header_timeout.0,
@@ -55,14 +73,30 @@ impl Bridge {
         };
 
         if let Some(listener) = admin {
-            let door = AdminDoor { readiness: Arc::clone(&readiness), metrics: Arc::clone(&metrics) };
-            rest.spawn(http::serve(listener, http::admin::router(door), bounds, order.rest.clone()));
+            let door = AdminDoor {
+                readiness: Arc::clone(&readiness),
+                metrics: Arc::clone(&metrics),
+            };
+            rest.spawn(http::serve(
+                listener,
+                http::admin::router(door),
+                bounds,
+                order.rest.clone(),
+            ));
         }
         for (id, bus) in buses.iter() {
-            rest.spawn(watch_health(id, bus.clone(), Arc::clone(&calls), Arc::clone(&readiness), order.rest.clone()));
+            rest.spawn(watch_health(
+                id,
+                bus.clone(),
+                Arc::clone(&calls),
+                Arc::clone(&readiness),
+                order.rest.clone(),
+            ));
         }
         for leg in calls.legs().iter() {
-            let Some(bus) = buses.get(leg.bus) else { continue };
+            let Some(bus) = buses.get(leg.bus) else {
+                continue;
+            };
             let reader = ReplyReader {
                 leg: leg.clone(),
                 bus: bus.clone(),
@@ -72,12 +106,25 @@ impl Bridge {
             };
             rest.spawn(reader.run(Arc::clone(&readiness), order.rest.clone()));
         }
-        rest.spawn(send_cancels(Arc::clone(&calls), cancels, order.rest.clone()));
+        rest.spawn(send_cancels(
+            Arc::clone(&calls),
+            cancels,
+            order.rest.clone(),
+        ));
         for (pipeline, subscription) in pipelines {
-            let Some(bus) = buses.get(pipeline.bus) else { continue };
-            let dead_letters = buses.get(pipeline.dead_letters.bus).map(|bus| bus.transport.clone());
-            let runner =
-                Runner { pipeline, subscription, transport: bus.transport.clone(), dead_letters, grace };
+            let Some(bus) = buses.get(pipeline.bus) else {
+                continue;
+            };
+            let dead_letters = buses
+                .get(pipeline.dead_letters.bus)
+                .map(|bus| bus.transport.clone());
+            let runner = Runner {
+                pipeline,
+                subscription,
+                transport: bus.transport.clone(),
+                dead_letters,
+                grace,
+            };
             intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
         }
         if let Some(listener) = door {
@@ -89,19 +136,40 @@ impl Bridge {
                 body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
                 body_timeout: http.header_timeout.0,
             };
-            intake.spawn(http::serve(listener, http::router(door), bounds, order.intake.clone()));
+            intake.spawn(http::serve(
+                listener,
+                http::router(door),
+                bounds,
+                order.intake.clone(),
+            ));
         }
         readiness.started();
 
         stop.cancelled().await;
-        tracing::info!(grace_seconds = grace.as_secs(), pending_calls = calls.pending().len(), "draining");
+        tracing::info!(
+            grace_seconds = grace.as_secs(),
+            pending_calls = calls.pending().len(),
+            "draining"
+        );
         readiness.drain();
         calls.drain();
-        order.intake.cancel();
-        if timeout(grace, end(&mut intake)).await.is_err() {
+        let in_order = async {
+            // Answers still come in by the bindings, so they go on until the last call has its own; new calls are
+            // refused with 503 meanwhile.
+            calls.pending().until_empty().await;
+            order.intake.cancel();
+            end(&mut intake).await;
+        };
+        if timeout(grace, in_order).await.is_err() {
+            order.intake.cancel();
             let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
-            tracing::warn!(calls = failed, "the grace period is over: what is unfinished is abandoned");
-            intake.shutdown().await;
+            tracing::warn!(
+                calls = failed,
+                "the grace period is over: what is unfinished is abandoned"
+            );
+            if timeout(LAST_WORDS, end(&mut intake)).await.is_err() {
+                intake.shutdown().await;
+            }
         }
         order.rest.cancel();
         if timeout(CLOSE, end(&mut rest)).await.is_err() {
@@ -121,19 +189,31 @@ async fn end(tasks: &mut JoinSet<()>) {
 }
 
 /// Tells calls, readiness and metrics when a bus goes and comes.
-async fn watch_health(id: BusId, bus: Bus, calls: Arc<Calls>, readiness: Arc<Readiness>, stop: CancellationToken) {
+async fn watch_health(
+    id: BusId,
+    bus: Bus,
+    calls: Arc<Calls>,
+    readiness: Arc<Readiness>,
+    stop: CancellationToken,
+) {
     let mut health = bus.transport.health();
     let condition = format!("transport {}", bus.name.text());
+    let mut was_up = false;
     loop {
         let now = health.borrow_and_update().clone();
         match now {
             Health::Up => {
                 tracing::info!(transport = %bus.name.text(), "connected");
+                was_up = true;
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
             }
             Health::Down(cause) => {
-                tracing::warn!(transport = %bus.name.text(), %cause, "not connected");
+                if was_up {
+                    tracing::warn!(transport = %bus.name.text(), %cause, "not connected");
+                } else {
+                    tracing::info!(transport = %bus.name.text(), %cause, "connecting");
+                }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
                 calls.fail_all(id, &cause);
@@ -146,7 +226,11 @@ async fn watch_health(id: BusId, bus: Bus, calls: Arc<Calls>, readiness: Arc<Rea
     }
 }
 
-async fn send_cancels(calls: Arc<Calls>, mut cancels: mpsc::Receiver<Cancel>, stop: CancellationToken) {
+async fn send_cancels(
+    calls: Arc<Calls>,
+    mut cancels: mpsc::Receiver<Cancel>,
+    stop: CancellationToken,
+) {
     loop {
         let cancel = tokio::select! {
             biased;
@@ -212,7 +296,10 @@ impl Runner {
         let condition = format!("binding {}", self.pipeline.name);
         readiness.set(condition.as_str(), Err("starting".to_owned()));
         while !stop.is_cancelled() {
-            let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await else { return };
+            let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await
+            else {
+                return;
+            };
             let working = self.pipeline.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
@@ -227,7 +314,9 @@ impl Runner {
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
         if let Some(transport) = &self.dead_letters {
-            transport.ensure_topic(&self.pipeline.dead_letters.topic, 1).await?;
+            transport
+                .ensure_topic(&self.pipeline.dead_letters.topic, 1)
+                .await?;
         }
         self.transport.subscribe(self.subscription.clone()).await
     }
@@ -254,7 +343,11 @@ impl ReplyReader {
         let condition = format!("answers on {}", self.bus.name.text());
         readiness.set(condition.as_str(), Err("starting".to_owned()));
         while !stop.is_cancelled() {
-            let Some(mut consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await else { return };
+            let Some(mut consumer) =
+                start(&condition, &readiness, &stop, || self.subscribe()).await
+            else {
+                return;
+            };
             self.leg.set_reading(true);
             loop {
                 let delivery = tokio::select! {
@@ -278,16 +371,31 @@ impl ReplyReader {
             self.bus.transport.ensure_topic(topic, partitions).await?;
         }
         let subscription = self.calls.legs().subscription(&self.leg).map_err(|error| {
-            TransportError::new(a2abus_transports::TransportErrorKind::BadConfig, error.to_string())
+            TransportError::new(
+                a2abus_transports::TransportErrorKind::BadConfig,
+                error.to_string(),
+            )
         })?;
         self.bus.transport.subscribe(subscription).await
     }
 
     /// Hands one message to the calls it answers. An answer without a caller is counted and dropped: nothing waits.
     fn read(&self, delivery: Delivery) {
-        let Delivery { message, topic, origin, acknowledger, .. } = delivery;
+        let Delivery {
+            message,
+            topic,
+            origin,
+            acknowledger,
+            ..
+        } = delivery;
         let reader = Reader::ReplyLeg;
-        let at = ReadAt { bus: self.leg.bus, topic: &topic, origin: origin.as_ref(), message: &message, reader };
+        let at = ReadAt {
+            bus: self.leg.bus,
+            topic: &topic,
+            origin: origin.as_ref(),
+            message: &message,
+            reader,
+        };
         if !(self.bus.transport.binding() == Binding::Nats && self.calls.no_responders(at)) {
             self.answers(at);
         }
@@ -298,12 +406,26 @@ impl ReplyReader {
 
     fn answers(&self, at: ReadAt<'_>) {
         match content_mode::read(self.bus.transport.binding(), at.message, &self.limits) {
-            Ok(Content::Event(event)) => self.count(&self.calls.answer_event(at, &event, &self.limits)),
+            Ok(Content::Event(event)) => {
+                self.count(&self.calls.answer_event(at, &event, &self.limits))
+            }
             Ok(Content::Plain { body, .. }) => {
-                let context = MapContext { source: Text::from_static("/"), time: None, new_id: &Text::default };
-                for unit in map(&body, &Hint::default(), &self.limits, &MapOptions::default(), &context) {
+                let context = MapContext {
+                    source: Text::from_static("/"),
+                    time: None,
+                    new_id: &Text::default,
+                };
+                for unit in map(
+                    &body,
+                    &Hint::default(),
+                    &self.limits,
+                    &MapOptions::default(),
+                    &context,
+                ) {
                     match unit {
-                        Ok(mapped) => self.count(&self.calls.answer_mapped(at, &mapped)),
+                        Ok(mapped) => {
+                            self.count(&self.calls.answer_mapped(at, &mapped, &self.limits))
+                        }
                         Err(refused) => self.unreadable(at, &refused.error),
                     }
                 }
@@ -313,7 +435,8 @@ impl ReplyReader {
     }
 
     fn count(&self, answered: &Answered) {
-        self.metrics.reply(answered.outcome().unwrap_or(ReplyOutcome::Unknown));
+        self.metrics
+            .reply(answered.outcome().unwrap_or(ReplyOutcome::Unknown));
     }
 
     fn unreadable(&self, at: ReadAt<'_>, error: &dyn std::error::Error) {

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather","name":"get"}}"#;
-const RESULT: &str = r#"{"jsonrpc":"2.0","id":7,"result":{"kind":"task","status":{"state":"working"}}}"#;
-const LEGACY: &str =
-    r#"{"protocol":"A2A","messageType":"CFP","targetAgent":{"agentId":"b"},"metadata":{"correlationId":"c"}}"#;
+const RESULT: &str =
+    r#"{"jsonrpc":"2.0","id":7,"result":{"kind":"task","status":{"state":"working"}}}"#;
+const LEGACY: &str = r#"{"protocol":"A2A","messageType":"CFP","targetAgent":{"agentId":"b"},"metadata":{"correlationId":"c"}}"#;
 const BAD_TARGET: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":7}}"#;
 
 /// How a run ended.
@@ -26,7 +26,10 @@ struct Ran {
 impl Ran {
     /// Standard output as JSON lines.
     fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[track_caller]
@@ -54,7 +57,11 @@ fn command(args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -73,13 +80,19 @@ fn map_prints_a_request_as_one_line() {
     let line = format!(
         r#"{{"index":0,"ok":true,"family":"jsonrpc","rule":2,"kind":"request","dialect":"mcp","id_raw":"\"req-1\"","event":{{"specversion":"1.0","id":"req-1","source":"/a2abus/map","type":"org.apache.eventmesh.a2a.tools.call.req","datacontenttype":"application/json","time":"<now>","a2amethod":"tools/call","targetagent":"weather","mcptype":"request","protocol":"A2A","protocolversion":"2.0","data":{CALL}}}}}"#
     );
-    assert_eq!((ran.status, ran.stdout, ran.stderr), (0, format!("{line}\n"), String::new()));
+    assert_eq!(
+        (ran.status, ran.stdout, ran.stderr),
+        (0, format!("{line}\n"), String::new())
+    );
 }
 
 #[test]
 fn map_marks_new_ids_and_the_time_with_words_that_stay_the_same() {
     let event = &run(&["map"], RESULT).one()["event"];
-    assert_eq!((&event["id"], &event["time"]), (&json!("<new>"), &json!("<now>")));
+    assert_eq!(
+        (&event["id"], &event["time"]),
+        (&json!("<new>"), &json!("<now>"))
+    );
     assert_eq!(event["collaborationid"], "7");
 }
 
@@ -88,7 +101,10 @@ fn map_prints_refusals_with_their_place_and_ends_with_1() {
     let ran = run(&["map"], BAD_TARGET);
     let mut line = ran.one();
     let message = line["error"]["message"].take();
-    assert!(message.as_str().unwrap().contains("must be a string"), "{message}");
+    assert!(
+        message.as_str().unwrap().contains("must be a string"),
+        "{message}"
+    );
     assert_eq!(
         line,
         json!({"index": 0, "ok": false, "error": {
@@ -101,8 +117,19 @@ fn map_prints_refusals_with_their_place_and_ends_with_1() {
 #[test]
 fn map_tells_every_unit_of_a_batch() {
     let ran = run(&["map"], format!("[{CALL},7,{LEGACY}]"));
-    let told: Vec<_> = ran.lines().iter().map(|line| (line["index"].clone(), line["ok"].clone())).collect();
-    assert_eq!(told, [(json!(0), json!(true)), (json!(1), json!(false)), (json!(2), json!(true))]);
+    let told: Vec<_> = ran
+        .lines()
+        .iter()
+        .map(|line| (line["index"].clone(), line["ok"].clone()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (json!(0), json!(true)),
+            (json!(1), json!(false)),
+            (json!(2), json!(true))
+        ]
+    );
     assert_eq!(ran.lines()[2]["family"], "legacy");
     assert_eq!(ran.lines()[2].get("dialect"), None);
     assert_eq!(ran.status, 1);
@@ -110,28 +137,52 @@ fn map_tells_every_unit_of_a_batch() {
 
 #[test]
 fn map_keeps_the_id_as_it_was_written() {
-    for (id, raw) in [("1.50", "1.50"), (r#""\u0061""#, r#""\u0061""#), ("null", "null")] {
-        let line = run(&["map"], format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#)).one();
+    for (id, raw) in [
+        ("1.50", "1.50"),
+        (r#""\u0061""#, r#""\u0061""#),
+        ("null", "null"),
+    ] {
+        let line = run(
+            &["map"],
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#),
+        )
+        .one();
         assert_eq!(line["id_raw"], raw);
     }
     let notification = run(&["map"], r#"{"jsonrpc":"2.0","method":"m"}"#).one();
-    assert_eq!((&notification["id_raw"], &notification["kind"]), (&Value::Null, &json!("notification")));
+    assert_eq!(
+        (&notification["id_raw"], &notification["kind"]),
+        (&Value::Null, &json!("notification"))
+    );
 }
 
 #[test]
 fn map_prints_one_line_for_a_payload_of_many() {
-    let payload = format!("{{\r\n  \"jsonrpc\": \"2.0\",\n  \"method\": \"m\",\n  \"params\": {CALL}\n}}\n");
+    let payload =
+        format!("{{\r\n  \"jsonrpc\": \"2.0\",\n  \"method\": \"m\",\n  \"params\": {CALL}\n}}\n");
     let line = run(&["map"], &payload).one();
-    assert_eq!(line["event"]["data"], serde_json::from_str::<Value>(&payload).unwrap());
+    assert_eq!(
+        line["event"]["data"],
+        serde_json::from_str::<Value>(&payload).unwrap()
+    );
 }
 
 #[test]
 fn map_reads_every_line_as_a_payload_of_its_own() {
-    let ran = run(&["map", "--lines"], format!("{CALL}\r\n\n[{RESULT},{LEGACY}]\n{{\n{CALL}"));
+    let ran = run(
+        &["map", "--lines"],
+        format!("{CALL}\r\n\n[{RESULT},{LEGACY}]\n{{\n{CALL}"),
+    );
     let told: Vec<_> = ran
         .lines()
         .iter()
-        .map(|line| (line["index"].as_u64().unwrap(), line["kind"].clone(), line["error"]["kind"].clone()))
+        .map(|line| {
+            (
+                line["index"].as_u64().unwrap(),
+                line["kind"].clone(),
+                line["error"]["kind"].clone(),
+            )
+        })
         .collect();
     assert_eq!(
         told,
@@ -155,19 +206,31 @@ fn map_reads_a_file_and_a_dash_as_standard_input() {
     assert_eq!(run(&["map", "-"], CALL).one()["ok"], true);
     let missing = run(&["map", "/nowhere/payload.json"], "");
     assert_eq!((missing.status, missing.stdout.as_str()), (2, ""));
-    assert!(missing.stderr.starts_with("a2abus: /nowhere/payload.json cannot be read: "));
+    assert!(
+        missing
+            .stderr
+            .starts_with("a2abus: /nowhere/payload.json cannot be read: ")
+    );
     assert_eq!(missing.stderr.lines().count(), 1);
 }
 
 #[test]
 fn map_takes_headers_for_a_cloud_event() {
     let headers = |prefix: &str| {
-        ["specversion=1.0", "id=e%201", "source=/s", "type=t", "targetagent=w"]
-            .map(|header| format!("{prefix}{header}"))
+        [
+            "specversion=1.0",
+            "id=e%201",
+            "source=/s",
+            "type=t",
+            "targetagent=w",
+        ]
+        .map(|header| format!("{prefix}{header}"))
     };
     let body = [0xff, 0, 1];
     let arguments = |headers: [String; 5]| -> Vec<String> {
-        let headers = headers.into_iter().flat_map(|header| ["--header".to_owned(), header]);
+        let headers = headers
+            .into_iter()
+            .flat_map(|header| ["--header".to_owned(), header]);
         ["map".to_owned()].into_iter().chain(headers).collect()
     };
     let tell = |headers: [String; 5]| {
@@ -187,7 +250,10 @@ fn map_takes_headers_for_a_cloud_event() {
     let mut broken = headers("ce-");
     broken[1] = "ce-id=".to_owned();
     let refused = tell(broken);
-    assert_eq!((&refused["error"]["kind"], &refused["error"]["pointer"]), (&json!("bad_cloudevent"), &json!("/id")));
+    assert_eq!(
+        (&refused["error"]["kind"], &refused["error"]["pointer"]),
+        (&json!("bad_cloudevent"), &json!("/id"))
+    );
 }
 
 #[test]
@@ -195,13 +261,33 @@ fn map_takes_a_content_type_for_a_cloud_event_or_a_framing() {
     let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
     let structured = ["map", "--content-type", "application/cloudevents+json"];
     assert_eq!(run(&structured, event).one()["family"], "cloudevent");
-    assert_eq!(run(&structured, CALL).one()["error"]["kind"], "bad_cloudevent");
-    let batch = ["map", "--content-type", "application/cloudevents-batch+json"];
+    assert_eq!(
+        run(&structured, CALL).one()["error"]["kind"],
+        "bad_cloudevent"
+    );
+    let batch = [
+        "map",
+        "--content-type",
+        "application/cloudevents-batch+json",
+    ];
     let told = run(&batch, format!("[{event},7,{event}]")).lines();
-    let oks: Vec<_> = told.iter().map(|line| (line["index"].clone(), line["ok"].clone())).collect();
-    assert_eq!(oks, [(json!(0), json!(true)), (json!(1), json!(false)), (json!(2), json!(true))]);
+    let oks: Vec<_> = told
+        .iter()
+        .map(|line| (line["index"].clone(), line["ok"].clone()))
+        .collect();
+    assert_eq!(
+        oks,
+        [
+            (json!(0), json!(true)),
+            (json!(1), json!(false)),
+            (json!(2), json!(true))
+        ]
+    );
     let lines = ["map", "--content-type", "application/x-ndjson"];
-    assert_eq!(run(&lines, format!("nonsense\n{CALL}")).lines()[1]["ok"], true);
+    assert_eq!(
+        run(&lines, format!("nonsense\n{CALL}")).lines()[1]["ok"],
+        true
+    );
 }
 
 #[test]
@@ -216,7 +302,10 @@ fn map_takes_headers_for_a_dialect() {
 fn map_refuses_other_families_only_when_told_to() {
     assert_eq!(run(&["map", "--family", "legacy"], CALL).status, 0);
     let strict = run(&["map", "--family", "legacy", "--strict"], CALL);
-    assert_eq!((strict.one()["error"]["kind"].clone(), strict.status), (json!("wrong_family"), 1));
+    assert_eq!(
+        (strict.one()["error"]["kind"].clone(), strict.status),
+        (json!("wrong_family"), 1)
+    );
     for misuse in [&["map", "--strict"][..], &["map", "--family", "soap"]] {
         assert_eq!(run(misuse, CALL).status, 2);
     }
@@ -234,24 +323,42 @@ fn map_takes_the_options_of_the_mapping() {
         "notifications=as_requests",
     ];
     let event = run(&arguments, r#"{"jsonrpc":"2.0","method":"m"}"#).one()["event"].clone();
-    assert_eq!((&event["type"], &event["source"]), (&json!("x.m.req"), &json!("/here")));
-    for misuse in ["color=red", "notifications=maybe", "type_prefix=a b", "source=", "source"] {
+    assert_eq!(
+        (&event["type"], &event["source"]),
+        (&json!("x.m.req"), &json!("/here"))
+    );
+    for misuse in [
+        "color=red",
+        "notifications=maybe",
+        "type_prefix=a b",
+        "source=",
+        "source",
+    ] {
         let ran = run(&["map", "--option", misuse], CALL);
         assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse}");
     }
     let unknown = run(&["map", "--option", "color=red"], CALL).stderr;
-    assert_eq!(unknown, "a2abus: there is no option \"color\"; there are type_prefix, source, notifications\n");
+    assert_eq!(
+        unknown,
+        "a2abus: there is no option \"color\"; there are type_prefix, source, notifications\n"
+    );
 }
 
 #[test]
 fn map_takes_a_time_and_makes_ids_when_asked() {
     let at = |now: &str| run(&["map", "--now", now], RESULT);
-    assert_eq!(at("2026-02-03T04:05:06Z").one()["event"]["time"], "2026-02-03T04:05:06Z");
+    assert_eq!(
+        at("2026-02-03T04:05:06Z").one()["event"]["time"],
+        "2026-02-03T04:05:06Z"
+    );
     let real = at("real").one()["event"]["time"].clone();
     assert!(real.as_str().unwrap().starts_with("20"), "{real}");
     assert_eq!(at("yesterday").status, 2);
     let random = run(&["map", "--ids", "random"], format!("[{RESULT},{RESULT}]")).lines();
-    let ids: Vec<_> = random.iter().map(|line| line["event"]["id"].as_str().unwrap().to_owned()).collect();
+    let ids: Vec<_> = random
+        .iter()
+        .map(|line| line["event"]["id"].as_str().unwrap().to_owned())
+        .collect();
     assert!(ids[0].len() >= 26 && ids[0] != ids[1], "{ids:?}");
 }
 
@@ -259,7 +366,10 @@ fn map_takes_a_time_and_makes_ids_when_asked() {
 fn map_refuses_a_payload_over_the_limit_without_reading_on() {
     let ran = run(&["map"], vec![b' '; 3 << 20]);
     assert_eq!(ran.one()["error"]["kind"], "too_large");
-    let lines = run(&["map", "--lines"], format!("{}\n{CALL}", "x".repeat(3 << 20)));
+    let lines = run(
+        &["map", "--lines"],
+        format!("{}\n{CALL}", "x".repeat(3 << 20)),
+    );
     assert_eq!(lines.lines()[0]["error"]["kind"], "too_large");
     assert_eq!(lines.lines()[1]["ok"], true);
 }
@@ -313,7 +423,10 @@ fn explain(more: &[&str], payload: &str) -> Ran {
 fn explain_says_why_and_where_every_attribute_comes_from() {
     let ran = run(&["explain"], CALL);
     let line = ran.one();
-    assert_eq!(line["because"], json!({"rule": 2, "member": "jsonrpc", "value": "2.0"}));
+    assert_eq!(
+        line["because"],
+        json!({"rule": 2, "member": "jsonrpc", "value": "2.0"})
+    );
     assert_eq!(
         line["origins"],
         json!({
@@ -326,10 +439,18 @@ fn explain_says_why_and_where_every_attribute_comes_from() {
     assert_eq!((line.get("route"), ran.status), (None, 0));
     for (payload, rule, member, value) in [
         (LEGACY, 3, "protocol", "A2A"),
-        (r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#, 1, "specversion", "1.0"),
+        (
+            r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#,
+            1,
+            "specversion",
+            "1.0",
+        ),
     ] {
         let because = run(&["explain"], payload).one()["because"].clone();
-        assert_eq!(because, json!({"rule": rule, "member": member, "value": value}));
+        assert_eq!(
+            because,
+            json!({"rule": rule, "member": member, "value": value})
+        );
     }
 }
 
@@ -339,7 +460,10 @@ fn explain_has_an_origin_for_every_attribute_that_map_prints() {
         let line = run(&["explain"], payload).one();
         let event = line["event"].as_object().unwrap();
         let origins = line["origins"].as_object().unwrap();
-        for name in event.keys().filter(|name| !matches!(name.as_str(), "data" | "specversion")) {
+        for name in event
+            .keys()
+            .filter(|name| !matches!(name.as_str(), "data" | "specversion"))
+        {
             let origin = origins[name.as_str()].as_str().unwrap();
             assert_ne!(origin, "the mapping", "{name}");
         }
@@ -354,8 +478,16 @@ fn explain_says_where_the_event_goes_and_which_routes_did_not_want_it() {
     assert_eq!(line["event"]["type"], "x.tools.call.req");
     assert_eq!(line["event"]["source"], "/a2abus/t/in");
     let route = &line["route"];
-    assert_eq!((&route["binding"], &route["taken"]), (&json!("in"), &json!("agents")));
-    let steps: Vec<_> = route["steps"].as_array().unwrap().iter().map(|step| &step["route"]).collect();
+    assert_eq!(
+        (&route["binding"], &route["taken"]),
+        (&json!("in"), &json!("agents"))
+    );
+    let steps: Vec<_> = route["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| &step["route"])
+        .collect();
     assert_eq!(steps, ["other", "door", "agents"]);
     assert_eq!(route["steps"][0]["mismatch"]["value"], "weather");
     assert_eq!(
@@ -371,19 +503,38 @@ fn explain_takes_the_binding_that_is_named() {
     assert_eq!(door["route"]["taken"], "door");
     assert_eq!(door["event"]["source"], "/a2abus/t/http");
     let answers = explain(&["--binding", "answers"], RESULT);
-    assert!(answers.one()["route"]["note"].as_str().unwrap().contains("never routed"));
+    assert!(
+        answers.one()["route"]["note"]
+            .as_str()
+            .unwrap()
+            .contains("never routed")
+    );
     assert_eq!(answers.status, 0);
     let misuse = explain(&["--binding", "nope"], CALL);
     assert_eq!(misuse.status, 2);
-    assert_eq!(misuse.stderr, "a2abus: there is no binding \"nope\"; there are answers, in, http\n");
+    assert_eq!(
+        misuse.stderr,
+        "a2abus: there is no binding \"nope\"; there are answers, in, http\n"
+    );
     assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
 }
 
 #[test]
 fn explain_says_why_an_event_goes_nowhere() {
-    let no_route = explain(&[], LEGACY.replace("CFP", "DANCE").replace(",\"targetAgent\":{\"agentId\":\"b\"}", "").as_str());
+    let no_route = explain(
+        &[],
+        LEGACY
+            .replace("CFP", "DANCE")
+            .replace(",\"targetAgent\":{\"agentId\":\"b\"}", "")
+            .as_str(),
+    );
     assert_eq!(no_route.one()["route"]["reason"], "bad_destination");
-    assert!(no_route.one()["route"]["destinations"][0]["error"].as_str().unwrap().contains("targetagent"));
+    assert!(
+        no_route.one()["route"]["destinations"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("targetagent")
+    );
     assert_eq!(no_route.status, 1);
     let nobody = explain(&[], RESULT);
     assert_eq!(nobody.one()["route"]["reason"], "no_route");
@@ -394,7 +545,10 @@ fn explain_says_why_an_event_goes_nowhere() {
 fn explain_says_what_would_mend_a_refused_payload() {
     let ran = run(&["explain"], BAD_TARGET);
     let line = ran.one();
-    assert_eq!((&line["error"]["kind"], ran.status), (&json!("bad_target"), 1));
+    assert_eq!(
+        (&line["error"]["kind"], ran.status),
+        (&json!("bad_target"), 1)
+    );
     assert!(line["fix"].as_str().unwrap().contains("256"));
 }
 
@@ -403,8 +557,18 @@ fn explain_refuses_a_wrong_configuration() {
     let (_folder, file) = config("instanze: t\n");
     let ran = run(&["explain", "-c", file.to_str().unwrap()], CALL);
     assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
-    assert!(ran.stderr.lines().count() >= 2 && ran.stderr.contains("instanze"), "{}", ran.stderr);
-    assert!(ran.stderr.lines().last().unwrap().starts_with("a2abus: the configuration "));
+    assert!(
+        ran.stderr.lines().count() >= 2 && ran.stderr.contains("instanze"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("a2abus: the configuration ")
+    );
 }
 
 // === check ===
@@ -416,36 +580,74 @@ fn check_counts_what_a_right_configuration_holds() {
     let ran = run(&["check", "-c", file], "");
     assert_eq!(ran.status, 0, "{}", ran.stdout);
     let last = ran.stdout.lines().last().unwrap();
-    assert!(last.starts_with(&format!("{file} is right: 1 transport, 2 bindings, 4 routes")), "{last}");
+    assert!(
+        last.starts_with(&format!(
+            "{file} is right: 1 transport, 2 bindings, 4 routes"
+        )),
+        "{last}"
+    );
     let told = run(&["check", "--json", "-c", file], "").one();
-    assert_eq!((&told["ok"], &told["bindings"], &told["errors"]), (&json!(true), &json!(2), &json!([])));
+    assert_eq!(
+        (&told["ok"], &told["bindings"], &told["errors"]),
+        (&json!(true), &json!(2), &json!([]))
+    );
 }
 
 #[test]
 fn check_prints_every_problem_and_ends_with_1() {
-    let (_folder, file) = config("instance: t\ntransports: { bus: { type: fax } }\nlimits: { max_hops: 0 }\nroots: []\n");
+    let (_folder, file) = config(
+        "instance: t\ntransports: { bus: { type: fax } }\nlimits: { max_hops: 0 }\nroots: []\n",
+    );
     let file = file.to_str().unwrap();
     let ran = run(&["check", "-c", file], "");
     assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
     for wanted in ["type", "max_hops", "roots"] {
-        let found = ran.stdout.lines().any(|line| line.starts_with(file) && line.contains(wanted));
+        let found = ran
+            .stdout
+            .lines()
+            .any(|line| line.starts_with(file) && line.contains(wanted));
         assert!(found, "{wanted}: {}", ran.stdout);
     }
-    assert!(ran.stdout.lines().last().unwrap().contains(" is refused: 3 errors"), "{}", ran.stdout);
+    assert!(
+        ran.stdout
+            .lines()
+            .last()
+            .unwrap()
+            .contains(" is refused: 3 errors"),
+        "{}",
+        ran.stdout
+    );
     let told = run(&["check", "--json", "-c", file], "").one();
-    assert_eq!((&told["ok"], told["errors"].as_array().unwrap().len()), (&json!(false), 3));
+    assert_eq!(
+        (&told["ok"], told["errors"].as_array().unwrap().len()),
+        (&json!(false), 3)
+    );
 }
 
 #[test]
 fn check_counts_the_environment_and_a_missing_file() {
     let (_folder, file) = config(CONFIG);
     let mut command = command(&["check", "-c", file.to_str().unwrap()]);
-    let ran: Ran = command.env("A2ABUS_LIMITS__MAX_HOPS", "0").output().unwrap().into();
+    let ran: Ran = command
+        .env("A2ABUS_LIMITS__MAX_HOPS", "0")
+        .output()
+        .unwrap()
+        .into();
     assert_eq!(ran.status, 1);
-    assert!(ran.stdout.starts_with("A2ABUS_LIMITS__MAX_HOPS: "), "{}", ran.stdout);
+    assert!(
+        ran.stdout.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
+        "{}",
+        ran.stdout
+    );
     let missing = run(&["check", "-c", "/nowhere/a2abus.yaml"], "");
     assert_eq!(missing.status, 1);
-    assert!(missing.stdout.starts_with("/nowhere/a2abus.yaml: cannot be read"), "{}", missing.stdout);
+    assert!(
+        missing
+            .stdout
+            .starts_with("/nowhere/a2abus.yaml: cannot be read"),
+        "{}",
+        missing.stdout
+    );
 }
 
 // === the program ===
@@ -455,7 +657,10 @@ fn every_command_explains_itself_with_examples() {
     for name in ["map", "explain", "check", "serve", "call", "demo"] {
         let ran = run(&[name, "--help"], "");
         assert_eq!(ran.status, 0, "{name}");
-        assert!(ran.stdout.contains(&format!("Examples:\n  ")) && ran.stdout.contains("a2abus"), "{name}");
+        assert!(
+            ran.stdout.contains("Examples:\n  ") && ran.stdout.contains("a2abus"),
+            "{name}"
+        );
     }
     let ran = run(&["--help"], "");
     assert!(ran.stdout.contains("Exit status:") && ran.status == 0);
@@ -464,7 +669,13 @@ fn every_command_explains_itself_with_examples() {
 
 #[test]
 fn misuse_ends_with_2() {
-    for misuse in [&[][..], &["fly"], &["map", "--fly"], &["map", "a", "b"], &["check", "extra"]] {
+    for misuse in [
+        &[][..],
+        &["fly"],
+        &["map", "--fly"],
+        &["map", "a", "b"],
+        &["check", "extra"],
+    ] {
         let ran = run(misuse, "");
         assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse:?}");
     }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::detect::{Because, Facts, Member, Nested, ResultMarks, Wrapped, repeated};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::format;
-use crate::json::{Kind, Reader, Span, unescape};
+use crate::json::{Kind, MAX_DOCUMENT_BYTES, Reader, Span, unescape};
 use crate::limits::Limits;
 use crate::protocol::dialect::{self, Dialect};
 use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
@@ -146,7 +146,8 @@ struct Decoder<'a> {
 impl Decoder<'_> {
     fn run(&mut self) -> Result<(), DecodeError> {
         let bytes = self.payload.as_ref();
-        if bytes.len() > self.limits.max_bytes {
+        let max_bytes = self.limits.max_bytes.min(MAX_DOCUMENT_BYTES);
+        if bytes.len() > max_bytes {
             let message = format!(
                 "{} bytes, more than the limit of {}",
                 bytes.len(),
@@ -178,18 +179,18 @@ impl Decoder<'_> {
 
     /// One object, or the first line of several.
     fn document(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let value = read_unit(reader)?;
+        let value = Facts::read(reader)?;
         let line_ended = skip_to_line_end(reader);
         reader.skip_white_space();
         if reader.peek().is_none() {
-            self.push(self.payload.clone(), 0, value);
+            self.push(self.payload.clone(), 0, &value);
             return Ok(());
         }
         if !line_ended {
             return Err(reader.not_json("more text after the JSON value"));
         }
-        let start = value.span().start;
-        self.push(self.payload.slice(value.span().range()), start, value);
+        let start = value.span.start();
+        self.push(self.payload.slice(value.span.range()), start, &value);
         self.lines(reader)
     }
 
@@ -197,12 +198,12 @@ impl Decoder<'_> {
     fn batch(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let start = reader.position();
         reader.array(|reader| {
-            let value = read_unit(reader)?;
+            let value = Facts::read(reader)?;
             self.check_count(reader.position())?;
             self.push(
-                self.payload.slice(value.span().range()),
-                value.span().start,
-                value,
+                self.payload.slice(value.span.range()),
+                value.span.start(),
+                &value,
             );
             Ok(())
         })?;
@@ -234,7 +235,7 @@ impl Decoder<'_> {
                 self.check_count(start)?;
                 match read_line(reader) {
                     Ok(value) => {
-                        self.push(self.payload.slice(value.span().range()), start, value);
+                        self.push(self.payload.slice(value.span.range()), start, &value);
                     }
                     Err(error) => {
                         let line = self.payload.get(start..end).unwrap_or_default();
@@ -266,22 +267,19 @@ impl Decoder<'_> {
     }
 
     /// Judges one unit; `start` is where `bytes` begin in the payload.
-    fn push(&mut self, bytes: Bytes, start: usize, value: UnitValue) {
-        let facts = match value {
-            UnitValue::Object(facts) => facts,
-            UnitValue::Other(span) => {
-                let error = DecodeError::new(
-                    DecodeErrorKind::NotAnObject,
-                    span.start,
-                    "not a JSON object",
-                );
-                return self.refuse(bytes, error, None);
-            }
-        };
+    fn push(&mut self, bytes: Bytes, start: usize, facts: &Facts) {
+        if facts.span.kind != Kind::Object {
+            let error = DecodeError::new(
+                DecodeErrorKind::NotAnObject,
+                facts.span.start(),
+                "not a JSON object",
+            );
+            return self.refuse(bytes, error, None);
+        }
         let parser = Parser {
             payload: self.payload,
             base: start,
-            facts: &facts,
+            facts,
             hint: self.hint,
         };
         match parser.envelope(&bytes, self.limits) {
@@ -307,36 +305,14 @@ impl Decoder<'_> {
     }
 }
 
-enum UnitValue {
-    Object(Box<Facts>),
-    Other(Span),
-}
-
-impl UnitValue {
-    fn span(&self) -> Span {
-        match self {
-            Self::Object(facts) => facts.span,
-            Self::Other(span) => *span,
-        }
-    }
-}
-
-fn read_unit(reader: &mut Reader<'_>) -> Result<UnitValue, DecodeError> {
-    if reader.kind()? == Kind::Object {
-        Ok(UnitValue::Object(Box::new(Facts::read(reader)?)))
-    } else {
-        reader.value().map(UnitValue::Other)
-    }
-}
-
-/// The one value of a document that is a single line.
-fn read_line(reader: &mut Reader<'_>) -> Result<UnitValue, DecodeError> {
-    let value = read_unit(reader)?;
+/// Reads the one value of a line, which the reader does not reach beyond.
+fn read_line(reader: &mut Reader<'_>) -> Result<Facts, DecodeError> {
+    let facts = Facts::read(reader)?;
     reader.skip_white_space();
-    match reader.peek() {
-        None => Ok(value),
-        Some(_) => Err(reader.not_json("more text after the JSON value of this line")),
+    if reader.peek().is_some() {
+        return Err(reader.not_json("more text after the JSON value of this line"));
     }
+    Ok(facts)
 }
 
 /// Skips to the end of the line; whether nothing but white space was there.
@@ -397,7 +373,7 @@ impl Parser<'_> {
             let message = "no protocol recognises this object: no jsonrpc, specversion or protocol member that names one";
             return Err(DecodeError::new(
                 DecodeErrorKind::Unknown,
-                self.facts.span.start,
+                self.facts.span.start(),
                 message,
             ));
         };
@@ -411,7 +387,7 @@ impl Parser<'_> {
             );
             return Err(DecodeError::new(
                 DecodeErrorKind::WrongFamily,
-                self.facts.span.start,
+                self.facts.span.start(),
                 message,
             ));
         }
@@ -422,7 +398,7 @@ impl Parser<'_> {
             Family::A2eMessage | Family::A2eWorkflow | Family::E2a => {
                 return Err(DecodeError::new(
                     DecodeErrorKind::Unknown,
-                    self.facts.span.start,
+                    self.facts.span.start(),
                     "not supported",
                 ));
             }
@@ -448,7 +424,7 @@ impl Parser<'_> {
             };
             DecodeError::new(
                 DecodeErrorKind::BadCloudEvent,
-                self.facts.span.start,
+                self.facts.span.start(),
                 error.to_string(),
             )
             .at(pointer)
@@ -501,7 +477,7 @@ impl Parser<'_> {
         pointer: &'static str,
         message: impl Into<Cow<'static, str>>,
     ) -> DecodeError {
-        DecodeError::new(kind, span.unwrap_or(self.facts.span).start, message).at(pointer)
+        DecodeError::new(kind, span.unwrap_or(self.facts.span).start(), message).at(pointer)
     }
 
     fn id(&self) -> Result<Option<Id>, DecodeError> {
@@ -519,7 +495,7 @@ impl Parser<'_> {
         if span.range().len() > MAX_ID_BYTES {
             return refuse("the id is longer than 1024 bytes");
         }
-        let id = Id::new(self.slice(span.range()), span.start - self.base);
+        let id = Id::new(self.slice(span.range()), span.start() - self.base);
         let legal = id.is_null()
             || id
                 .text()

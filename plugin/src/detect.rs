@@ -153,13 +153,9 @@ pub struct Because {
 // === impl Facts ===
 
 impl Facts {
-    /// Reads the object that starts at the reader's place.
+    /// Reads the value that starts at the reader's place. What is not an object has a span and no facts.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let nowhere = Span {
-            start: 0,
-            end: 0,
-            kind: Kind::Null,
-        };
+        let nowhere = Span::new(0, 0, Kind::Null);
         let mut facts = Self {
             span: nowhere,
             members: [None; MEMBERS],
@@ -176,6 +172,10 @@ impl Facts {
             target_agent_id: Nested::Absent,
             correlation_id: Nested::Absent,
         };
+        if reader.kind()? != Kind::Object {
+            facts.span = reader.value()?;
+            return Ok(facts);
+        }
         facts.span = reader.object(|reader, name| {
             let Some(member) = Member::of(name) else {
                 return reader.value().map(drop);
@@ -397,7 +397,7 @@ impl Facts {
 }
 
 pub(crate) fn repeated(name: &str, pointer: String, span: Option<Span>) -> DecodeError {
-    let offset = span.map_or(0, |span| span.start);
+    let offset = span.map_or(0, |span| span.start());
     DecodeError::new(
         DecodeErrorKind::DuplicateMember,
         offset,
@@ -407,7 +407,7 @@ pub(crate) fn repeated(name: &str, pointer: String, span: Option<Span>) -> Decod
 }
 
 fn unsupported(span: Span, name: &'static str, message: &'static str) -> DecodeError {
-    DecodeError::new(DecodeErrorKind::UnsupportedVersion, span.start, message)
+    DecodeError::new(DecodeErrorKind::UnsupportedVersion, span.start(), message)
         .at(format!("/{name}"))
 }
 

@@ -95,8 +95,12 @@ impl fmt::Display for DecodeErrorKind {
 
 /// A payload, or one unit of it, was refused: what is wrong, and where. Never holds the payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct DecodeError {
+#[error("{}", self.0.message)]
+pub struct DecodeError(Box<Problem>);
+
+/// Boxed, so that results stay small on the path where nothing is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Problem {
     kind: DecodeErrorKind,
     message: Cow<'static, str>,
     pointer: Cow<'static, str>,
@@ -109,35 +113,35 @@ impl DecodeError {
         offset: usize,
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self {
+        Self(Box::new(Problem {
             kind,
             message: message.into(),
             pointer: Cow::Borrowed(""),
             offset,
-        }
+        }))
     }
 
     pub(crate) fn at(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
-        self.pointer = pointer.into();
+        self.0.pointer = pointer.into();
         self
     }
 
     /// What is wrong.
     #[must_use]
     pub fn kind(&self) -> DecodeErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// Where, as a JSON pointer within the unit; empty for the unit as a whole.
     #[must_use]
     pub fn pointer(&self) -> &str {
-        &self.pointer
+        &self.0.pointer
     }
 
     /// Where, as a byte offset from the start of the payload.
     #[must_use]
     pub fn offset(&self) -> usize {
-        self.offset
+        self.0.offset
     }
 }
 

@@ -99,7 +99,9 @@ fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
     let name = &member.name;
     match member.span.kind {
         Kind::String => string(bytes, member.span).map(Value::String),
-        Kind::Boolean => Ok(Value::Boolean(bytes.get(member.span.start) == Some(&b't'))),
+        Kind::Boolean => Ok(Value::Boolean(
+            bytes.get(member.span.start()) == Some(&b't'),
+        )),
         Kind::Number => {
             let token = bytes
                 .get(member.span.range())

@@ -20,22 +20,39 @@ pub(crate) enum Kind {
     Null,
 }
 
+/// The largest document that can be read, whatever the limits say: places are 32 bit.
+pub(crate) const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
+
 /// A value's place in the document, and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+    start: u32,
+    end: u32,
     pub(crate) kind: Kind,
 }
 
 impl Span {
-    pub(crate) fn range(self) -> Range<usize> {
-        self.start..self.end
+    /// A place; documents are smaller than 4 GiB, which [`MAX_DOCUMENT_BYTES`] sees to.
+    #[allow(clippy::cast_possible_truncation)]
+    pub(crate) const fn new(start: usize, end: usize, kind: Kind) -> Self {
+        Self {
+            start: start as u32,
+            end: end as u32,
+            kind,
+        }
+    }
+
+    pub(crate) const fn start(self) -> usize {
+        self.start as usize
+    }
+
+    pub(crate) const fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
     }
 
     /// The token between the quotes of a string.
-    pub(crate) fn inside_quotes(self) -> Range<usize> {
-        self.start + 1..self.end - 1
+    pub(crate) const fn inside_quotes(self) -> Range<usize> {
+        self.start as usize + 1..self.end as usize - 1
     }
 }
 
@@ -184,11 +201,7 @@ impl<'a> Reader<'a> {
             Kind::Boolean => self.literal(b"false")?,
             Kind::Null => self.literal(b"null")?,
         }
-        Ok(Span {
-            start,
-            end: self.at,
-            kind,
-        })
+        Ok(Span::new(start, self.at, kind))
     }
 
     /// Skips an object or array of any content: a loop over a stack of one bit per level (1: object).
@@ -277,11 +290,7 @@ impl<'a> Reader<'a> {
     fn close(&mut self, start: usize, kind: Kind) -> Span {
         self.at += 1;
         self.depth -= 1;
-        Span {
-            start,
-            end: self.at,
-            kind,
-        }
+        Span::new(start, self.at, kind)
     }
 
     /// Consumes a comma, or stops before the closing bracket.
@@ -323,14 +332,7 @@ impl<'a> Reader<'a> {
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok((
-                        Span {
-                            start,
-                            end: self.at,
-                            kind: Kind::String,
-                        },
-                        escaped,
-                    ));
+                    return Ok((Span::new(start, self.at, Kind::String), escaped));
                 }
                 Some(b'\\') => {
                     escaped = true;

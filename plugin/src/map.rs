@@ -113,10 +113,12 @@ pub fn map(
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Vec<Result<Mapped, Refused>> {
-    let units = decode(payload, hint, limits).into_iter();
-    units
-        .map(|unit| Ok(map_unit(unit?, options, context)))
-        .collect()
+    let units = decode(payload, hint, limits);
+    let mut mapped = Vec::with_capacity(units.len());
+    for unit in units {
+        mapped.push(unit.map(|unit| map_unit(unit, options, context)));
+    }
+    mapped
 }
 
 /// Maps one decoded unit.

@@ -7,8 +7,8 @@ use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
-    Transport as _,
+    Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription,
+    TopicFilter, Transport as _,
 };
 use futures_util::StreamExt as _;
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -59,9 +59,21 @@ impl Front {
         tokio::spawn(agent(memory.connect(), consumer, tell));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let front = Self { base, admin, memory, seen, stop, running };
+        let front = Self {
+            base,
+            admin,
+            memory,
+            seen,
+            stop,
+            running,
+        };
         let begun = Instant::now();
-        while reqwest::get(format!("{}/readyz", front.admin)).await.unwrap().status() != StatusCode::OK {
+        while reqwest::get(format!("{}/readyz", front.admin))
+            .await
+            .unwrap()
+            .status()
+            != StatusCode::OK
+        {
             assert!(begun.elapsed() < SOON, "the bridge does not become ready");
             sleep(Duration::from_millis(10)).await;
         }
@@ -70,7 +82,10 @@ impl Front {
 
     fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
         let client = reqwest::Client::new();
-        client.post(format!("{}{path}", self.base)).timeout(SOON).body(body.into())
+        client
+            .post(format!("{}{path}", self.base))
+            .timeout(SOON)
+            .body(body.into())
     }
 
     /// The text of the answer to a request that has one.
@@ -99,23 +114,40 @@ async fn subscribe(memory: &Memory) -> Consumer {
 /// An agent that knows nothing of CloudEvents: it answers plain JSON-RPC on the reply subject.
 async fn agent(memory: Memory, mut consumer: Consumer, tell: mpsc::Sender<Value>) {
     while let Some(delivery) = consumer.recv().await {
-        let Delivery { message, topic, reply_to, acknowledger, .. } = delivery;
+        let Delivery {
+            message,
+            topic,
+            reply_to,
+            acknowledger,
+            ..
+        } = delivery;
         acknowledger.settle(Outcome::Settled).unwrap();
         let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
-        let _ = tell.send(json!({ "topic": topic.as_str(), "message": &request })).await;
+        let _ = tell
+            .send(json!({ "topic": topic.as_str(), "message": &request }))
+            .await;
         let Some(reply_to) = reply_to else { continue };
         let memory = memory.clone();
         tokio::spawn(async move {
             let parameters = &request["params"];
-            sleep(Duration::from_millis(parameters["ms"].as_u64().unwrap_or(0))).await;
-            for result in results(request["method"].as_str().unwrap(), topic.as_str(), parameters) {
+            sleep(Duration::from_millis(
+                parameters["ms"].as_u64().unwrap_or(0),
+            ))
+            .await;
+            for result in results(
+                request["method"].as_str().unwrap(),
+                topic.as_str(),
+                parameters,
+            ) {
                 let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
                 let body = match parameters["pretty"].as_bool() {
                     Some(true) => serde_json::to_string_pretty(&answer),
                     _ => serde_json::to_string(&answer),
                 };
                 let message = Message::plain(body.unwrap());
-                let sent = memory.send(&Address::topic(reply_to.clone()), message).await;
+                let sent = memory
+                    .send(&Address::topic(reply_to.clone()), message)
+                    .await;
                 sent.unwrap().await.unwrap();
             }
         });
@@ -154,9 +186,14 @@ fn content_type(response: &Response) -> &str {
 
 /// The data of each event of a stream.
 fn events(stream: &str) -> Vec<Value> {
-    let blocks = stream.split("\n\n").filter(|block| !block.is_empty() && !block.starts_with(':'));
+    let blocks = stream
+        .split("\n\n")
+        .filter(|block| !block.is_empty() && !block.starts_with(':'));
     let data = |block: &str| {
-        let lines: Vec<_> = block.lines().map(|line| line.strip_prefix("data: ").unwrap()).collect();
+        let lines: Vec<_> = block
+            .lines()
+            .map(|line| line.strip_prefix("data: ").unwrap())
+            .collect();
         serde_json::from_str(&lines.join("\n")).unwrap()
     };
     blocks.map(data).collect()
@@ -166,17 +203,36 @@ fn events(stream: &str) -> Vec<Value> {
 fn error(answer: &str) -> (Value, i64, String) {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let error = &answer["error"];
-    let reason = error["data"]["reason"].as_str().unwrap_or_default().to_owned();
-    (answer["id"].clone(), error["code"].as_i64().unwrap(), reason)
+    let reason = error["data"]["reason"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    (
+        answer["id"].clone(),
+        error["code"].as_i64().unwrap(),
+        reason,
+    )
 }
 
 #[tokio::test]
 async fn a_call_is_answered_with_its_own_id_byte_for_byte() {
     let front = Front::open().await;
-    for id in ["1", "1.0", "9007199254740993", "\"1\"", "\"\"", "\"\\u0041\"", "-1e5", "null"] {
+    for id in [
+        "1",
+        "1.0",
+        "9007199254740993",
+        "\"1\"",
+        "\"\"",
+        "\"\\u0041\"",
+        "-1e5",
+        "null",
+    ] {
         let answer = front.ask("/rpc", to_weather(id, "echo")).await;
         assert!(answer.contains(&format!(r#""id":{id}"#)), "{id}: {answer}");
-        assert!(answer.contains(r#""result":"agents.weather""#), "{id}: {answer}");
+        assert!(
+            answer.contains(r#""result":"agents.weather""#),
+            "{id}: {answer}"
+        );
     }
 }
 
@@ -185,42 +241,73 @@ async fn the_agent_of_the_path_wins_over_the_one_in_the_payload() {
     let front = Front::open().await;
     let answer = front.ask("/rpc/news", to_weather("1", "echo")).await;
     assert!(answer.contains("agents.news"), "{answer}");
-    let answer = front.ask("/rpc/%6Eews", request("1", "echo", json!({}))).await;
+    let answer = front
+        .ask("/rpc/%6Eews", request("1", "echo", json!({})))
+        .await;
     assert!(answer.contains("agents.news"), "{answer}");
-    let metrics = reqwest::get(format!("{}/metrics", front.admin)).await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("a2abus_target_conflicts_total 1"), "{metrics}");
+    let metrics = reqwest::get(format!("{}/metrics", front.admin))
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(
+        metrics.contains("a2abus_target_conflicts_total 1"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test]
 async fn a_stream_is_sent_as_events_with_the_callers_id() {
     let front = Front::open().await;
-    let response = front.to("/rpc", to_weather("1.0", "message/stream")).send().await.unwrap();
+    let response = front
+        .to("/rpc", to_weather("1.0", "message/stream"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(content_type(&response), "text/event-stream");
     assert_eq!(response.headers()["cache-control"], "no-cache");
     assert_eq!(response.headers()["x-accel-buffering"], "no");
     let stream = response.text().await.unwrap();
     assert_eq!(stream.matches(r#""id":1.0,"#).count(), 3, "{stream}");
-    let finals: Vec<_> = events(&stream).iter().map(|event| event["result"]["final"].clone()).collect();
+    let finals: Vec<_> = events(&stream)
+        .iter()
+        .map(|event| event["result"]["final"].clone())
+        .collect();
     assert_eq!(finals, [false, false, true]);
 }
 
 #[tokio::test]
 async fn a_stream_opens_before_the_agent_speaks() {
     let front = Front::open().await;
-    let body = request("1", "message/stream", json!({ "_agentId": "weather", "ms": 1_500 }));
+    let body = request(
+        "1",
+        "message/stream",
+        json!({ "_agentId": "weather", "ms": 1_500 }),
+    );
     let begun = Instant::now();
     let response = front.to("/rpc", body).send().await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "the head took {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "the head took {:?}",
+        begun.elapsed()
+    );
     assert_eq!(events(&response.text().await.unwrap()).len(), 3);
 }
 
 #[tokio::test]
 async fn an_answer_that_streams_unasked_is_a_stream_or_its_last_part() {
     let front = Front::open().await;
-    let response = front.to("/rpc", to_weather("1", "parts")).send().await.unwrap();
+    let response = front
+        .to("/rpc", to_weather("1", "parts"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(content_type(&response), "text/event-stream");
     assert_eq!(events(&response.text().await.unwrap()).len(), 2);
-    let json_only = front.to("/rpc", to_weather("1", "parts")).header("accept", "application/json");
+    let json_only = front
+        .to("/rpc", to_weather("1", "parts"))
+        .header("accept", "application/json");
     let response = json_only.send().await.unwrap();
     assert_eq!(content_type(&response), "application/json");
     let answer: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
@@ -230,11 +317,23 @@ async fn an_answer_that_streams_unasked_is_a_stream_or_its_last_part() {
 #[tokio::test]
 async fn a_caller_that_accepts_only_events_gets_one() {
     let front = Front::open().await;
-    let body = request("1", "echo", json!({ "_agentId": "weather", "pretty": true }));
-    let response = front.to("/rpc", body).header("accept", "text/event-stream").send().await.unwrap();
+    let body = request(
+        "1",
+        "echo",
+        json!({ "_agentId": "weather", "pretty": true }),
+    );
+    let response = front
+        .to("/rpc", body)
+        .header("accept", "text/event-stream")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(content_type(&response), "text/event-stream");
     let events = events(&response.text().await.unwrap());
-    assert_eq!(events, [json!({ "jsonrpc": "2.0", "id": 1, "result": "agents.weather" })]);
+    assert_eq!(
+        events,
+        [json!({ "jsonrpc": "2.0", "id": 1, "result": "agents.weather" })]
+    );
 }
 
 #[tokio::test]
@@ -252,7 +351,10 @@ async fn a_batch_is_one_array_in_request_order() {
     ];
     let answer = front.ask("/rpc", format!("[{}]", batch.join(","))).await;
     let answers: Vec<Value> = serde_json::from_str(&answer).unwrap();
-    let summary: Vec<_> = answers.iter().map(|answer| (&answer["id"], &answer["error"]["code"])).collect();
+    let summary: Vec<_> = answers
+        .iter()
+        .map(|answer| (&answer["id"], &answer["error"]["code"]))
+        .collect();
     let expected = [
         (json!(1), Value::Null),
         (Value::Null, json!(-32600)),
@@ -260,10 +362,21 @@ async fn a_batch_is_one_array_in_request_order() {
         (json!("s"), json!(-32004)),
         (json!(5), json!(-32602)),
     ];
-    assert_eq!(summary, expected.iter().map(|(id, code)| (id, code)).collect::<Vec<_>>());
+    assert_eq!(
+        summary,
+        expected
+            .iter()
+            .map(|(id, code)| (id, code))
+            .collect::<Vec<_>>()
+    );
     let mut methods = vec![];
     for _ in 0..3 {
-        methods.push(front.next_seen().await["message"]["method"].as_str().unwrap().to_owned());
+        methods.push(
+            front.next_seen().await["message"]["method"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
     }
     methods.sort_unstable();
     assert_eq!(methods, ["echo", "echo", "note"]);
@@ -272,12 +385,18 @@ async fn a_batch_is_one_array_in_request_order() {
 #[tokio::test]
 async fn notifications_are_accepted_and_arrive_in_order() {
     let mut front = Front::open().await;
-    let note = |n: u32| format!(r#"{{"jsonrpc":"2.0","method":"n/{n}","params":{{"_agentId":"weather"}}}}"#);
+    let note = |n: u32| {
+        format!(r#"{{"jsonrpc":"2.0","method":"n/{n}","params":{{"_agentId":"weather"}}}}"#)
+    };
     let response = front.to("/rpc", note(0)).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     assert_eq!(response.text().await.unwrap(), "");
     let batch: Vec<_> = (1..20).map(note).collect();
-    let response = front.to("/rpc", format!("[{}]", batch.join(","))).send().await.unwrap();
+    let response = front
+        .to("/rpc", format!("[{}]", batch.join(",")))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     for n in 0..20 {
         let seen = front.next_seen().await;
@@ -289,16 +408,41 @@ async fn notifications_are_accepted_and_arrive_in_order() {
 async fn failures_say_why_with_the_callers_id() {
     let front = Front::open().await;
     let no_agent = front.ask("/rpc", request("1.5", "echo", json!({}))).await;
-    assert_eq!(error(&no_agent), (json!(1.5), -32602, "agent_not_found".into()));
+    assert_eq!(
+        error(&no_agent),
+        (json!(1.5), -32602, "agent_not_found".into())
+    );
     let slow = request("\"t\"", "hang", json!({ "_agentId": "weather" }));
     let begun = Instant::now();
-    let response = front.to("/rpc", slow).header("x-a2a-timeout", "200").send().await.unwrap();
-    assert_eq!(error(&response.text().await.unwrap()), (json!("t"), -32603, "timeout".into()));
-    assert!(begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < Duration::from_secs(5));
-    let jaf = front.to("/rpc", to_weather("2", "message/stream")).header("x-a2a-version", "0.3.0");
-    let stream = jaf.header("x-a2a-timeout", "1").send().await.unwrap().text().await.unwrap();
+    let response = front
+        .to("/rpc", slow)
+        .header("x-a2a-timeout", "200")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        error(&response.text().await.unwrap()),
+        (json!("t"), -32603, "timeout".into())
+    );
+    assert!(
+        begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < Duration::from_secs(5)
+    );
+    let jaf = front
+        .to("/rpc", to_weather("2", "message/stream"))
+        .header("x-a2a-version", "0.3.0");
+    let stream = jaf
+        .header("x-a2a-timeout", "1")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     let last = events(&stream).pop().unwrap();
-    assert!(last["result"]["final"] == true || last["error"]["code"] == -32006, "{last}");
+    assert!(
+        last["result"]["final"] == true || last["error"]["code"] == -32006,
+        "{last}"
+    );
     front.memory.set_down("stopped by the test");
     let away = front.ask("/rpc", to_weather("3", "echo")).await;
     assert_eq!(error(&away), (json!(3), -32603, "agent_unavailable".into()));
@@ -308,27 +452,70 @@ async fn failures_say_why_with_the_callers_id() {
 #[tokio::test]
 async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
     let front = Front::open().await;
-    let check = async |name: &'static str, value: &'static str, body: &str, status: u16, code: i64| {
-        let response = front.to("/rpc", body).header(name, value).send().await.unwrap();
-        assert_eq!(response.status().as_u16(), status, "{name}: {value} {body}");
-        let (id, got, _) = error(&response.text().await.unwrap());
-        assert_eq!((id, got), (Value::Null, code), "{name}: {value} {body}");
-    };
+    let check =
+        async |name: &'static str, value: &'static str, body: &str, status: u16, code: i64| {
+            let response = front
+                .to("/rpc", body)
+                .header(name, value)
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(response.status().as_u16(), status, "{name}: {value} {body}");
+            let (id, got, _) = error(&response.text().await.unwrap());
+            assert_eq!((id, got), (Value::Null, code), "{name}: {value} {body}");
+        };
     check("x-x", "x", "{", 200, -32700).await;
     check("x-x", "x", "", 200, -32700).await;
     check("x-x", "x", "[]", 200, -32600).await;
-    check("x-x", "x", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n{}", 200, -32700).await;
-    check("x-x", "x", r#"{"jsonrpc":"2.0","id":1,"result":1}"#, 200, -32600).await;
-    check("x-x", "x", r#"{"specversion":"1.0","id":"1","source":"/","type":"t"}"#, 200, -32600).await;
+    check(
+        "x-x",
+        "x",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n{}",
+        200,
+        -32700,
+    )
+    .await;
+    check(
+        "x-x",
+        "x",
+        r#"{"jsonrpc":"2.0","id":1,"result":1}"#,
+        200,
+        -32600,
+    )
+    .await;
+    check(
+        "x-x",
+        "x",
+        r#"{"specversion":"1.0","id":"1","source":"/","type":"t"}"#,
+        200,
+        -32600,
+    )
+    .await;
     check("content-type", "text/plain", "hello", 415, -32005).await;
     check("accept", "text/html", "{}", 406, -32005).await;
     check("x-a2a-timeout", "0", "{}", 400, -32602).await;
-    check("x-x", "x", &format!("\"{}\"", "a".repeat(110 << 10)), 413, -32603).await;
-    check("x-x", "x", &format!("\"{}\"", "a".repeat(4 << 20)), 413, -32603).await;
+    check(
+        "x-x",
+        "x",
+        &format!("\"{}\"", "a".repeat(110 << 10)),
+        413,
+        -32603,
+    )
+    .await;
+    check(
+        "x-x",
+        "x",
+        &format!("\"{}\"", "a".repeat(4 << 20)),
+        413,
+        -32603,
+    )
+    .await;
     let response = reqwest::get(format!("{}/rpc", front.base)).await.unwrap();
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(response.headers()["allow"], "POST");
-    let bad_name = front.ask("/rpc/a%20b", request("7", "echo", json!({}))).await;
+    let bad_name = front
+        .ask("/rpc/a%20b", request("7", "echo", json!({})))
+        .await;
     assert_eq!(error(&bad_name).0, 7);
     assert_eq!(error(&bad_name).1, -32602);
 }
@@ -339,8 +526,14 @@ async fn a_client_that_goes_away_cancels_its_call() {
     let body = to_weather("1", "tools/call");
     let address = front.base.trim_start_matches("http://").to_owned();
     let mut client = TcpStream::connect(&address).await.unwrap();
-    let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let head = format!(
+        "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    client
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .unwrap();
     let call = front.next_seen().await["message"]["id"].clone();
     drop(client);
     let cancel = front.next_seen().await;
@@ -351,10 +544,18 @@ async fn a_client_that_goes_away_cancels_its_call() {
 #[tokio::test]
 async fn a_client_that_leaves_a_stream_cancels_its_task() {
     let mut front = Front::open().await;
-    let body = request("1", "message/stream", json!({ "_agentId": "weather", "hang": true }));
+    let body = request(
+        "1",
+        "message/stream",
+        json!({ "_agentId": "weather", "hang": true }),
+    );
     let response = front.to("/rpc", body).send().await.unwrap();
     let mut stream = response.bytes_stream();
-    let first = timeout(SOON, stream.next()).await.unwrap().unwrap().unwrap();
+    let first = timeout(SOON, stream.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(first.starts_with(b"data: "), "{first:?}");
     front.next_seen().await;
     drop(stream);
@@ -371,7 +572,10 @@ async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     let address = front.base.trim_start_matches("http://").to_owned();
     let mut late = TcpStream::connect(&address).await.unwrap();
     let late_body = to_weather("2", "echo");
-    let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", late_body.len());
+    let head = format!(
+        "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        late_body.len()
+    );
     late.write_all(head.as_bytes()).await.unwrap();
     let answer = tokio::spawn(front.to("/rpc", body).send());
     front.next_seen().await;
@@ -379,8 +583,14 @@ async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     sleep(Duration::from_millis(50)).await;
     late.write_all(late_body.as_bytes()).await.unwrap();
     let mut refused = String::new();
-    timeout(SOON, late.read_to_string(&mut refused)).await.unwrap().unwrap();
-    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "), "{refused}");
+    timeout(SOON, late.read_to_string(&mut refused))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: "),
+        "{refused}"
+    );
     let answer = answer.await.unwrap().unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(answer.text().await.unwrap().contains("agents.weather"));

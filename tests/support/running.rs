@@ -59,14 +59,26 @@ impl Running {
     /// # Panics
     /// When the configuration is wrong.
     pub async fn launch(configuration: &str) -> Self {
-        let text = format!("{configuration}\nhttp: {{ listen: '127.0.0.1:0', drain_grace: 20s }}\nadmin: {{ enabled: false }}\n");
-        let config = Config::read("test.yaml", &text, std::iter::empty()).unwrap_or_else(|problems| panic!("{problems}"));
+        let text = format!(
+            "{configuration}\nhttp: {{ listen: '127.0.0.1:0', drain_grace: 20s }}\nadmin: {{ enabled: false }}\n"
+        );
+        let config = Config::read("test.yaml", &text, std::iter::empty())
+            .unwrap_or_else(|problems| panic!("{problems}"));
         let bridge = Bridge::build(config).await.expect("the bridge is built");
-        let door = format!("http://{}", bridge.door_address().expect("the front door is open"));
+        let door = format!(
+            "http://{}",
+            bridge.door_address().expect("the front door is open")
+        );
         let (readiness, metrics) = (Arc::clone(bridge.readiness()), Arc::clone(bridge.metrics()));
         let stop = CancellationToken::new();
         let task = tokio::spawn(bridge.run(stop.clone()));
-        Self { door, metrics, readiness, stop, task }
+        Self {
+            door,
+            metrics,
+            readiness,
+            stop,
+            task,
+        }
     }
 
     /// Posts a body to a path of the front door.
@@ -74,13 +86,29 @@ impl Running {
     /// # Panics
     /// When there is no HTTP answer.
     pub async fn post(&self, path: &str, body: impl Into<String>) -> Answered {
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let request = client.post(format!("{}{path}", self.door)).header("content-type", "application/json");
-        let response = request.body(body.into()).send().await.expect("an HTTP answer");
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .build()
+            .expect("a client");
+        let request = client
+            .post(format!("{}{path}", self.door))
+            .header("content-type", "application/json");
+        let response = request
+            .body(body.into())
+            .send()
+            .await
+            .expect("an HTTP answer");
         let status = response.status().as_u16();
-        let content_type = response.headers().get("content-type").map(|value| value.to_str().expect("ASCII").to_owned());
+        let content_type = response
+            .headers()
+            .get("content-type")
+            .map(|value| value.to_str().expect("ASCII").to_owned());
         let body = response.text().await.expect("a body");
-        Answered { status, content_type: content_type.unwrap_or_default(), body }
+        Answered {
+            status,
+            content_type: content_type.unwrap_or_default(),
+            body,
+        }
     }
 
     /// Drains it.
@@ -89,7 +117,9 @@ impl Running {
     /// When it does not end.
     pub async fn stop(self) {
         self.stop.cancel();
-        within("the bridge drains", self.task).await.expect("the bridge ends in order");
+        within("the bridge drains", self.task)
+            .await
+            .expect("the bridge ends in order");
     }
 }
 
@@ -99,6 +129,10 @@ impl Answered {
     /// The `data:` lines of an event stream.
     #[must_use]
     pub fn events(&self) -> Vec<&str> {
-        self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim_start).collect()
+        self.body
+            .lines()
+            .filter_map(|line| line.strip_prefix("data:"))
+            .map(str::trim_start)
+            .collect()
     }
 }

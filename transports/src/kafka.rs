@@ -8,8 +8,11 @@ mod consumer;
 mod error;
 mod health;
 mod intake;
+#[cfg(test)]
+mod mock;
 mod offsets;
 mod producer;
+mod rebalance;
 mod record;
 
 use std::sync::Arc;
@@ -104,7 +107,19 @@ impl Kafka {
     ) -> Result<T, TransportError> {
         let client = self.shared.writer.client()?;
         match tokio::task::spawn_blocking(move || question(&client)).await {
-            Ok(answer) => answer.map_err(|error| failed(what, error)),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                let error = failed(&*what, error);
+                let silence = matches!(
+                    error.kind(),
+                    TransportErrorKind::Disconnected | TransportErrorKind::TimedOut
+                );
+                if silence && self.shared.pulse.is_refused() {
+                    let refused = TransportError::new(TransportErrorKind::Unauthorised, what);
+                    return Err(refused.caused_by(error));
+                }
+                Err(error)
+            }
             Err(error) => {
                 Err(TransportError::new(TransportErrorKind::Other, what).caused_by(error))
             }

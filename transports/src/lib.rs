@@ -22,7 +22,9 @@ mod transport;
 pub use any::AnyTransport;
 pub use delivery::{Acknowledger, Delivery, Outcome};
 pub use error::{Disposition, TransportError, TransportErrorKind};
-pub use message::{Header, Headers, MAX_TOPIC_BYTES, Message, NATS_STATUS_HEADER, Topic, TopicError};
+pub use message::{
+    Header, Headers, MAX_TOPIC_BYTES, Message, NATS_STATUS_HEADER, Topic, TopicError,
+};
 pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{
     Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reading, Receipt,

@@ -10,8 +10,8 @@
 //! everybody whether it is up and whether it is still the same one.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -45,7 +45,7 @@ use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{
     Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reader, Reading,
-    Subscription, Transport, TopicFilter,
+    Subscription, TopicFilter, Transport,
 };
 
 /// A connection to NATS, core and JetStream. Clones share it; it ends with the last clone or with
@@ -400,16 +400,21 @@ impl Inner {
             (written.map(drop).is_ok(), unanswered.map(drop).is_ok())
         };
         let confirmed = self.link.is_up()
-            && tokio::time::timeout_at(deadline, queues_empty).await.is_ok()
+            && tokio::time::timeout_at(deadline, queues_empty)
+                .await
+                .is_ok()
             && self.flush(deadline).await;
         self.link.close();
         self.unanswered.close();
         self.stop.cancel();
         self.tasks.close();
-        let ended = tokio::time::timeout_at(deadline, self.tasks.wait()).await.is_ok();
+        let ended = tokio::time::timeout_at(deadline, self.tasks.wait())
+            .await
+            .is_ok();
         // Ends the client's own task. While it is not connected it reads no commands: then it sleeps until the process
         // ends, as its pause between attempts is now endless.
-        let drained = tokio::time::timeout_at(deadline.max(core::after(LAST_WORD)), self.client.drain());
+        let drained =
+            tokio::time::timeout_at(deadline.max(core::after(LAST_WORD)), self.client.drain());
         // A client that is closed already cannot be told to.
         let _ = drained.await;
         if confirmed && ended {
@@ -487,7 +492,9 @@ async fn refused(
         loop {
             match refusals.recv().await {
                 Ok(Refusal::Subscribe(subject))
-                    if topics.iter().any(|topic| topic.as_str() == subject.as_str()) =>
+                    if topics
+                        .iter()
+                        .any(|topic| topic.as_str() == subject.as_str()) =>
                 {
                     return Some(subject);
                 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Bridge;
 use crate::calls::Request;
 use crate::cli::{load, telemetry};
+use crate::config::{LogFilter, Written};
 
 /// Arguments of `a2abus call`.
 #[derive(Debug, Args)]
@@ -31,7 +32,13 @@ pub(crate) struct CallArgs {
     /// The parameters, a JSON object or array.
     params: Option<String>,
     /// The configuration file.
-    #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE", default_value = "a2abus.yaml")]
+    #[arg(
+        short,
+        long,
+        env = "A2ABUS_CONFIG",
+        value_name = "FILE",
+        default_value = "a2abus.yaml"
+    )]
     config: PathBuf,
     /// How long to wait for the answer, or for the next part of it.
     #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -49,14 +56,22 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// # Errors
 /// When the request is wrong, the bus is away, or the answer is an error.
 pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
-    ensure!(a2abus_plugin::protocol::is_target(&args.agent), "{:?} is not an agent's name", args.agent);
+    ensure!(
+        a2abus_plugin::protocol::is_target(&args.agent),
+        "{:?} is not an agent's name",
+        args.agent
+    );
     let mut config = load(&args.config)?;
+    config.telemetry.log = Written(LogFilter::warn());
     telemetry::start(&config.telemetry)?;
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
-    let bridge = Bridge::build(config).await?;
-    let (calls, readiness) = (std::sync::Arc::clone(bridge.calls()), std::sync::Arc::clone(bridge.readiness()));
+    let bridge = Bridge::build(config).await?.calls_only();
+    let (calls, readiness) = (
+        std::sync::Arc::clone(bridge.calls()),
+        std::sync::Arc::clone(bridge.readiness()),
+    );
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));
     let result = match until_ready(&readiness).await {
@@ -73,7 +88,11 @@ async fn until_ready(readiness: &crate::http::Readiness) -> anyhow::Result<()> {
     let mut poll = tokio::time::interval(Duration::from_millis(10));
     while !readiness.is_ready() {
         if Instant::now() > deadline {
-            let unmet = readiness.report().not_ready.into_iter().map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
+            let unmet = readiness
+                .report()
+                .not_ready
+                .into_iter()
+                .map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
             bail!("not ready: {}", unmet.collect::<Vec<_>>().join("; "));
         }
         poll.tick().await;
@@ -102,15 +121,36 @@ fn request(args: &CallArgs) -> anyhow::Result<Request> {
     let mut payload = serde_json::json!({"jsonrpc": "2.0", "method": args.method});
     if let Some(params) = &args.params {
         let params: Value = serde_json::from_str(params).context("the parameters are not JSON")?;
-        payload.as_object_mut().context("an object")?.insert("params".to_owned(), params);
+        payload
+            .as_object_mut()
+            .context("an object")?
+            .insert("params".to_owned(), params);
     }
     if !args.notify {
-        payload.as_object_mut().context("an object")?.insert("id".to_owned(), Value::from(1));
+        payload
+            .as_object_mut()
+            .context("an object")?
+            .insert("id".to_owned(), Value::from(1));
     }
-    let units = decode(&Bytes::from(payload.to_string()), &Hint::default(), &Limits::default());
+    let units = decode(
+        &Bytes::from(payload.to_string()),
+        &Hint::default(),
+        &Limits::default(),
+    );
     let unit = units.into_iter().next().context("one request")?;
-    let unit = unit.map_err(|refused| anyhow::anyhow!("the request is refused: {} {}", refused.error, refused.error.pointer()))?;
-    Ok(Request { unit, target: Some(Text::from(args.agent.as_str())), timeout: args.timeout, caller: Text::from_static("call") })
+    let unit = unit.map_err(|refused| {
+        anyhow::anyhow!(
+            "the request is refused: {} {}",
+            refused.error,
+            refused.error.pointer()
+        )
+    })?;
+    Ok(Request {
+        unit,
+        target: Some(Text::from(args.agent.as_str())),
+        timeout: args.timeout,
+        caller: Text::from_static("call"),
+    })
 }
 
 #[allow(clippy::print_stdout)] // The command's output.

@@ -19,7 +19,13 @@ use crate::config::{Config, Problem, Severity};
 Exit status 1 when the configuration is refused; warnings alone do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
-    #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE", default_value = "a2abus.yaml")]
+    #[arg(
+        short,
+        long,
+        env = "A2ABUS_CONFIG",
+        value_name = "FILE",
+        default_value = "a2abus.yaml"
+    )]
     config: PathBuf,
     /// Print one JSON object.
     #[arg(long)]
@@ -57,7 +63,11 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     } else {
         verdict.tell(&mut output)?;
     }
-    Ok(if verdict.ok { Status::Right } else { Status::Wrong })
+    Ok(if verdict.ok {
+        Status::Right
+    } else {
+        Status::Wrong
+    })
 }
 
 // === impl Verdict ===
@@ -82,7 +92,13 @@ impl Verdict {
                     .iter()
                     .cloned()
                     .partition(|problem| problem.severity == Severity::Error);
-                Self { ok: false, file: problems.file().to_owned(), counts: None, errors, warnings }
+                Self {
+                    ok: false,
+                    file: problems.file().to_owned(),
+                    counts: None,
+                    errors,
+                    warnings,
+                }
             }
         }
     }
@@ -104,11 +120,19 @@ impl Verdict {
                 count(counts.bindings, "binding"),
                 count(counts.routes, "route"),
             ),
-            None => format!("{} is refused: {}{warnings}", self.file, count(self.errors.len(), "error")),
+            None => format!(
+                "{} is refused: {}{warnings}",
+                self.file,
+                count(self.errors.len(), "error")
+            ),
         })
     }
 }
 
 fn count(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+    if n == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{n} {noun}s")
+    }
 }

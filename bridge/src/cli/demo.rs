@@ -70,7 +70,12 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
     let memory = Memory::new(MemoryConfig::default());
     let config = config(args.listen)?;
-    let name: Name = config.transports.keys().next().context("the demonstration has one transport")?.clone();
+    let name: Name = config
+        .transports
+        .keys()
+        .next()
+        .context("the demonstration has one transport")?
+        .clone();
     let transports = BTreeMap::from([(name, memory.clone().into())]);
     let bridge = Bridge::build_on(config, transports).await?;
     let door = bridge.door_address().context("the front door is open")?;
@@ -99,7 +104,10 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     stop.cancel();
     running.await?;
     agents.join_all().await;
-    ensure!(failed == 0, "{failed} of {calls} calls were not as they should be");
+    ensure!(
+        failed == 0,
+        "{failed} of {calls} calls were not as they should be"
+    );
     Ok(())
 }
 
@@ -117,8 +125,12 @@ http: {{ listen: '{listen}', drain_grace: 2s }}
 admin: {{ enabled: false }}
 "
     );
-    Config::read("the demonstration's own configuration", &text, std::iter::empty())
-        .map_err(|errors| anyhow::anyhow!("{errors}"))
+    Config::read(
+        "the demonstration's own configuration",
+        &text,
+        std::iter::empty(),
+    )
+    .map_err(|errors| anyhow::anyhow!("{errors}"))
 }
 
 async fn until_ready(readiness: &crate::http::Readiness) -> anyhow::Result<()> {
@@ -145,7 +157,10 @@ fn steps() -> Vec<Step> {
             timeout_ms: None,
             payload: call(&json!("req-1"), "tools/call", &tool("echo", "Oslo")),
             agents: &["echo"],
-            expect: |answer| answer.status == 200 && answer.only(|part| part["id"] == "req-1" && part["result"].is_object()),
+            expect: |answer| {
+                answer.status == 200
+                    && answer.only(|part| part["id"] == "req-1" && part["result"].is_object())
+            },
             wanted: "status 200 and one result with the id \"req-1\"",
         },
         Step {
@@ -156,7 +171,10 @@ fn steps() -> Vec<Step> {
             agents: &["stream"],
             expect: |answer| {
                 let own = answer.parts.iter().all(|part| part["id"] == 7);
-                let last = answer.parts.last().is_some_and(|part| part["result"]["final"] == true);
+                let last = answer
+                    .parts
+                    .last()
+                    .is_some_and(|part| part["result"]["final"] == true);
                 answer.status == 200 && answer.parts.len() == 4 && own && last
             },
             wanted: "status 200 and four parts with the id 7, the last one final",
@@ -173,7 +191,12 @@ fn steps() -> Vec<Step> {
             agents: &["echo", "echo", "echo"],
             expect: |answer| {
                 let ids = answer.only(|batch| {
-                    let ids: Vec<&Value> = batch.as_array().into_iter().flatten().map(|item| &item["id"]).collect();
+                    let ids: Vec<&Value> = batch
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(|item| &item["id"])
+                        .collect();
                     ids == [&json!(1), &json!("1")]
                 });
                 answer.status == 200 && ids
@@ -195,7 +218,9 @@ fn steps() -> Vec<Step> {
             timeout_ms: None,
             payload: call(&json!("req-2"), "tools/call", &tool("nobody", "Oslo")),
             agents: &[],
-            expect: |answer| answer.only(|part| part["id"] == "req-2" && part["error"]["code"] == -32_602),
+            expect: |answer| {
+                answer.only(|part| part["id"] == "req-2" && part["error"]["code"] == -32_602)
+            },
             wanted: "the error -32602 with the id \"req-2\"",
         },
         Step {
@@ -204,7 +229,9 @@ fn steps() -> Vec<Step> {
             timeout_ms: Some(150),
             payload: call(&json!("req-3"), "tools/call", &tool("slow", "Oslo")),
             agents: &["slow", "slow"],
-            expect: |answer| answer.only(|part| part["id"] == "req-3" && part["error"]["code"] == -32_603),
+            expect: |answer| {
+                answer.only(|part| part["id"] == "req-3" && part["error"]["code"] == -32_603)
+            },
             wanted: "the error -32603 with the id \"req-3\"",
         },
     ]
@@ -219,7 +246,11 @@ impl Answer {
 }
 
 /// Makes one call and gathers what the agents saw of it.
-async fn take(step: &Step, door: SocketAddr, events: &mut mpsc::Receiver<Seen>) -> anyhow::Result<Report> {
+async fn take(
+    step: &Step,
+    door: SocketAddr,
+    events: &mut mpsc::Receiver<Seen>,
+) -> anyhow::Result<Report> {
     let answer = post(step, door).await?;
     let mut seen = Vec::new();
     while seen.len() < step.agents.len() {
@@ -232,15 +263,29 @@ async fn take(step: &Step, door: SocketAddr, events: &mut mpsc::Receiver<Seen>) 
     let problem = if !(step.expect)(&answer) {
         Some(format!("expected {}", step.wanted))
     } else if names != step.agents {
-        Some(format!("expected events at the agents {:?}, not {names:?}", step.agents))
+        Some(format!(
+            "expected events at the agents {:?}, not {names:?}",
+            step.agents
+        ))
     } else {
         None
     };
-    Ok(Report { title: step.title, path: step.path, timeout_ms: step.timeout_ms, payload: step.payload.to_string(), seen, answer, problem })
+    Ok(Report {
+        title: step.title,
+        path: step.path,
+        timeout_ms: step.timeout_ms,
+        payload: step.payload.to_string(),
+        seen,
+        answer,
+        problem,
+    })
 }
 
 async fn post(step: &Step, door: SocketAddr) -> anyhow::Result<Answer> {
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
+    let client = reqwest::Client::builder()
+        .timeout(PATIENCE)
+        .no_proxy()
+        .build()?;
     let mut request = client
         .post(format!("http://{door}{}", step.path))
         .header("content-type", "application/json")
@@ -254,10 +299,22 @@ async fn post(step: &Step, door: SocketAddr) -> anyhow::Result<Answer> {
     let text = response.text().await?;
     let elapsed = started.elapsed();
     let documents: Vec<&str> = if text.starts_with("data:") || text.starts_with(':') {
-        text.lines().filter_map(|line| line.strip_prefix("data:")).collect()
+        text.lines()
+            .filter_map(|line| line.strip_prefix("data:"))
+            .collect()
     } else {
-        Some(text.as_str()).filter(|text| !text.is_empty()).into_iter().collect()
+        Some(text.as_str())
+            .filter(|text| !text.is_empty())
+            .into_iter()
+            .collect()
     };
-    let parts = documents.into_iter().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    Ok(Answer { status, parts, elapsed })
+    let parts = documents
+        .into_iter()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    Ok(Answer {
+        status,
+        parts,
+        elapsed,
+    })
 }

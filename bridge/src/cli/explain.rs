@@ -79,7 +79,10 @@ struct Fix {
 /// When the command is misused, the configuration is wrong, or reading or writing fails.
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let config = args.config.as_deref().map(load).transpose()?;
-    let place = config.as_ref().map(|config| place(config, args.binding.as_deref())).transpose()?;
+    let place = config
+        .as_ref()
+        .map(|config| place(config, args.binding.as_deref()))
+        .transpose()?;
     let routing = place.map(Routing::new).transpose()?;
     let asked = args.payload.asked(place)?;
     let mut documents = args.payload.documents(&asked)?;
@@ -87,19 +90,29 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     let mut status = Status::Right;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.judge(payload.clone()) {
+        for outcome in asked.judge(&payload) {
             let told = match &outcome {
                 Ok(mapped) => {
                     let explained = Explained::of(mapped, routing.as_ref());
                     if explained.goes_nowhere() {
                         status = Status::Wrong;
                     }
-                    if for_people { person::mapped(mapped, &explained).into() } else { line(&outcome, &explained) }
+                    if for_people {
+                        person::mapped(mapped, &explained).into()
+                    } else {
+                        line(&outcome, &explained)
+                    }
                 }
                 Err(refusal) => {
                     status = Status::Wrong;
-                    let fix = Fix { fix: remedy::of(refusal.kind) };
-                    if for_people { person::refused(refusal, &payload).into() } else { line(&outcome, &fix) }
+                    let fix = Fix {
+                        fix: remedy::of(refusal.kind),
+                    };
+                    if for_people {
+                        person::refused(refusal, &payload).into()
+                    } else {
+                        line(&outcome, &fix)
+                    }
                 }
             };
             output.line(told)?;
@@ -111,14 +124,24 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
 /// The place a payload comes in by.
 fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misuse> {
     let mut bindings = config.bindings.iter();
-    let binding = match wanted {
-        None => bindings.find(|binding| binding.role == Role::Events),
-        Some(DOOR) => None,
-        Some(name) => Some(bindings.find(|binding| binding.name == *name).ok_or_else(|| {
-            let names: Vec<&str> = config.bindings.iter().map(|binding| binding.name.as_str()).collect();
-            Misuse(format!("there is no binding {name:?}; there are {}, {DOOR}", names.join(", ")))
-        })?),
-    };
+    let binding =
+        match wanted {
+            None => bindings.find(|binding| binding.role == Role::Events),
+            Some(DOOR) => None,
+            Some(name) => Some(bindings.find(|binding| binding.name == *name).ok_or_else(
+                || {
+                    let names: Vec<&str> = config
+                        .bindings
+                        .iter()
+                        .map(|binding| binding.name.as_str())
+                        .collect();
+                    Misuse(format!(
+                        "there is no binding {name:?}; there are {}, {DOOR}",
+                        names.join(", ")
+                    ))
+                },
+            )?),
+        };
     Ok(Place { config, binding })
 }
 
@@ -128,7 +151,11 @@ impl Explained {
     fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
         let because = mapped.unit.because;
         Self {
-            because: BecauseTold { rule: because.rule, member: because.member, value: deciding_value(mapped) },
+            because: BecauseTold {
+                rule: because.rule,
+                member: because.member,
+                value: deciding_value(mapped),
+            },
             origins: origins::of(mapped),
             route: routing.map(|routing| routing.tell(&mapped.event, mapped.kind)),
         }
@@ -145,12 +172,22 @@ fn deciding_value(mapped: &Mapped) -> Value {
     if because.family == Family::CloudEvent {
         return SPEC_VERSION.into();
     }
-    let bytes = mapped.unit.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&mapped.unit.bytes);
+    let bytes = mapped
+        .unit
+        .bytes
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(&mapped.unit.bytes);
     let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
     // A document nested deeper than this reader goes keeps its value to itself.
-    members.get(because.member).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+    members
+        .get(because.member)
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default()
 }
 
-fn as_object<S: Serializer>(origins: &[(String, Origin)], serializer: S) -> Result<S::Ok, S::Error> {
+fn as_object<S: Serializer>(
+    origins: &[(String, Origin)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(origins.iter().map(|(name, origin)| (name, origin)))
 }

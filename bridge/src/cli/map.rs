@@ -34,7 +34,7 @@ pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     let mut status = Status::Right;
     while let Some(payload) = documents.next()? {
-        for outcome in asked.judge(payload) {
+        for outcome in asked.judge(&payload) {
             if outcome.is_err() {
                 status = Status::Wrong;
             }

@@ -23,7 +23,10 @@ impl Output {
     /// # Errors
     /// [`Closed`] when nobody reads any more; any other failure as it is.
     pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
-        let written = self.0.write_all(text.as_ref()).and_then(|()| self.0.write_all(b"\n"));
+        let written = self
+            .0
+            .write_all(text.as_ref())
+            .and_then(|()| self.0.write_all(b"\n"));
         match written {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Closed.into()),

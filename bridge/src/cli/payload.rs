@@ -138,11 +138,19 @@ impl PayloadArgs {
         if self.strict {
             asked.hint.only = self.family;
         }
-        let content_type = self.content_type.as_deref().map(|value| ("content-type", value));
-        let headers = self.headers.iter().map(|pair| (pair.name.as_str(), pair.value.as_str()));
+        let content_type = self
+            .content_type
+            .as_deref()
+            .map(|value| ("content-type", value));
+        let headers = self
+            .headers
+            .iter()
+            .map(|pair| (pair.name.as_str(), pair.value.as_str()));
         for (name, value) in content_type.into_iter().chain(headers) {
             asked.hint.header(name, value);
-            asked.headers.push(name, Bytes::copy_from_slice(value.as_bytes()));
+            asked
+                .headers
+                .push(name, Bytes::copy_from_slice(value.as_bytes()));
         }
         if let Some(now) = &self.now {
             asked.time = now.clone();
@@ -158,14 +166,23 @@ impl PayloadArgs {
     pub(crate) fn documents(&self, asked: &Asked) -> Result<Documents, Misuse> {
         let input: Box<dyn BufRead> = match &self.file {
             Some(path) if path.as_os_str() != "-" => {
-                let file = File::open(path)
-                    .map_err(|error| Misuse(format!("{} cannot be read: {error}", path.display())))?;
+                let file = File::open(path).map_err(|error| {
+                    Misuse(format!("{} cannot be read: {error}", path.display()))
+                })?;
                 Box::new(BufReader::new(file))
             }
             _ => Box::new(io::stdin().lock()),
         };
-        let framing = if self.lines { Framing::Lines } else { Framing::Whole };
-        Ok(Documents { input, framing, max_bytes: asked.limits.max_bytes })
+        let framing = if self.lines {
+            Framing::Lines
+        } else {
+            Framing::Whole
+        };
+        Ok(Documents {
+            input,
+            framing,
+            max_bytes: asked.limits.max_bytes,
+        })
     }
 }
 
@@ -179,7 +196,8 @@ fn now(text: &str) -> Result<Text, String> {
         return Ok(crate::clock::rfc3339(crate::clock::now()));
     }
     let time = Text::from(text);
-    let mut event = Event::new("-".into(), "-".into(), "-".into()).map_err(|error| error.to_string())?;
+    let mut event =
+        Event::new("-".into(), "-".into(), "-".into()).map_err(|error| error.to_string())?;
     event
         .set("time", time.clone())
         .map(|()| time)
@@ -191,9 +209,10 @@ impl FromStr for Pair {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() => {
-                Ok(Self { name: name.trim().to_owned(), value: value.to_owned() })
-            }
+            Some((name, value)) if !name.trim().is_empty() => Ok(Self {
+                name: name.trim().to_owned(),
+                value: value.to_owned(),
+            }),
             _ => Err("NAME=VALUE is wanted".to_owned()),
         }
     }
@@ -226,7 +245,11 @@ impl Asked {
     fn at(place: Place<'_>) -> Self {
         let mut asked = Self {
             limits: Limits::from(&place.config.limits),
-            source: Text::from(format!("/a2abus/{}/{}", place.config.instance, place.name())),
+            source: Text::from(format!(
+                "/a2abus/{}/{}",
+                place.config.instance,
+                place.name()
+            )),
             ..Self::anywhere()
         };
         let Some(binding) = place.binding else {
@@ -243,7 +266,11 @@ impl Asked {
     }
 
     fn set_option(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
-        let wrong = |wanted| Err(Misuse(format!("the option {name} is {wanted}, not {value:?}")));
+        let wrong = |wanted| {
+            Err(Misuse(format!(
+                "the option {name} is {wanted}, not {value:?}"
+            )))
+        };
         let is = |allowed: fn(u8) -> bool, most| {
             (1..=most).contains(&value.len()) && value.bytes().all(allowed)
         };
@@ -261,15 +288,23 @@ impl Asked {
                     _ => return wrong("as_notifications or as_requests"),
                 };
             }
-            _ => return Err(Misuse(format!("there is no option {name:?}; there are {OPTIONS}"))),
+            _ => {
+                return Err(Misuse(format!(
+                    "there is no option {name:?}; there are {OPTIONS}"
+                )));
+            }
         }
         Ok(())
     }
 
     /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
     /// CloudEvents has no outcome.
-    pub(crate) fn judge(&self, payload: Bytes) -> Vec<Outcome> {
-        let message = Message { key: None, headers: self.headers.clone(), body: Some(payload.clone()) };
+    pub(crate) fn judge(&self, payload: &Bytes) -> Vec<Outcome> {
+        let message = Message {
+            key: None,
+            headers: self.headers.clone(),
+            body: Some(payload.clone()),
+        };
         let binding = self.binding();
         if let Some(batch) = content_mode::read_batch(&message, &self.limits).transpose() {
             let events = match batch {
@@ -277,27 +312,39 @@ impl Asked {
                 Err(error) => vec![Err(error)],
             };
             let numbered = events.into_iter().enumerate();
-            return numbered.map(|(index, event)| told(index, event, &payload)).collect();
+            return numbered
+                .map(|(index, event)| told(index, event, payload))
+                .collect();
         }
         match content_mode::read(binding, &message, &self.limits) {
-            Ok(Content::Event(event)) => vec![told(0, Ok(event), &payload)],
-            Err(error) => vec![told(0, Err(error), &payload)],
+            Ok(Content::Event(event)) => vec![told(0, Ok(event), payload)],
+            Err(error) => vec![told(0, Err(error), payload)],
             Ok(Content::Plain { body, .. }) => {
                 let new_id: &dyn Fn() -> Text = match self.ids {
                     Ids::Stable => &|| Text::from_static("<new>"),
                     Ids::Random => &crate::clock::new_event_id,
                 };
-                let context =
-                    MapContext { source: self.source.clone(), time: Some(self.time.clone()), new_id };
+                let context = MapContext {
+                    source: self.source.clone(),
+                    time: Some(self.time.clone()),
+                    new_id,
+                };
                 let units = map(&body, &self.hint, &self.limits, &self.options, &context);
-                units.into_iter().map(|unit| unit.map(Box::new).map_err(Refusal::from)).collect()
+                units
+                    .into_iter()
+                    .map(|unit| unit.map(Box::new).map_err(Refusal::from))
+                    .collect()
             }
         }
     }
 
     /// Headers with the prefix of Kafka are read as Kafka's, others as HTTP's.
     fn binding(&self) -> Binding {
-        if self.headers.iter().any(|header| header.name.starts_with("ce_")) {
+        if self
+            .headers
+            .iter()
+            .any(|header| header.name.starts_with("ce_"))
+        {
             Binding::Kafka
         } else {
             Binding::Http
@@ -317,10 +364,19 @@ fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outc
         },
         offset: 0,
     })?;
-    let because = Because { family: Family::CloudEvent, rule: 1, member: "specversion" };
+    let because = Because {
+        family: Family::CloudEvent,
+        rule: 1,
+        member: "specversion",
+    };
     let kind = kind_of_event(&event);
     let envelope = Envelope::CloudEvent(event.clone());
-    let unit = a2abus_plugin::Unit { index, bytes: payload.clone(), because, envelope };
+    let unit = a2abus_plugin::Unit {
+        index,
+        bytes: payload.clone(),
+        because,
+        envelope,
+    };
     Ok(Box::new(Mapped { unit, kind, event }))
 }
 
@@ -353,7 +409,9 @@ impl Documents {
             Framing::Whole => {
                 self.framing = Framing::Done;
                 let mut payload = Vec::new();
-                self.bounded(1).read_to_end(&mut payload).context("reading failed")?;
+                self.bounded(1)
+                    .read_to_end(&mut payload)
+                    .context("reading failed")?;
                 Ok(Some(payload.into()))
             }
         }
@@ -378,7 +436,9 @@ impl Documents {
 
     fn bounded(&mut self, more: usize) -> io::Take<&mut Box<dyn BufRead>> {
         let limit = self.max_bytes.saturating_add(more);
-        self.input.by_ref().take(u64::try_from(limit).unwrap_or(u64::MAX))
+        self.input
+            .by_ref()
+            .take(u64::try_from(limit).unwrap_or(u64::MAX))
     }
 }
 
@@ -398,7 +458,10 @@ mod tests {
             asked.set_option(name, value).unwrap();
         }
         // A field more is an option more.
-        let MapOptions { type_prefix, notifications } = asked.options;
+        let MapOptions {
+            type_prefix,
+            notifications,
+        } = asked.options;
         assert_eq!((type_prefix.as_str(), asked.source.as_str()), ("x.", "/x"));
         assert_eq!(notifications, Notifications::AsRequests);
     }
@@ -406,8 +469,11 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_cut_at_their_ends() {
         let text: &'static [u8] = b"a\r\n\n123456789\nlast";
-        let mut documents =
-            Documents { input: Box::new(text), framing: Framing::Lines, max_bytes: 4 };
+        let mut documents = Documents {
+            input: Box::new(text),
+            framing: Framing::Lines,
+            max_bytes: 4,
+        };
         let mut read = Vec::new();
         while let Some(line) = documents.next().unwrap() {
             read.push(line);

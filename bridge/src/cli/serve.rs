@@ -19,7 +19,13 @@ SIGTERM or Ctrl-C drains: work in hand is finished within http.drain_grace. A se
 lost, since what is not settled is delivered again.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
-    #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE", default_value = "a2abus.yaml")]
+    #[arg(
+        short,
+        long,
+        env = "A2ABUS_CONFIG",
+        value_name = "FILE",
+        default_value = "a2abus.yaml"
+    )]
     config: PathBuf,
 }
 
@@ -35,7 +41,15 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     telemetry::start(&config.telemetry)?;
     let bridge = Bridge::build(config).await?;
     let (door, admin) = (bridge.door_address(), bridge.admin_address());
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?door, ?admin, "started");
+    let shown = |address: Option<std::net::SocketAddr>| {
+        address.map_or("off".to_owned(), |address| address.to_string())
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        door = shown(door),
+        admin = shown(admin),
+        "started"
+    );
     let stop = CancellationToken::new();
     let mut running = tokio::spawn(bridge.run(stop.clone()));
     let mut terminate = signal(SignalKind::terminate())?;
@@ -47,7 +61,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
             _ = interrupt.recv() => {}
         }
         if stop.is_cancelled() {
-            tracing::warn!("a second signal: ending at once; what is not settled is delivered again");
+            tracing::warn!(
+                "a second signal: ending at once; what is not settled is delivered again"
+            );
             std::process::exit(INTERRUPTED);
         }
         stop.cancel();

@@ -1,6 +1,6 @@
 //! Logs of the process: text for people, JSON lines for machines, on standard error.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
@@ -13,8 +13,12 @@ use crate::config::{LogFormat, TelemetryConfig};
 /// When the filter cannot be read.
 pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<()> {
     let filter = std::env::var("A2ABUS_LOG").unwrap_or_else(|_| config.log.0.as_str().to_owned());
-    let filter = EnvFilter::try_new(&filter).with_context(|| format!("the log filter {filter:?} cannot be read"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let filter = EnvFilter::try_new(&filter)
+        .with_context(|| format!("the log filter {filter:?} cannot be read"))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
     let started = match config.log_format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

@@ -5,7 +5,9 @@ use a2abus_transports::content_mode::ContentMode;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{AnyTransport, TransportError};
 
-use super::{BindingConfig, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig};
+use super::{
+    BindingConfig, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig,
+};
 
 impl TransportConfig {
     /// The transport, connecting. The bus does not have to be reachable.
@@ -15,9 +17,13 @@ impl TransportConfig {
     pub async fn connect(&self) -> Result<AnyTransport, TransportError> {
         match self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(config) => Ok(a2abus_transports::kafka::Kafka::connect(config.clone())?.into()),
+            Self::Kafka(config) => {
+                Ok(a2abus_transports::kafka::Kafka::connect(config.clone())?.into())
+            }
             #[cfg(feature = "nats")]
-            Self::Nats(config) => Ok(a2abus_transports::nats::Nats::connect(config.clone()).await?.into()),
+            Self::Nats(config) => Ok(a2abus_transports::nats::Nats::connect(config.clone())
+                .await?
+                .into()),
             Self::Memory(config) => Ok(Memory::new(config.clone()).into()),
         }
     }
@@ -28,7 +34,8 @@ impl BindingConfig {
     /// decided elsewhere.
     #[must_use]
     pub fn responses(name: &str, transport: &Name) -> Option<Self> {
-        let value = serde_json::json!({"name": name, "transport": transport.text().as_str(), "topics": []});
+        let value =
+            serde_json::json!({"name": name, "transport": transport.text().as_str(), "topics": []});
         let mut binding: Self = serde_json::from_value(value).ok()?;
         binding.role = Role::Responses;
         Some(binding)
@@ -37,7 +44,10 @@ impl BindingConfig {
 
 impl From<&MappingConfig> for MapOptions {
     fn from(config: &MappingConfig) -> Self {
-        Self { type_prefix: config.type_prefix.clone(), notifications: config.notifications.into() }
+        Self {
+            type_prefix: config.type_prefix.clone(),
+            notifications: config.notifications.into(),
+        }
     }
 }
 

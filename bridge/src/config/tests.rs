@@ -79,8 +79,7 @@ fn what_is_not_yaml_is_placed() {
 
 #[test]
 fn a_file_of_nothing_lacks_a_transport() {
-    let expected =
-        ["f:1:1: transports: is missing: calls need a transport, and there is none"];
+    let expected = ["f:1:1: transports: is missing: calls need a transport, and there is none"];
     check("", &expected);
     check("# a comment", &expected);
     check("calls: {enabled: false}", &[]);

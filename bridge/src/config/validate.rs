@@ -359,13 +359,19 @@ impl<'a> Checker<'a> {
         let section = ValuePath::root().key("calls");
         if self.sections.transports.is_empty() && !self.sections.is_broken("transports") {
             let path = ValuePath::root().key("transports");
-            self.error(path, "is missing: calls need a transport, and there is none");
+            self.error(
+                path,
+                "is missing: calls need a transport, and there is none",
+            );
         }
         if calls.timeout.0 > calls.max_timeout.0 {
             self.error(section.key("timeout"), "is longer than calls.max_timeout");
         }
         let reader = self.each_binding().find(|(_, binding)| {
-            binding.topics.iter().any(|topic| topic.matches(&calls.reply_topic))
+            binding
+                .topics
+                .iter()
+                .any(|topic| topic.matches(&calls.reply_topic))
         });
         if let Some((_, binding)) = reader {
             let message = format!(

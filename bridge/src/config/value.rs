@@ -345,6 +345,12 @@ impl LogFilter {
         Self(Text::from_static("info"))
     }
 
+    /// Everything from WARN up.
+    #[must_use]
+    pub const fn warn() -> Self {
+        Self(Text::from_static("warn"))
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -5,16 +5,17 @@
 //!
 //! Source: `a2a-http` section 2.6, JSON-RPC 2.0 section 5.1.
 
+use std::time::Duration;
+
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
 use a2abus_plugin::{Family, Refused, Text};
+use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
-
-use axum::body::Body;
-use axum::response::Response;
 
 use crate::calls::CallError;
 
@@ -82,67 +83,27 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 // === impl Reason ===
 
 impl Reason {
-    /// The table of `a2a-http` section 2.6. Its columns are jaf-doc, A2A, all others.
+    /// The table of `a2a-http` section 2.6.
+    ///
+    /// Beyond it: the first three rows, which are JSON-RPC's own; `content_type` for the others, since the dialect of a
+    /// body that is not read is not known; and `unsupported`, which section 2.5 makes -32004 in a batch of any dialect.
+    #[rustfmt::skip]
     fn row(self) -> Row {
-        use code::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR};
-        let row = |jaf_doc, a2a, other, word, error_info| Row {
-            jaf_doc,
-            a2a,
-            other,
-            word,
-            error_info,
+        use code::{INTERNAL_ERROR as INTERNAL, INVALID_PARAMS as PARAMS, INVALID_REQUEST as REQUEST, PARSE_ERROR as PARSE};
+        //                                jaf-doc   A2A       others    data.reason          ErrorInfo.reason
+        let (jaf_doc, a2a, other, word, error_info) = match self {
+            Self::Parse            => (PARSE,    PARSE,    PARSE,    "parse_error",       "PARSE_ERROR"),
+            Self::InvalidRequest   => (REQUEST,  REQUEST,  REQUEST,  "invalid_request",   "INVALID_REQUEST"),
+            Self::InvalidParams    => (PARAMS,   PARAMS,   PARAMS,   "invalid_params",    "INVALID_PARAMS"),
+            Self::AgentNotFound    => (-32_000,  PARAMS,   PARAMS,   "agent_not_found",   "INVALID_PARAMS"),
+            Self::AgentUnavailable => (-32_002,  INTERNAL, INTERNAL, "agent_unavailable", "UNAVAILABLE"),
+            Self::Timeout          => (-32_006,  INTERNAL, INTERNAL, "timeout",           "DEADLINE_EXCEEDED"),
+            Self::Exhausted        => (-32_007,  INTERNAL, INTERNAL, "exhausted",         "RESOURCE_EXHAUSTED"),
+            Self::ContentType      => (PARAMS,   -32_005,  -32_005,  "content_type",      "CONTENT_TYPE_NOT_SUPPORTED"),
+            Self::Unsupported      => (-32_004,  -32_004,  -32_004,  "unsupported",       "UNSUPPORTED_OPERATION"),
+            Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
         };
-        let same = |code, word, error_info| row(code, code, code, word, error_info);
-        match self {
-            Self::Parse => same(PARSE_ERROR, "parse_error", "PARSE_ERROR"),
-            Self::InvalidRequest => same(INVALID_REQUEST, "invalid_request", "INVALID_REQUEST"),
-            Self::InvalidParams => same(INVALID_PARAMS, "invalid_params", "INVALID_PARAMS"),
-            Self::AgentNotFound => row(
-                -32_000,
-                INVALID_PARAMS,
-                INVALID_PARAMS,
-                "agent_not_found",
-                "INVALID_PARAMS",
-            ),
-            Self::AgentUnavailable => row(
-                -32_002,
-                INTERNAL_ERROR,
-                INTERNAL_ERROR,
-                "agent_unavailable",
-                "UNAVAILABLE",
-            ),
-            Self::Timeout => row(
-                -32_006,
-                INTERNAL_ERROR,
-                INTERNAL_ERROR,
-                "timeout",
-                "DEADLINE_EXCEEDED",
-            ),
-            Self::Exhausted => row(
-                -32_007,
-                INTERNAL_ERROR,
-                INTERNAL_ERROR,
-                "exhausted",
-                "RESOURCE_EXHAUSTED",
-            ),
-            // The dialect of a body that is not read is not known; -32005 is what most callers understand.
-            Self::ContentType => row(
-                INVALID_PARAMS,
-                -32_005,
-                -32_005,
-                "content_type",
-                "CONTENT_TYPE_NOT_SUPPORTED",
-            ),
-            // Source: `a2a-http` section 2.5, where streaming in a batch is -32004 in every dialect.
-            Self::Unsupported => same(-32_004, "unsupported", "UNSUPPORTED_OPERATION"),
-            Self::BadAgentReply => row(
-                INTERNAL_ERROR,
-                -32_006,
-                INTERNAL_ERROR,
-                "bad_agent_reply",
-                "INVALID_AGENT_RESPONSE",
-            ),
-        }
+        Row { jaf_doc, a2a, other, word, error_info }
     }
 }
 
@@ -216,46 +177,53 @@ impl Failure {
 
     /// A call without an answer.
     pub(super) fn call(error: &CallError) -> Self {
+        use Reason::{AgentUnavailable, BadAgentReply, Exhausted, InvalidParams};
         match error {
-            CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
-                Reason::AgentNotFound,
-                "the request names no agent: name it in params._agentId or in the path, /rpc/{agent}",
-            ),
-            CallError::AgentNotFound(agent) => Self::new(
-                Reason::AgentNotFound,
-                format!("no agent {:?} is known here: check its name, or add a route for it", agent.as_str()),
-            )
-            .detail("agentName", agent.as_str()),
-            CallError::Timeout(after) => Self::new(
-                Reason::Timeout,
-                format!("no answer within {} ms: the agent is busy or gone; a longer X-A2A-Timeout waits longer", after.as_millis()),
-            )
-            .detail("timeoutMs", u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            CallError::AgentNotFound(agent) => Self::no_agent(agent),
+            CallError::Timeout(after) => Self::no_answer(*after),
+            // The cause is about the inside; the log has it.
             CallError::Unavailable(_) => Self::new(
-                Reason::AgentUnavailable,
-                "the agent cannot be reached: nobody listens for it, or the event bus is away; try again later",
+                AgentUnavailable,
+                "the agent cannot be reached: nobody listens for it, or the bus is away; try again later",
             ),
             CallError::Exhausted => Self::new(
-                Reason::Exhausted,
+                Exhausted,
                 "too many calls are waiting for their answers; try again in a moment",
             ),
             CallError::Draining => Self::new(
-                Reason::AgentUnavailable,
+                AgentUnavailable,
                 "the bridge is shutting down; send the request again, another replica takes it",
             ),
-            CallError::Refused(why) => Self::new(
-                Reason::InvalidParams,
-                format!("the request cannot be sent: {why}"),
-            ),
+            CallError::Refused(why) => {
+                Self::new(InvalidParams, format!("the request cannot be sent: {why}"))
+            }
             CallError::SlowCaller => Self::new(
-                Reason::Exhausted,
+                Exhausted,
                 "the answer came faster than it was read and was given up; read it faster",
             ),
             CallError::BadAnswer(why) => Self::new(
-                Reason::BadAgentReply,
+                BadAgentReply,
                 format!("the agent's answer cannot be used: {why}"),
             ),
         }
+    }
+
+    fn no_agent(agent: &str) -> Self {
+        if agent.is_empty() {
+            let message = "the request names no agent: name it in params._agentId or in the path, /rpc/{agent}";
+            return Self::new(Reason::AgentNotFound, message);
+        }
+        let message =
+            format!("no agent {agent:?} is known here: check its name, or add a route for it");
+        Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
+    }
+
+    fn no_answer(after: Duration) -> Self {
+        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        let message = format!(
+            "no answer within {millis} ms: the agent is busy or gone; a longer X-A2A-Timeout waits longer"
+        );
+        Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
     }
 
     /// The JSON-RPC error response.
@@ -362,7 +330,6 @@ pub(super) fn accepted() -> Response {
 mod tests {
     use super::*;
     use a2abus_plugin::{Hint, Limits, decode};
-    use std::time::Duration;
 
     const NOW: &str = "2026-02-02T02:40:00.123Z";
 

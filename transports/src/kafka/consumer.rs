@@ -12,26 +12,23 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
-use rdkafka::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::config::KafkaConfig;
 use super::error::{failed, is_outage};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, Keeping};
 use super::producer::position;
+use super::rebalance::{Client, Context, Leave, list, store};
 use super::record;
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
@@ -52,8 +49,8 @@ const QUESTION: Duration = Duration::from_secs(1);
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The same error is a warning again after this time.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// More prefetched deliveries than this in the channel help nobody.
-const MOST_QUEUED: usize = 1 << 16;
+/// A greater budget is cut to this: more messages at once help nobody.
+const MOST_MESSAGES: usize = 1 << 16;
 
 /// A subscription whose topics are known to exist.
 #[derive(Debug)]
@@ -73,27 +70,12 @@ pub(super) enum Source {
     Live(Vec<(Topic, i32, i64)>),
 }
 
-type Client = BaseConsumer<Context>;
-
 /// What the reading thread keeps over the life of its clients.
 struct Task {
     plan: Plan,
     intake: Arc<Intake>,
-    stop: CancellationToken,
-    drain_until: Arc<OnceLock<Instant>>,
+    leave: Leave,
     deliveries: mpsc::Sender<Delivery>,
-}
-
-/// Serves the callbacks of a client, on the reading thread.
-struct Context {
-    events: Events,
-    intake: Arc<Intake>,
-    stop: CancellationToken,
-    drain_until: Arc<OnceLock<Instant>>,
-    /// How long a revocation may wait for deliveries that are out.
-    patience: Duration,
-    /// The client is being closed: nothing is out any more that could settle.
-    closing: AtomicBool,
 }
 
 /// A client while it reads.
@@ -140,28 +122,29 @@ enum End {
 }
 
 /// Starts reading; returns once the client is created and subscribed, or positioned.
-pub(super) async fn start(plan: Plan) -> Result<Consumer, TransportError> {
+pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
+    // A message that has its part of the budget always finds room in the channel.
+    plan.budget.messages = plan.budget.messages.clamp(1, MOST_MESSAGES);
     let budget = plan.budget;
     let keeping = match plan.source {
         Source::Group { .. } => Keeping::Offsets,
         Source::Live(_) => Keeping::Nothing,
     };
-    let (deliveries, receiver) = mpsc::channel(budget.messages.clamp(1, MOST_QUEUED));
+    let (deliveries, receiver) = mpsc::channel(budget.messages);
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let task = Task {
         plan,
         intake: Arc::new(Intake::new(keeping, budget)),
-        stop: CancellationToken::new(),
-        drain_until: Arc::default(),
+        leave: Leave::default(),
         deliveries,
     };
     // Dropped with this future, it stops the thread: nothing stays subscribed.
     let reader = Reader {
-        stop: task.stop.clone(),
+        stop: task.leave.stop.clone(),
         ended,
     };
-    let consumer = Consumer::new(receiver, reader).draining(Arc::clone(&task.drain_until));
+    let consumer = Consumer::new(receiver, reader).draining(Arc::clone(&task.leave.drain_until));
     super::spawn("a2abus-kafka-read", move || {
         task.run(ready);
         drop(task);
@@ -218,8 +201,8 @@ impl Task {
         loop {
             let resume_at = Instant::now() + REOPEN_PAUSE;
             self.intake
-                .wait_for_stop(resume_at, || self.stop.is_cancelled());
-            if self.stop.is_cancelled() {
+                .wait_for_stop(resume_at, || self.leave.stop.is_cancelled());
+            if self.leave.stop.is_cancelled() {
                 return None;
             }
             match Session::open(self) {
@@ -230,14 +213,12 @@ impl Task {
     }
 
     fn context(&self) -> Context {
-        Context {
-            events: Events::new("consumer", Arc::clone(&self.plan.pulse)),
-            intake: Arc::clone(&self.intake),
-            stop: self.stop.clone(),
-            drain_until: Arc::clone(&self.drain_until),
-            patience: self.plan.config.session_timeout / 2,
-            closing: AtomicBool::new(false),
-        }
+        Context::new(
+            Events::new("consumer", Arc::clone(&self.plan.pulse)),
+            Arc::clone(&self.intake),
+            self.leave.clone(),
+            self.plan.config.session_timeout / 2,
+        )
     }
 
     fn client(&self) -> Result<Client, TransportError> {
@@ -266,7 +247,11 @@ impl Task {
             .filter_map(|(topic, partition, _)| self.intake.lane(topic.as_str(), *partition))
             .collect();
         self.intake.assign(&lanes);
-        list(starts.iter().cloned())
+        // After a client that broke: from where it was.
+        list(starts.iter().map(|(topic, partition, start)| {
+            let next = self.intake.next(topic.as_str(), *partition);
+            (topic.clone(), *partition, next.unwrap_or(*start))
+        }))
     }
 }
 
@@ -288,7 +273,7 @@ impl<'a> Session<'a> {
     }
 
     fn read(&mut self) -> End {
-        while !self.task.stop.is_cancelled() {
+        while !self.task.leave.stop.is_cancelled() {
             let blocked = self.hand_out();
             let polled = match (self.paused, blocked) {
                 (None, Blocked::Room { cost }) => self.be_patient(cost),
@@ -371,7 +356,7 @@ impl<'a> Session<'a> {
             }
             _ if detached => {
                 intake.wait_for_stop(Instant::now() + PAUSED_TICK, || {
-                    self.task.stop.is_cancelled()
+                    self.task.leave.stop.is_cancelled()
                 });
                 false
             }
@@ -501,7 +486,7 @@ impl<'a> Session<'a> {
     fn close(mut self) {
         self.backlog.clear();
         self.pause();
-        if let Some(until) = self.task.drain_until.get().copied() {
+        if let Some(until) = self.task.leave.drain_until.get().copied() {
             while !self.task.intake.wait_for_all(until) && Instant::now() < until {
                 // A record that comes in spite of the pause is not taken; it is delivered again.
                 drop(self.client.poll(Duration::ZERO));
@@ -509,7 +494,7 @@ impl<'a> Session<'a> {
             }
         }
         store(&self.client, self.task.intake.take_moved());
-        self.client.context().closing.store(true, Ordering::Release);
+        self.client.context().close();
         tracing::debug!(
             stale_verdicts = self.task.intake.stale(),
             "the Kafka subscription closes"
@@ -538,7 +523,7 @@ fn receive(
             (lane, topic)
         }
     };
-    let (epoch, first) = intake.arrive(lane)?;
+    let (epoch, first) = intake.arrive(lane, record.offset())?;
     let received = Received {
         lane,
         epoch,
@@ -566,23 +551,6 @@ fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> Kaf
     }
 }
 
-fn store(client: &Client, positions: Vec<(Topic, i32, i64)>) {
-    if positions.is_empty() {
-        return;
-    }
-    if let Err(error) = list(positions).and_then(|list| client.store_offsets(&list)) {
-        tracing::debug!(%error, "positions could not be stored; their records may be delivered again");
-    }
-}
-
-fn list(positions: impl IntoIterator<Item = (Topic, i32, i64)>) -> KafkaResult<TopicPartitionList> {
-    let mut list = TopicPartitionList::new();
-    for (topic, partition, offset) in positions {
-        list.add_partition_offset(topic.as_str(), partition, Offset::Offset(offset))?;
-    }
-    Ok(list)
-}
-
 /// Sixteen hexadecimal digits nobody else has.
 fn random() -> String {
     let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
@@ -602,93 +570,6 @@ impl Received {
             lane: self.lane,
             attempt: 1,
             acknowledger,
-        }
-    }
-}
-
-// === impl Context ===
-
-impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.events.log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.events.error(error, reason);
-    }
-}
-
-impl ConsumerContext for Context {
-    fn pre_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
-        match rebalance {
-            Rebalance::Assign(partitions) => {
-                let lanes = self.lanes(partitions);
-                tracing::info!(partitions = lanes.len(), "Kafka partitions are assigned");
-                self.intake.assign(&lanes);
-            }
-            Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
-            Rebalance::Error(error) => tracing::warn!(%error, "a Kafka rebalance failed"),
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
-        match result {
-            Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
-            // What is stored goes with the next commit.
-            Err(KafkaError::ConsumerCommit(code)) if is_outage(code) => {
-                tracing::debug!(%code, "a Kafka commit has to be repeated");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
-            }
-        }
-    }
-}
-
-impl Context {
-    fn lanes(&self, partitions: &TopicPartitionList) -> Vec<u32> {
-        partitions
-            .elements()
-            .iter()
-            .filter_map(|element| self.intake.lane(element.topic(), element.partition()))
-            .collect()
-    }
-
-    /// Gives partitions up: what is out may settle first, and what is settled is committed.
-    fn revoke(&self, client: &Client, lanes: &[u32]) {
-        if client.assignment_lost() {
-            // They belong to somebody else already, whose commits ours would undo.
-            tracing::warn!(partitions = lanes.len(), "Kafka partitions are lost");
-        } else if self.closing.load(Ordering::Acquire) {
-            // Closing commits what is stored, and does not wait for a coordinator that is away.
-            store(client, self.intake.take_moved());
-        } else {
-            tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
-            let patience = Instant::now() + self.patience;
-            let until = || match (self.stop.is_cancelled(), self.drain_until.get()) {
-                (false, _) => patience,
-                (true, Some(until)) => patience.min(*until),
-                (true, None) => Instant::now(),
-            };
-            if !self.intake.wait_for_verdicts(lanes, until) {
-                tracing::info!(
-                    "deliveries of revoked partitions are still out and will be repeated"
-                );
-            }
-            self.commit(client, lanes);
-        }
-        self.intake.revoke(lanes);
-    }
-
-    fn commit(&self, client: &Client, lanes: &[u32]) {
-        store(client, self.intake.take_moved());
-        let positions = self.intake.positions(lanes);
-        if positions.is_empty() {
-            return;
-        }
-        let committed = list(positions).and_then(|list| client.commit(&list, CommitMode::Sync));
-        if let Err(error) = committed {
-            tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
         }
     }
 }

@@ -35,8 +35,15 @@ pub(super) struct Pulse {
 struct State {
     suspected: bool,
     stopped: bool,
-    /// The last complaint, which says more than the timeout of a probe does.
-    complaint: Option<String>,
+    complaint: Option<Complaint>,
+}
+
+/// The last error a client reported, which says more than the timeout of a probe does.
+#[derive(Debug, Clone)]
+struct Complaint {
+    reason: String,
+    /// The brokers answer, but not to us.
+    refused: bool,
 }
 
 /// The events of one client: logs go to `tracing`, errors to the [`Pulse`].
@@ -55,12 +62,18 @@ impl Pulse {
         self.changed.notify_all();
     }
 
-    fn suspect(&self, complaint: Option<&str>) {
+    /// Whether the brokers refuse our credentials: no question to them is answered then.
+    pub(super) fn is_refused(&self) -> bool {
+        self.state()
+            .complaint
+            .as_ref()
+            .is_some_and(|complaint| complaint.refused)
+    }
+
+    fn suspect(&self, complaint: Option<Complaint>) {
         let mut state = self.state();
         state.suspected = true;
-        if let Some(complaint) = complaint {
-            state.complaint = Some(complaint.to_owned());
-        }
+        state.complaint = complaint.or(state.complaint.take());
         drop(state);
         self.changed.notify_all();
     }
@@ -97,8 +110,10 @@ impl Pulse {
 
     /// Why the cluster does not answer.
     fn cause(&self, error: &TransportError) -> Text {
-        let complaint = self.state().complaint.clone();
-        Text::from(complaint.unwrap_or_else(|| error.to_string()))
+        match &self.state().complaint {
+            Some(complaint) => Text::from(complaint.reason.as_str()),
+            None => Text::from(error.to_string()),
+        }
     }
 }
 
@@ -178,12 +193,18 @@ impl ClientContext for Events {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(client = self.client, %error, reason, "the Kafka client reports an error");
-        match error.rdkafka_error_code() {
+        let Some(code) = error.rdkafka_error_code() else {
+            return;
+        };
+        let refused = code == Code::Authentication;
+        if code == Code::AllBrokersDown {
             // It repeats a count, not the reason that the errors before it gave.
-            Some(Code::AllBrokersDown) => self.pulse.suspect(None),
-            Some(Code::Authentication) => self.pulse.suspect(Some(reason)),
-            Some(code) if is_outage(code) => self.pulse.suspect(Some(reason)),
-            _ => {}
+            self.pulse.suspect(None);
+        } else if refused || is_outage(code) {
+            self.pulse.suspect(Some(Complaint {
+                reason: reason.to_owned(),
+                refused,
+            }));
         }
     }
 }

@@ -46,6 +46,8 @@ struct Place {
     partition: i32,
     /// Nothing was received since it was assigned.
     fresh: bool,
+    /// After the last record received.
+    next: Option<i64>,
     paused: bool,
 }
 
@@ -117,6 +119,7 @@ impl Intake {
             topic,
             partition,
             fresh: true,
+            next: None,
             paused: false,
         });
         Some(state.ledger.add_lane())
@@ -157,11 +160,18 @@ impl Intake {
         }
     }
 
+    /// After the last record received of a partition.
+    pub(super) fn next(&self, topic: &str, partition: i32) -> Option<i64> {
+        let lane = self.lane(topic, partition)?;
+        self.state().place_mut(lane)?.next
+    }
+
     /// The assignment to which a record of this lane that arrives now belongs, and whether it is the first of it.
-    pub(super) fn arrive(&self, lane: u32) -> Option<(u64, bool)> {
+    pub(super) fn arrive(&self, lane: u32, offset: i64) -> Option<(u64, bool)> {
         let mut state = self.state();
         let epoch = state.ledger.epoch(lane)?;
         let place = state.place_mut(lane)?;
+        place.next = Some(offset + 1);
         Some((epoch, std::mem::take(&mut place.fresh)))
     }
 
@@ -371,7 +381,7 @@ mod tests {
         let intake = Arc::new(Intake::new(keeping, Budget { bytes, messages }));
         let lane = intake.lane("t", 3).unwrap();
         intake.assign(&[lane]);
-        let (epoch, first) = intake.arrive(lane).unwrap();
+        let (epoch, first) = intake.arrive(lane, 0).unwrap();
         assert!(first);
         (intake, lane, epoch)
     }
@@ -436,6 +446,7 @@ mod tests {
     fn a_partition_behind_a_forgotten_offset_is_paused_alone() {
         let (intake, lane, epoch) = intake(Keeping::Offsets, usize::MAX, 10);
         let other = intake.lane("t", 4).unwrap();
+        assert_eq!((intake.next("t", 3), intake.next("t", 4)), (Some(1), None));
         intake.assign(&[other]);
         let forgotten = granted(intake.admit(lane, epoch, 0, 1));
         for offset in 1..i64::try_from(LEAST_HELD).unwrap() {

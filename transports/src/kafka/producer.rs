@@ -35,8 +35,9 @@ type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Answer>>;
 
 /// How often the serving thread looks up from its work.
 const TICK: Duration = Duration::from_millis(100);
-/// Between attempts to replace a broken client.
+/// Before a broken client is replaced for the second time; doubles up to the longest.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
 /// For a client that is let go to answer everybody who still waits.
 const RETIREMENT: Duration = Duration::from_secs(5);
 
@@ -73,6 +74,8 @@ struct Line {
 pub(super) struct Reports {
     events: Events,
     room: Arc<Notify>,
+    /// The client broke: what it drops from then on is not dropped because we close.
+    broken: AtomicBool,
 }
 
 // === impl Writer ===
@@ -151,12 +154,16 @@ impl Writer {
         if self.closing.load(Ordering::Acquire) {
             return Err(closed());
         }
-        match self.client()?.send(record) {
+        let client = self.client()?;
+        match client.send(record) {
             Ok(()) => Ok(Enqueued::Yes),
             Err((KafkaError::MessageProduction(Code::QueueFull), record)) => {
                 Ok(Enqueued::Full(record))
             }
-            Err((error, _)) => Err(failed("queue the message", error)),
+            Err((error, _)) => {
+                let broken = client.client().fatal_error().map(|(code, _)| code);
+                Err(refused("queue the message", error, broken))
+            }
         }
     }
 
@@ -221,6 +228,7 @@ fn serve(writer: &Writer) {
         return;
     };
     let mut replace_at = Instant::now();
+    let mut pause = REPLACE_PAUSE;
     loop {
         client.poll(TICK);
         let Ok(current) = writer.client() else {
@@ -230,18 +238,24 @@ fn serve(writer: &Writer) {
             retire(&client);
             client = current;
         }
-        if let Some((code, reason)) = client.client().fatal_error()
-            && Instant::now() >= replace_at
-        {
-            replace_at = Instant::now() + REPLACE_PAUSE;
-            match writer.replace() {
-                Ok(()) => {
-                    tracing::warn!(%code, reason, "the Kafka producer broke and was replaced")
-                }
-                Err(error) => {
-                    tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
-                }
+        let now = Instant::now();
+        match client.client().fatal_error() {
+            Some((code, reason)) if now >= replace_at => {
+                replace(writer, code, &reason);
+                replace_at = now + pause;
+                pause = (pause * 2).min(LONGEST_REPLACE_PAUSE);
             }
+            None if now > replace_at + LONGEST_REPLACE_PAUSE => pause = REPLACE_PAUSE,
+            _ => {}
+        }
+    }
+}
+
+fn replace(writer: &Writer, code: Code, reason: &str) {
+    match writer.replace() {
+        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer broke and was replaced"),
+        Err(error) => {
+            tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
         }
     }
 }
@@ -262,6 +276,7 @@ fn create(
     let reports = Reports {
         events: Events::new("producer", Arc::clone(pulse)),
         room: Arc::clone(room),
+        broken: AtomicBool::new(false),
     };
     config
         .producer()?
@@ -303,6 +318,22 @@ fn headers(headers: &Headers) -> Option<OwnedHeaders> {
             value: header.value.as_deref(),
         })
     }))
+}
+
+/// The error of a message that a client refused, or dropped because it broke: that it was not allowed to write is a
+/// reason to tell, everything else ends with the client.
+fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
+    let error = failed(what, error);
+    match (broken.map(super::error::kind), error.kind()) {
+        (
+            Some(TransportErrorKind::Unauthorised),
+            TransportErrorKind::Closed | TransportErrorKind::Fatal,
+        ) => TransportError::new(TransportErrorKind::Unauthorised, what).caused_by(error),
+        (Some(_), TransportErrorKind::Closed) => {
+            TransportError::new(TransportErrorKind::Fatal, what).caused_by(error)
+        }
+        _ => error,
+    }
 }
 
 fn closed() -> TransportError {
@@ -350,6 +381,10 @@ impl ClientContext for Reports {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        // It comes before the reports of the messages that are dropped for it.
+        if error.rdkafka_error_code() == Some(Code::Fatal) {
+            self.broken.store(true, Ordering::Release);
+        }
         self.events.error(error, reason);
     }
 }
@@ -373,7 +408,10 @@ impl ProducerContext for Reports {
                 TransportErrorKind::TimedOut,
                 "deliver the message, of which the broker confirmed only a successor",
             )),
-            Err((error, _)) => Err(failed("deliver the message", error.clone())),
+            Err((error, _)) => {
+                let broken = self.broken.load(Ordering::Acquire).then_some(Code::Fatal);
+                Err(refused("deliver the message", error.clone(), broken))
+            }
         };
         // Nobody has to wait for a confirmation.
         let _ = answer.send(result);

@@ -70,6 +70,22 @@ pub(super) enum Place {
     Held,
 }
 
+/// What a group gets next from a lane.
+pub(super) enum Next {
+    Nothing,
+    HeldUntil(Instant),
+    Message { offset: u64, size: usize },
+}
+
+/// A message on its way to a member.
+pub(super) struct Taken {
+    pub(super) message: Message,
+    pub(super) reply_to: Option<Topic>,
+    pub(super) attempt: u32,
+    /// Whether the group can have more of this lane.
+    pub(super) more: bool,
+}
+
 #[derive(Debug)]
 struct Open {
     attempt: u32,
@@ -148,6 +164,54 @@ impl Lane {
         self.cursors.iter_mut().find(|cursor| cursor.group == group)
     }
 
+    /// What the target of the group's cursor gets next. With nothing to give, the cursor is no longer ready.
+    pub(super) fn next_for(&mut self, group: u64, now: Instant) -> Next {
+        let (first, end) = (self.first, self.end());
+        let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.group == group) else {
+            return Next::Nothing;
+        };
+        let entry = cursor
+            .peek(end)
+            .filter(|_| cursor.is_free_for_target())
+            .and_then(|offset| {
+                let index = usize::try_from(offset.checked_sub(first)?).ok()?;
+                Some((offset, self.entries.get(index)?))
+            });
+        match entry {
+            None => {
+                cursor.place = Place::Idle;
+                Next::Nothing
+            }
+            Some((offset, entry)) => match entry.not_before.filter(|due| *due > now) {
+                Some(due) => {
+                    cursor.place = Place::Held;
+                    Next::HeldUntil(due)
+                }
+                None => Next::Message {
+                    offset,
+                    size: entry.size,
+                },
+            },
+        }
+    }
+
+    /// Takes the message that [`Lane::next_for`] named out for a member.
+    pub(super) fn take_for(&mut self, group: u64, offset: u64, member: u64) -> Option<Taken> {
+        let entry = self.entry(offset)?;
+        let (message, reply_to) = (entry.message.clone(), entry.reply_to.clone());
+        let end = self.end();
+        let cursor = self.cursor(group)?;
+        let attempt = cursor.take(offset, member);
+        let more = cursor.peek(end).is_some();
+        cursor.place = if more { Place::Ready } else { Place::Idle };
+        Some(Taken {
+            message,
+            reply_to,
+            attempt,
+            more,
+        })
+    }
+
     pub(super) fn has_durable_reader(&self) -> bool {
         self.cursors
             .iter()
@@ -209,7 +273,7 @@ impl Cursor {
     }
 
     /// Notes that the peeked offset goes to the member; returns which attempt that is.
-    pub(super) fn take(&mut self, offset: u64, member: u64) -> u32 {
+    fn take(&mut self, offset: u64, member: u64) -> u32 {
         self.returned.remove(&offset);
         self.next = self.next.max(offset + 1);
         self.holder = Some(member);

@@ -13,15 +13,16 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
+use crate::delivery::Outcome;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{Address, Confirmation, Health, Receipt, TopicFilter};
 
 use super::MemoryConfig;
 use super::faults::{Faults, SendFault};
-use super::lane::{Entry, Keeping, Place, TopicLog};
+use super::lane::{Entry, Keeping, TopicLog};
 
+mod dispatch;
 mod group;
 
 pub(super) use group::{Budget, Member};
@@ -423,151 +424,6 @@ impl State {
         };
         (freed, told)
     }
-
-    /// Puts the lane into the ready queue of the member that should read it, and serves that member.
-    fn offer_lane(&mut self, group: u64, key: LaneKey) {
-        let Some(target) = self.enqueue(group, key) else {
-            return;
-        };
-        self.serve(Seat {
-            group,
-            member: target,
-        });
-    }
-
-    /// As [`State::offer_lane`], without serving; `None` when the lane has nothing for anybody now.
-    fn enqueue(&mut self, group: u64, key: LaneKey) -> Option<u64> {
-        let lane = self
-            .topics
-            .get_mut(key.topic)
-            .and_then(|log| log.lanes.get_mut(key.lane))?;
-        let end = lane.end();
-        let cursor = lane.cursor(group)?;
-        let target = cursor.target?;
-        if cursor.place != Place::Idle || !cursor.is_free_for_target() || cursor.peek(end).is_none()
-        {
-            return None;
-        }
-        let member = self.groups.get_mut(&group)?.member(target)?;
-        member.push_ready(key);
-        cursor.place = Place::Ready;
-        Some(target)
-    }
-
-    fn member(&mut self, seat: Seat) -> Option<&mut Member> {
-        self.groups.get_mut(&seat.group)?.member(seat.member)
-    }
-
-    fn serve_all(&mut self) {
-        let seats: Vec<Seat> = self
-            .groups
-            .iter()
-            .flat_map(|(group, readers)| {
-                readers.member_ids().map(|member| Seat {
-                    group: *group,
-                    member,
-                })
-            })
-            .collect();
-        for seat in seats {
-            self.serve(seat);
-        }
-    }
-
-    /// Gives a member what is ready for it, as far as its budget goes.
-    fn serve(&mut self, seat: Seat) {
-        if self.down.is_some() {
-            return;
-        }
-        loop {
-            match self.serve_one(seat) {
-                Served::More => {}
-                Served::Done => return,
-                Served::Gone => {
-                    // Its receiver is closed: the lanes go to the rest of the group.
-                    self.pause(seat);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn serve_one(&mut self, seat: Seat) -> Served {
-        let Some(group) = self.groups.get_mut(&seat.group) else {
-            return Served::Done;
-        };
-        let Some(member) = group.member(seat.member) else {
-            return Served::Done;
-        };
-        let Some(key) = member.next_ready() else {
-            return Served::Done;
-        };
-        let Some((name, lane)) = self.topics.get_mut(key.topic).and_then(|log| {
-            let lane = log.lanes.get_mut(key.lane)?;
-            Some((log.name.clone(), lane))
-        }) else {
-            return Served::Done;
-        };
-        let end = lane.end();
-        let Some(cursor) = lane.cursor(seat.group) else {
-            return Served::Done;
-        };
-        let Some(offset) = cursor.peek(end).filter(|_| cursor.is_free_for_target()) else {
-            cursor.place = Place::Idle;
-            member.pop_ready();
-            return Served::More;
-        };
-        let Some(entry) = lane.entry(offset) else {
-            debug_assert!(false, "a cursor points at a message that was forgotten");
-            return Served::Done;
-        };
-        if let Some(due) = entry.not_before.filter(|due| *due > Instant::now()) {
-            member.pop_ready();
-            member.wake();
-            group.hold(due, key);
-            if let Some(cursor) = lane.cursor(seat.group) {
-                cursor.place = Place::Held;
-            }
-            return Served::More;
-        }
-        if !member.has_budget(entry.size) {
-            return Served::Done;
-        }
-        let Some(permit) = member.permit() else {
-            return Served::Gone;
-        };
-        let parts = (name, entry.message.clone(), entry.reply_to.clone());
-        let size = entry.size;
-        let Some(cursor) = lane.cursor(seat.group) else {
-            return Served::Done;
-        };
-        let attempt = cursor.take(offset, seat.member);
-        let more = cursor.peek(end).is_some();
-        cursor.place = if more { Place::Ready } else { Place::Idle };
-        let out = Out {
-            seat,
-            key,
-            offset,
-            attempt,
-        };
-        permit.send(delivery(parts, out, Weak::clone(&self.store)));
-        member.charge(size);
-        member.pop_ready();
-        if more {
-            member.push_ready(key);
-        }
-        Served::More
-    }
-}
-
-/// What became of an attempt to give a member one delivery.
-enum Served {
-    /// Ask again.
-    More,
-    /// Nothing is ready, or the budget is spent.
-    Done,
-    /// The member does not receive any more.
-    Gone,
 }
 
 /// One delivery that is out, named so that a verdict about an earlier one of the same message is told apart.
@@ -577,37 +433,6 @@ struct Out {
     key: LaneKey,
     offset: u64,
     attempt: u32,
-}
-
-/// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
-struct Verdict {
-    store: Weak<Store>,
-    out: Out,
-}
-
-impl Settle for Verdict {
-    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
-        match self.store.upgrade() {
-            Some(store) => store.settle(self.out, outcome),
-            None => stale(outcome),
-        }
-    }
-}
-
-fn delivery(
-    (topic, message, reply_to): (Topic, Message, Option<Topic>),
-    out: Out,
-    store: Weak<Store>,
-) -> Delivery {
-    Delivery {
-        message,
-        reply_to,
-        origin: Some(position(&topic, out.key.lane, out.offset)),
-        topic,
-        lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
-        attempt: out.attempt,
-        acknowledger: Acknowledger::new(Box::new(Verdict { store, out }), None),
-    }
 }
 
 fn position(topic: &Topic, lane: usize, offset: u64) -> Text {

@@ -246,7 +246,8 @@ impl NatsConfig {
             problems.push("name: must not be empty".to_owned());
         }
         if self.tls.cert_file.is_some() != self.tls.key_file.is_some() {
-            problems.push("tls: cert_file and key_file are given together or not at all".to_owned());
+            problems
+                .push("tls: cert_file and key_file are given together or not at all".to_owned());
         }
         let second = Duration::from_secs(1);
         let (least, minute) = (Duration::from_millis(100), 60 * second);
@@ -255,10 +256,18 @@ impl NatsConfig {
             ("connect_timeout", self.connect_timeout, least, minute),
             ("request_timeout", self.request_timeout, least, minute),
             ("ack_timeout", self.ack_timeout, least, 2 * minute),
-            ("jetstream.ack_wait", self.jetstream.ack_wait, second, 60 * minute),
+            (
+                "jetstream.ack_wait",
+                self.jetstream.ack_wait,
+                second,
+                60 * minute,
+            ),
         ] {
             if !(least..=most).contains(&value) {
-                problems.push(format!("{key}: must be {least:?} to {} seconds", most.as_secs()));
+                problems.push(format!(
+                    "{key}: must be {least:?} to {} seconds",
+                    most.as_secs()
+                ));
             }
         }
         if !(1..=100_000).contains(&self.max_ack_pending) {
@@ -397,9 +406,9 @@ impl TryFrom<AuthKeys> for NatsAuth {
                 creds_file: None,
                 nkey: Some(seed),
             } => Ok(Self::Nkey(seed)),
-            AuthKeys { .. } => Err(
-                "auth takes exactly one of: user with password, token, creds_file, nkey",
-            ),
+            AuthKeys { .. } => {
+                Err("auth takes exactly one of: user with password, token, creds_file, nkey")
+            }
         }
     }
 }
@@ -436,12 +445,19 @@ impl Default for JetStreamConfig {
 impl JetStreamConfig {
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.domain.as_deref().is_some_and(|domain| !is_name(domain)) {
+        if self
+            .domain
+            .as_deref()
+            .is_some_and(|domain| !is_name(domain))
+        {
             problems.push("jetstream.domain: must be one word".to_owned());
         }
         for (index, stream) in self.streams.iter().enumerate() {
             let path = format!("jetstream.streams[{index}]");
-            if self.streams[..index].iter().any(|other| other.name == stream.name) {
+            if self.streams[..index]
+                .iter()
+                .any(|other| other.name == stream.name)
+            {
                 problems.push(format!("{path}.name: {:?} is listed twice", stream.name));
             }
             problems.extend(stream.problems().map(|problem| format!("{path}.{problem}")));
@@ -468,8 +484,11 @@ impl StreamConfig {
             .iter()
             .find(|subject| TopicFilter::new(subject.as_str()).is_err());
         [
-            (!is_name(&self.name)).then(|| "name: must be one word of letters, digits, '_' and '-'".to_owned()),
-            self.subjects.is_empty().then(|| "subjects: at least one is needed".to_owned()),
+            (!is_name(&self.name))
+                .then(|| "name: must be one word of letters, digits, '_' and '-'".to_owned()),
+            self.subjects
+                .is_empty()
+                .then(|| "subjects: at least one is needed".to_owned()),
             bad_subject.map(|subject| format!("subjects: {subject:?} is not a subject")),
             (!(1..=5).contains(&self.replicas)).then(|| "replicas: must be 1 to 5".to_owned()),
             self.max_age
@@ -506,9 +525,7 @@ fn bad_config(what: String) -> TransportError {
 fn readable(key: &str, path: &PathBuf) -> Result<PathBuf, TransportError> {
     match std::fs::File::open(path) {
         Ok(_) => Ok(path.clone()),
-        Err(error) => {
-            Err(bad_config(format!("open {key} {}", path.display())).caused_by(error))
-        }
+        Err(error) => Err(bad_config(format!("open {key} {}", path.display())).caused_by(error)),
     }
 }
 
@@ -624,7 +641,10 @@ mod tests {
         );
         let written = serde_json::to_string(&config).unwrap();
         assert_eq!(parse(&written), config);
-        assert_eq!(config.jetstream.streams[0].max_age, Some(Duration::from_secs(7 * 86_400)));
+        assert_eq!(
+            config.jetstream.streams[0].max_age,
+            Some(Duration::from_secs(7 * 86_400))
+        );
     }
 
     #[test]
@@ -695,7 +715,10 @@ mod tests {
             format!("{config:?}"),
             serde_json::to_string(&config).unwrap(),
         ] {
-            assert!(shown.contains("***") && !shown.contains("CANARY"), "{shown}");
+            assert!(
+                shown.contains("***") && !shown.contains("CANARY"),
+                "{shown}"
+            );
         }
     }
 
@@ -703,11 +726,17 @@ mod tests {
     fn a_missing_secret_or_file_is_named_at_the_start() {
         for (text, named) in [
             (r#""auth":{"token":{"env":"A2ABUS_NO_SUCH"}}"#, "auth.token"),
-            (r#""auth":{"user":"u","password":{"file":"/no/such"}}"#, "auth.password"),
+            (
+                r#""auth":{"user":"u","password":{"file":"/no/such"}}"#,
+                "auth.password",
+            ),
             (r#""auth":{"creds_file":"/no/such"}"#, "auth.creds_file"),
             (r#""auth":{"nkey":{"file":"/no/such"}}"#, "auth.nkey"),
             (r#""tls":{"ca_file":"/no/such"}"#, "tls.ca_file"),
-            (r#""tls":{"cert_file":"/no/such","key_file":"/no/such"}"#, "tls.cert_file"),
+            (
+                r#""tls":{"cert_file":"/no/such","key_file":"/no/such"}"#,
+                "tls.cert_file",
+            ),
         ] {
             let config = parse(&format!(r#"{{"servers":["nats://a"],{text}}}"#));
             let error = config.options().unwrap_err();
@@ -720,12 +749,24 @@ mod tests {
     fn the_schema_documents_every_key() {
         let schema = schemars::schema_for!(NatsConfig);
         let text = serde_json::to_string(&schema).unwrap();
-        for key in ["servers", "ack_timeout", "creds_file", "duplicate_window", "inbox_prefix"] {
+        for key in [
+            "servers",
+            "ack_timeout",
+            "creds_file",
+            "duplicate_window",
+            "inbox_prefix",
+        ] {
             assert!(text.contains(&format!("\"{key}\"")), "{key}");
         }
-        let properties = schema.get("properties").and_then(|p| p.as_object()).unwrap();
+        let properties = schema
+            .get("properties")
+            .and_then(|p| p.as_object())
+            .unwrap();
         for (key, value) in properties {
-            assert!(value.get("description").is_some(), "{key} has no description");
+            assert!(
+                value.get("description").is_some(),
+                "{key} has no description"
+            );
         }
     }
 }

@@ -87,7 +87,10 @@ impl ConsumerRef {
             merge(&mut config, start);
         }
         merge(&mut config, self.settings());
-        let mut info = self.api.write_consumer(&self.stream, &self.name, config).await?;
+        let mut info = self
+            .api
+            .write_consumer(&self.stream, &self.name, config)
+            .await?;
         Ok(info["config"].take())
     }
 
@@ -96,7 +99,9 @@ impl ConsumerRef {
     async fn holds(&self, sequence: u64) -> Result<bool, TransportError> {
         let request = format!("STREAM.INFO.{}", self.stream);
         let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await?;
-        let last = info.and_then(|info| info["state"]["last_seq"].as_u64()).unwrap_or(0);
+        let last = info
+            .and_then(|info| info["state"]["last_seq"].as_u64())
+            .unwrap_or(0);
         if last + 1 < sequence {
             tracing::error!(
                 stream = %self.stream, last_sequence = last, read_up_to = sequence - 1,
@@ -128,7 +133,10 @@ impl ConsumerRef {
             return Ok(config);
         }
         tracing::info!(stream = %self.stream, consumer = %self.name, "updating a durable consumer");
-        let mut info = self.api.write_consumer(&self.stream, &self.name, wanted).await?;
+        let mut info = self
+            .api
+            .write_consumer(&self.stream, &self.name, wanted)
+            .await?;
         Ok(info["config"].take())
     }
 
@@ -155,7 +163,10 @@ impl ConsumerRef {
         let refuse = |why: &str| {
             Err(TransportError::new(
                 TransportErrorKind::BadConfig,
-                format!("read consumer {} of stream {}: {why}", self.name, self.stream),
+                format!(
+                    "read consumer {} of stream {}: {why}",
+                    self.name, self.stream
+                ),
             ))
         };
         if config["deliver_subject"].is_string() {
@@ -190,7 +201,12 @@ impl ConsumerRef {
 impl Limits {
     fn read(config: &Value) -> Self {
         let nanos = |value: &Value| value.as_u64().filter(|n| *n > 0).map(Duration::from_nanos);
-        let count = |value: &Value| value.as_u64().filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok());
+        let count = |value: &Value| {
+            value
+                .as_u64()
+                .filter(|n| *n > 0)
+                .and_then(|n| u32::try_from(n).ok())
+        };
         // With a back-off the server uses its steps in place of the ack wait.
         let steps = config["backoff"].as_array().into_iter().flatten();
         let ack_wait = steps
@@ -221,8 +237,10 @@ mod tests {
         };
         assert_eq!(Limits::read(&json!({})), none);
         assert_eq!(
-            Limits::read(&json!({"ack_wait": 5_000_000_000_u64, "max_batch": 7, "max_bytes": -1,
-                "max_expires": 1_000_000_000})),
+            Limits::read(
+                &json!({"ack_wait": 5_000_000_000_u64, "max_batch": 7, "max_bytes": -1,
+                "max_expires": 1_000_000_000})
+            ),
             Limits {
                 ack_wait: Duration::from_secs(5),
                 max_batch: Some(7),
@@ -231,7 +249,10 @@ mod tests {
             }
         );
         assert_eq!(
-            Limits::read(&json!({"ack_wait": 5_000_000_000_u64, "backoff": [2_000_000_000_u64, 9]})).ack_wait,
+            Limits::read(
+                &json!({"ack_wait": 5_000_000_000_u64, "backoff": [2_000_000_000_u64, 9]})
+            )
+            .ack_wait,
             Duration::from_nanos(9)
         );
     }

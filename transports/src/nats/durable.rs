@@ -51,6 +51,9 @@ const LONGEST_REPAIR_PAUSE: Duration = Duration::from_secs(10);
 /// How long messages that go back to the server are collected, so that they go back in their order.
 const RETURN_AFTER: Duration = Duration::from_millis(500);
 
+/// How long the server takes to notice that nobody listens for our last pull any more.
+const FORGET_PULL: Duration = Duration::from_millis(20);
+
 /// Messages taken from the client at once.
 const CHUNK: usize = 64;
 
@@ -165,9 +168,13 @@ impl DurableReader {
     ) -> Result<Self, TransportError> {
         let limits = consumer.ensure(Begin::First).await?;
         let inbox = client.new_inbox();
-        let messages = client.subscribe(format!("{inbox}.*")).await.map_err(|error| {
-            TransportError::new(TransportErrorKind::Closed, "subscribe to an inbox").caused_by(error)
-        })?;
+        let messages = client
+            .subscribe(format!("{inbox}.*"))
+            .await
+            .map_err(|error| {
+                TransportError::new(TransportErrorKind::Closed, "subscribe to an inbox")
+                    .caused_by(error)
+            })?;
         let budget = Budget::new(budget_bytes, consumer.max_ack_pending);
         let (verdict_sender, verdicts) = mpsc::channel(budget.all_messages as usize);
         Ok(Self {
@@ -196,7 +203,11 @@ impl DurableReader {
 
     /// Until it is stopped and what is out has settled, or the time for that is over. Without a time what is out is
     /// given back at once.
-    pub(super) async fn run(mut self, stop: CancellationToken, drain_until: Arc<OnceLock<std::time::Instant>>) {
+    pub(super) async fn run(
+        mut self,
+        stop: CancellationToken,
+        drain_until: Arc<OnceLock<std::time::Instant>>,
+    ) {
         let mut connection = self.link.connection();
         let mut stage = Stage::Reading;
         let deliveries = self.deliveries.take();
@@ -270,9 +281,15 @@ impl DurableReader {
     /// Sends a pull for what was reserved.
     async fn ask(&mut self, reserved: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>) {
         // `None` only if the semaphore was closed, which nobody does.
-        let Some((messages, bytes)) = reserved else { return };
+        let Some((messages, bytes)) = reserved else {
+            return;
+        };
         self.pulls += 1;
-        let expires = self.limits.max_expires.unwrap_or(PULL_EXPIRES).min(PULL_EXPIRES);
+        let expires = self
+            .limits
+            .max_expires
+            .unwrap_or(PULL_EXPIRES)
+            .min(PULL_EXPIRES);
         let heartbeat = HEARTBEAT.min(expires / 3);
         let mut request = json!({
             "batch": messages.num_permits(),
@@ -304,7 +321,11 @@ impl DurableReader {
         }
     }
 
-    async fn received(&mut self, message: async_nats::Message, deliveries: &mpsc::Sender<Delivery>) {
+    async fn received(
+        &mut self,
+        message: async_nats::Message,
+        deliveries: &mpsc::Sender<Delivery>,
+    ) {
         match message.status {
             None => self.message(message, deliveries).await,
             Some(status) => self.status(status, &message),
@@ -333,7 +354,9 @@ impl DurableReader {
             return;
         };
         let lane = lane(&message.subject);
-        let Some((topic, message)) = inbound(message) else { return };
+        let Some((topic, message)) = inbound(message) else {
+            return;
+        };
         self.deliveries_made += 1;
         let delivery = self.deliveries_made;
         let acknowledger = Acknowledger::new(
@@ -346,7 +369,8 @@ impl DurableReader {
             }),
             bytes_permit,
         );
-        self.outstanding.insert(sequence, Outstanding { delivery, reply });
+        self.outstanding
+            .insert(sequence, Outstanding { delivery, reply });
         self.expect_progress(sequence, delivery);
         let after = sequence.saturating_add(1);
         self.next_sequence = Some(self.next_sequence.map_or(after, |next| next.max(after)));
@@ -385,14 +409,24 @@ impl DurableReader {
     }
 
     fn status(&mut self, status: StatusCode, message: &async_nats::Message) {
-        let number = message.subject.rsplit('.').next().and_then(|n| n.parse().ok());
-        let Some(pull) = self.pull.as_mut().filter(|pull| Some(pull.number) == number) else {
+        let number = message
+            .subject
+            .rsplit('.')
+            .next()
+            .and_then(|n| n.parse().ok());
+        let Some(pull) = self
+            .pull
+            .as_mut()
+            .filter(|pull| Some(pull.number) == number)
+        else {
             // About a pull that was given up.
             return;
         };
         let description = message.description.as_deref().unwrap_or_default();
         match Status::read(status, description) {
-            Status::Alive => pull.watchdog = Instant::now() + HEARTBEAT * 2 + Duration::from_secs(1),
+            Status::Alive => {
+                pull.watchdog = Instant::now() + HEARTBEAT * 2 + Duration::from_secs(1)
+            }
             Status::PullOver => {
                 self.pull = None;
                 self.oversize = false;
@@ -418,7 +452,9 @@ impl DurableReader {
         );
         // Nothing that is out here may be skipped by a consumer that begins anew.
         let first_out = self.outstanding.keys().min().copied();
-        let begin = first_out.or(self.next_sequence).map_or(Begin::First, Begin::At);
+        let begin = first_out
+            .or(self.next_sequence)
+            .map_or(Begin::First, Begin::At);
         self.repair = Some(
             async move {
                 let name = consumer.title();
@@ -460,15 +496,23 @@ impl DurableReader {
             }
             (Outcome::Abandoned, Stage::Quiet | Stage::Draining(_)) => {
                 self.returned.insert(verdict.sequence, reply);
-                self.return_at.get_or_insert_with(|| Instant::now() + RETURN_AFTER);
+                self.return_at
+                    .get_or_insert_with(|| Instant::now() + RETURN_AFTER);
             }
         }
     }
 
-    /// Gives messages back without a pause, in their order, so that the next reader gets them in that order.
+    /// Gives messages back without a delay, in their order, so that the next reader gets them in that order.
+    ///
+    /// The server still tries our ended pull for the first of them, and then puts that one behind all it has by then:
+    /// hence the pause, during which it has no other.
     async fn give_back(&mut self) {
         self.return_at = None;
-        for (_, reply) in std::mem::take(&mut self.returned) {
+        let several = self.returned.len() > 1;
+        for (index, (_, reply)) in std::mem::take(&mut self.returned).into_iter().enumerate() {
+            if several && index == 1 {
+                tokio::time::sleep(FORGET_PULL).await;
+            }
             self.publish_ack(reply, Bytes::from_static(b"-NAK")).await;
         }
     }
@@ -476,7 +520,9 @@ impl DurableReader {
     async fn publish_ack(&mut self, reply: Subject, ack: Bytes) {
         match tokio::time::timeout(ACK_DEADLINE, self.client.publish(reply, ack)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an acknowledgement was lost: the message comes again"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "an acknowledgement was lost: the message comes again")
+            }
             Err(_) => tracing::warn!("an acknowledgement was lost: the message comes again"),
         }
     }
@@ -528,7 +574,10 @@ impl DurableReader {
             return;
         }
         let unsubscribed = self.messages.get_mut().unsubscribe();
-        if tokio::time::timeout(ACK_DEADLINE, unsubscribed).await.is_err() {
+        if tokio::time::timeout(ACK_DEADLINE, unsubscribed)
+            .await
+            .is_err()
+        {
             return;
         }
         while let Some(Some(messages)) = self.messages.next().now_or_never() {
@@ -554,9 +603,13 @@ impl DurableReader {
             self.settle(verdict, Stage::Draining(Instant::now())).await;
         }
         let out = std::mem::take(&mut self.outstanding).into_iter();
-        self.returned.extend(out.map(|(sequence, outstanding)| (sequence, outstanding.reply)));
+        self.returned
+            .extend(out.map(|(sequence, outstanding)| (sequence, outstanding.reply)));
         self.give_back().await;
-        if tokio::time::timeout(ACK_DEADLINE, self.client.flush()).await.is_err() {
+        if tokio::time::timeout(ACK_DEADLINE, self.client.flush())
+            .await
+            .is_err()
+        {
             tracing::debug!("the last acknowledgements may not have left");
         }
     }
@@ -606,26 +659,43 @@ impl Budget {
         limits: Limits,
         max_payload: usize,
     ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let mut messages = Arc::clone(&self.messages).acquire_many_owned(1).await.ok()?;
+        let mut messages = Arc::clone(&self.messages)
+            .acquire_many_owned(1)
+            .await
+            .ok()?;
         if oversize {
-            let bytes = Arc::clone(&self.bytes).acquire_many_owned(self.all_bytes).await.ok()?;
+            let bytes = Arc::clone(&self.bytes)
+                .acquire_many_owned(self.all_bytes)
+                .await
+                .ok()?;
             return Some((messages, bytes));
         }
         // Enough for any message the server takes, so that it does not refuse the pull; half of a small budget, so that
         // two can be out.
-        let payload = u32::try_from(max_payload).unwrap_or(u32::MAX).saturating_add(4096);
+        let payload = u32::try_from(max_payload)
+            .unwrap_or(u32::MAX)
+            .saturating_add(4096);
         let least = (self.all_bytes / 2).clamp(1, payload);
-        let mut bytes = Arc::clone(&self.bytes).acquire_many_owned(least).await.ok()?;
+        let mut bytes = Arc::clone(&self.bytes)
+            .acquire_many_owned(least)
+            .await
+            .ok()?;
         let most = limits.max_batch.unwrap_or(BATCH).min(BATCH) - 1;
         extend(&mut messages, &self.messages, most);
-        extend(&mut bytes, &self.bytes, limits.max_bytes.unwrap_or(u32::MAX).saturating_sub(least));
+        extend(
+            &mut bytes,
+            &self.bytes,
+            limits.max_bytes.unwrap_or(u32::MAX).saturating_sub(least),
+        );
         Some((messages, bytes))
     }
 }
 
 /// Adds what is free to a permit, up to a number.
 fn extend(permit: &mut OwnedSemaphorePermit, semaphore: &Arc<Semaphore>, most: u32) {
-    let free = u32::try_from(semaphore.available_permits()).unwrap_or(u32::MAX).min(most);
+    let free = u32::try_from(semaphore.available_permits())
+        .unwrap_or(u32::MAX)
+        .min(most);
     // Only this reader takes permits, so what is free stays free.
     if free > 0
         && let Ok(more) = Arc::clone(semaphore).try_acquire_many_owned(free)
@@ -720,9 +790,18 @@ mod tests {
             attempt: 3,
         });
         for (reply, expected) in [
-            ("$JS.ACK.events.durable.3.100.7.1790230470084404000.42", info),
-            ("$JS.ACK._.acc.events.durable.3.100.7.1790230470084404000.42", info),
-            ("$JS.ACK.hub.acc.events.durable.3.100.7.1790230470084404000.42.rand", info),
+            (
+                "$JS.ACK.events.durable.3.100.7.1790230470084404000.42",
+                info,
+            ),
+            (
+                "$JS.ACK._.acc.events.durable.3.100.7.1790230470084404000.42",
+                info,
+            ),
+            (
+                "$JS.ACK.hub.acc.events.durable.3.100.7.1790230470084404000.42.rand",
+                info,
+            ),
             ("$JS.ACK.events.durable.3.100.7.1", None),
             ("$JS.ACK.events.durable.3.abc.7.1.1", None),
             ("_INBOX.a.b", None),
@@ -758,7 +837,14 @@ mod tests {
             let nanos = text.strip_prefix("-NAK {\"delay\":").unwrap();
             Duration::from_nanos(nanos.strip_suffix('}').unwrap().parse().unwrap())
         };
-        for (attempt, most) in [(0, 250), (1, 250), (2, 500), (5, 4000), (9, 60_000), (u32::MAX, 60_000)] {
+        for (attempt, most) in [
+            (0, 250),
+            (1, 250),
+            (2, 500),
+            (5, 4000),
+            (9, 60_000),
+            (u32::MAX, 60_000),
+        ] {
             let most = Duration::from_millis(most);
             assert!((most / 2..=most).contains(&pause(attempt)), "{attempt}");
         }
@@ -777,8 +863,16 @@ mod tests {
     async fn a_pull_reserves_what_is_free_and_no_more_than_a_batch() {
         let budget = Budget::new(10_000_000, 1000);
         let (messages, bytes) = budget.reserve(false, no_limits(), 1 << 20).await.unwrap();
-        assert_eq!((messages.num_permits(), bytes.num_permits()), (256, 10_000_000));
-        assert!(budget.reserve(false, no_limits(), 1 << 20).now_or_never().is_none());
+        assert_eq!(
+            (messages.num_permits(), bytes.num_permits()),
+            (256, 10_000_000)
+        );
+        assert!(
+            budget
+                .reserve(false, no_limits(), 1 << 20)
+                .now_or_never()
+                .is_none()
+        );
         drop(bytes);
         let (rest, _bytes) = budget.reserve(false, no_limits(), 1 << 20).await.unwrap();
         assert_eq!(rest.num_permits(), 256);
@@ -788,10 +882,16 @@ mod tests {
     #[tokio::test]
     async fn a_message_larger_than_the_budget_waits_for_all_of_it() {
         let budget = Budget::new(1000, 10);
-        let (_one, half) = budget.reserve(false, no_limits(), 500).await.unwrap();
-        assert_eq!(half.num_permits(), 1000);
-        assert!(budget.reserve(true, no_limits(), 500).now_or_never().is_none());
-        drop(half);
+        let (mut messages, bytes) = budget.reserve(false, no_limits(), 500).await.unwrap();
+        assert_eq!((messages.num_permits(), bytes.num_permits()), (10, 1000));
+        drop(messages.split(9));
+        assert!(
+            budget
+                .reserve(true, no_limits(), 500)
+                .now_or_never()
+                .is_none()
+        );
+        drop(bytes);
         let (_two, all) = budget.reserve(true, no_limits(), 500).await.unwrap();
         assert_eq!(all.num_permits(), 1000);
     }

@@ -66,13 +66,17 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
             values.iter().map(move |value| (name, value.as_str()))
         })
         .filter(|(name, _)| {
-            !name.eq_ignore_ascii_case(NATS_STATUS_HEADER) && !name.eq_ignore_ascii_case(SUBJECT_HEADER)
+            !name.eq_ignore_ascii_case(NATS_STATUS_HEADER)
+                && !name.eq_ignore_ascii_case(SUBJECT_HEADER)
         })
         .collect();
     // Stable: the order within a name stays.
     fields.sort_by_key(|(name, _)| *name);
     // One block of memory for all names and values, which then share it.
-    let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let bytes: usize = fields
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
     let mut block = BytesMut::with_capacity(bytes);
     let mut headers = Headers::with_capacity(fields.len() + 1);
     for (name, value) in fields {
@@ -88,7 +92,10 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
 
 fn with_status(mut headers: Headers, status: Option<StatusCode>) -> Headers {
     if let Some(status) = status {
-        headers.push(Text::from_static(NATS_STATUS_HEADER), status.as_u16().to_string());
+        headers.push(
+            Text::from_static(NATS_STATUS_HEADER),
+            status.as_u16().to_string(),
+        );
     }
     headers
 }
@@ -179,7 +186,9 @@ mod tests {
             ("nats-x\r\ny", b"x"),
             ("nats", b"kept"),
         ]);
-        let map = write(&smuggled, Some(&Text::from("ours"))).unwrap().unwrap();
+        let map = write(&smuggled, Some(&Text::from("ours")))
+            .unwrap()
+            .unwrap();
         assert_eq!(map.len(), 2);
         assert_eq!(map.get("Nats-Msg-Id").unwrap().as_str(), "ours");
         let map = write(&smuggled, None).unwrap().unwrap();
@@ -199,7 +208,11 @@ mod tests {
     #[test]
     fn nothing_to_write_is_no_header_block() {
         assert!(write(&Headers::new(), None).unwrap().is_none());
-        assert!(write(&headers(&[("nats-x", b"1")]), None).unwrap().is_none());
+        assert!(
+            write(&headers(&[("nats-x", b"1")]), None)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]
@@ -217,16 +230,25 @@ mod tests {
     #[test]
     fn a_thousand_headers_survive() {
         let names: Vec<String> = (0..1000).map(|n| format!("h{n:04}")).collect();
-        let fields: Vec<(&str, &[u8])> =
-            names.iter().map(|name| (name.as_str(), name.as_bytes())).collect();
+        let fields: Vec<(&str, &[u8])> = names
+            .iter()
+            .map(|name| (name.as_str(), name.as_bytes()))
+            .collect();
         let read = round_trip(&fields);
         assert_eq!(read.len(), 1000);
-        assert!(read.iter().zip(&names).all(|((n, v), name)| n == name && v == name));
+        assert!(
+            read.iter()
+                .zip(&names)
+                .all(|((n, v), name)| n == name && v == name)
+        );
     }
 
     #[test]
     fn unicode_values_pass() {
-        assert_eq!(round_trip(&[("a", "\u{e9}\u{1f600}".as_bytes())])[0].1, "\u{e9}\u{1f600}");
+        assert_eq!(
+            round_trip(&[("a", "\u{e9}\u{1f600}".as_bytes())])[0].1,
+            "\u{e9}\u{1f600}"
+        );
     }
 
     proptest! {

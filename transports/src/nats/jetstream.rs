@@ -147,7 +147,10 @@ impl Replies {
         }
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
         // An answer that came too late, or that somebody made up, belongs to nothing.
-        let expected = token.parse().ok().and_then(|token| unanswered.remove(token));
+        let expected = token
+            .parse()
+            .ok()
+            .and_then(|token| unanswered.remove(token));
         if let Some(expected) = expected {
             let result = match expected.answer {
                 Answer::Echo => Ok(Receipt { position: None }),
@@ -190,9 +193,11 @@ impl Unanswered {
     fn insert(&mut self, expected: Expected) {
         if self.deadlines.len() > 4 * self.by_token.len() + 1024 {
             // One slow answer at the front would keep the entries of all quick ones behind it.
-            self.deadlines.retain(|(_, token)| self.by_token.contains_key(token));
+            self.deadlines
+                .retain(|(_, token)| self.by_token.contains_key(token));
         }
-        self.deadlines.push_back((expected.deadline, expected.token));
+        self.deadlines
+            .push_back((expected.deadline, expected.token));
         self.by_token.insert(expected.token, expected);
     }
 
@@ -263,8 +268,9 @@ fn stored(subject: &Topic, answer: &async_nats::Message) -> Result<Receipt, Tran
             format!("{what}: no JetStream stream takes this subject"),
         ));
     }
-    let ack: PubAck = serde_json::from_slice(&answer.payload)
-        .map_err(|error| TransportError::new(TransportErrorKind::Other, what.clone()).caused_by(error))?;
+    let ack: PubAck = serde_json::from_slice(&answer.payload).map_err(|error| {
+        TransportError::new(TransportErrorKind::Other, what.clone()).caused_by(error)
+    })?;
     match ack.error {
         Some(error) => Err(TransportError::new(error.kind(), what).caused_by(error)),
         // A duplicate is stored too: at the sequence of the first.
@@ -352,13 +358,14 @@ impl Api {
                 };
                 TransportError::new(kind, what() + hint).caused_by(error)
             })?;
-        let mut answer: Value = serde_json::from_slice(&answer.payload)
-            .map_err(|error| TransportError::new(TransportErrorKind::Other, what()).caused_by(error))?;
+        let mut answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| {
+            TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
+        })?;
         match answer.get_mut("error").map(Value::take) {
             None => Ok(Ok(answer)),
-            Some(error) => serde_json::from_value(error)
-                .map(Err)
-                .map_err(|error| TransportError::new(TransportErrorKind::Other, what()).caused_by(error)),
+            Some(error) => serde_json::from_value(error).map(Err).map_err(|error| {
+                TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
+            }),
         }
     }
 
@@ -385,7 +392,10 @@ impl Api {
     /// Creates or updates the managed stream that stores the topic, if there is one.
     pub(super) async fn ensure_topic(&self, topic: &Topic) -> Result<(), TransportError> {
         let stores = |stream: &&StreamConfig| {
-            let mut filters = stream.subjects.iter().flat_map(|s| TopicFilter::new(s.as_str()));
+            let mut filters = stream
+                .subjects
+                .iter()
+                .flat_map(|s| TopicFilter::new(s.as_str()));
             filters.any(|filter| filter.matches(topic))
         };
         match self.config.streams.iter().find(stores) {
@@ -396,7 +406,12 @@ impl Api {
 
     /// Creates or updates the stream of that name, if it is a managed one.
     pub(super) async fn ensure_stream_named(&self, name: &str) -> Result<(), TransportError> {
-        match self.config.streams.iter().find(|stream| stream.name == name) {
+        match self
+            .config
+            .streams
+            .iter()
+            .find(|stream| stream.name == name)
+        {
             Some(stream) if self.config.manage => self.ensure_stream(stream).await,
             _ => Ok(()),
         }
@@ -515,7 +530,10 @@ mod tests {
     fn answers_of_a_stream() {
         assert_eq!(check(None, r#"{"stream":"S","seq":7}"#), Ok("j:S/7".into()));
         assert_eq!(
-            check(None, r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#),
+            check(
+                None,
+                r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#
+            ),
             Ok("j:S/7".into())
         );
         assert_eq!(
@@ -529,7 +547,8 @@ mod tests {
             (503, 10_039, TransportErrorKind::BadConfig),
             (500, 1, TransportErrorKind::Other),
         ] {
-            let body = format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"x"}}}}"#);
+            let body =
+                format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"x"}}}}"#);
             assert_eq!(check(None, &body), Err(kind));
         }
         assert_eq!(check(None, "not json"), Err(TransportErrorKind::Other));

@@ -100,10 +100,13 @@ impl Link {
                 std::future::ready(())
             })
             .reconnect_delay_callback(move |attempts| pauses.pause(attempts));
-        let client = options.connect(config.addresses()?).await.map_err(|error| {
-            TransportError::new(TransportErrorKind::BadConfig, "start the NATS client")
-                .caused_by(error)
-        })?;
+        let client = options
+            .connect(config.addresses()?)
+            .await
+            .map_err(|error| {
+                TransportError::new(TransportErrorKind::BadConfig, "start the NATS client")
+                    .caused_by(error)
+            })?;
         Ok((link, client))
     }
 
@@ -156,7 +159,9 @@ impl Link {
 
     fn server_error(&self, error: &ServerError) {
         match error {
-            ServerError::AuthorizationViolation => self.blame(Text::from_static("authorization violation")),
+            ServerError::AuthorizationViolation => {
+                self.blame(Text::from_static("authorization violation"))
+            }
             ServerError::SlowConsumer(_) => {
                 tracing::warn!("the NATS server says that this client reads too slowly");
             }

@@ -61,22 +61,39 @@ pub(crate) async fn start(
     Ok(agents)
 }
 
-async fn serve(agent: &'static str, behaviour: Behaviour, memory: &Memory, delivery: Delivery) -> anyhow::Result<Seen> {
+async fn serve(
+    agent: &'static str,
+    behaviour: Behaviour,
+    memory: &Memory,
+    delivery: Delivery,
+) -> anyhow::Result<Seen> {
     let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
-    let Content::Event(event) = content else { anyhow::bail!("not a CloudEvent") };
+    let Content::Event(event) = content else {
+        anyhow::bail!("not a CloudEvent")
+    };
     let request: Value = serde_json::from_slice(&event.body())?;
     let mut answers = Vec::new();
     if let Some(id) = request.get("id") {
-        let reply_to = event.extension_text(extension::REPLY_TO).context("a request says where its answer goes")?;
+        let reply_to = event
+            .extension_text(extension::REPLY_TO)
+            .context("a request says where its answer goes")?;
         for response in behaviour(id, &request) {
             let text = response.to_string();
             let address = Address::topic(Topic::new(reply_to.clone())?);
-            memory.send(&address, Message::plain(text.clone())).await?.await?;
+            memory
+                .send(&address, Message::plain(text.clone()))
+                .await?
+                .await?;
             answers.push((reply_to.clone(), text));
         }
     }
     delivery.acknowledger.settle(Outcome::Settled)?;
-    Ok(Seen { agent, topic: Text::from(delivery.topic.as_str()), event, answers })
+    Ok(Seen {
+        agent,
+        topic: Text::from(delivery.topic.as_str()),
+        event,
+        answers,
+    })
 }
 
 fn result(id: &Value, result: &Value) -> Value {
@@ -86,7 +103,10 @@ fn result(id: &Value, result: &Value) -> Value {
 /// Answers a tool call with its arguments.
 fn echo(id: &Value, request: &Value) -> Vec<Value> {
     let text = request["params"]["arguments"].to_string();
-    vec![result(id, &json!({"content": [{"type": "text", "text": text}], "isError": false}))]
+    vec![result(
+        id,
+        &json!({"content": [{"type": "text", "text": text}], "isError": false}),
+    )]
 }
 
 /// Never answers in time.
@@ -98,8 +118,11 @@ fn slow(_id: &Value, _request: &Value) -> Vec<Value> {
 fn stream(id: &Value, _request: &Value) -> Vec<Value> {
     let update = |state: &str, text: &str, is_final: bool| {
         let message = json!({"role": "agent", "kind": "message", "messageId": text, "parts": [{"kind": "text", "text": text}]});
-        result(id, &json!({"kind": "status-update", "taskId": "task-1", "contextId": "context-1",
-            "status": {"state": state, "message": message}, "final": is_final}))
+        result(
+            id,
+            &json!({"kind": "status-update", "taskId": "task-1", "contextId": "context-1",
+            "status": {"state": state, "message": message}, "final": is_final}),
+        )
     };
     vec![
         update("submitted", "got it", false),

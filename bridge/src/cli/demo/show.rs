@@ -54,20 +54,31 @@ impl Show {
     pub(crate) fn closing(self, failed: usize, calls: usize, elapsed: Duration) {
         match self {
             Self::JsonLines => {
-                print(&json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)}).to_string());
+                print(
+                    &json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)})
+                        .to_string(),
+                );
             }
             Self::People if failed == 0 => {
-                print(&format!("All {calls} calls were as they should be, in {:.0} ms.", millis(elapsed)));
+                print(&format!(
+                    "All {calls} calls were as they should be, in {:.0} ms.",
+                    millis(elapsed)
+                ));
             }
-            Self::People => print(&format!("{failed} of {calls} calls were NOT as they should be.")),
+            Self::People => print(&format!(
+                "{failed} of {calls} calls were NOT as they should be."
+            )),
         }
     }
 
     pub(crate) fn curl(self, door: SocketAddr) {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"echo","name":"weather","arguments":{"city":"Oslo"}}}"#;
-        let line = format!("curl -s http://{door}/rpc -H 'content-type: application/json' -d '{body}'");
+        let line =
+            format!("curl -s http://{door}/rpc -H 'content-type: application/json' -d '{body}'");
         match self {
-            Self::JsonLines => print(&json!({"serving": format!("http://{door}/rpc"), "curl": line}).to_string()),
+            Self::JsonLines => {
+                print(&json!({"serving": format!("http://{door}/rpc"), "curl": line}).to_string())
+            }
             Self::People => print(&format!("\nStill up. Try:\n\n  {line}\n\nCtrl-C ends it.")),
         }
     }
@@ -83,8 +94,14 @@ fn millis(elapsed: Duration) -> f64 {
 }
 
 fn attributes(seen: &Seen) -> Map<String, Value> {
-    let core = seen.event.core_attributes().map(|(name, value)| (name.to_owned(), Value::from(value)));
-    let extensions = seen.event.extensions().map(|(name, value)| (name.to_owned(), Value::from(value.to_text().as_str())));
+    let core = seen
+        .event
+        .core_attributes()
+        .map(|(name, value)| (name.to_owned(), Value::from(value)));
+    let extensions = seen
+        .event
+        .extensions()
+        .map(|(name, value)| (name.to_owned(), Value::from(value.to_text().as_str())));
     core.chain(extensions).collect()
 }
 
@@ -114,29 +131,54 @@ fn json_line(report: &Report) -> String {
 }
 
 fn story(report: &Report) -> String {
-    let mut lines = vec![format!("{} {}", if report.problem.is_none() { "ok  " } else { "FAIL" }, report.title)];
+    let mut lines = vec![format!(
+        "{} {}",
+        if report.problem.is_none() {
+            "ok  "
+        } else {
+            "FAIL"
+        },
+        report.title
+    )];
     let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
-    let deadline = report.timeout_ms.map(|ms| format!("  (X-A2A-Timeout: {ms})")).unwrap_or_default();
+    let deadline = report
+        .timeout_ms
+        .map(|ms| format!("  (X-A2A-Timeout: {ms})"))
+        .unwrap_or_default();
     say("POST", &format!("{}{deadline}", report.path));
     say("payload", &report.payload);
     if report.seen.is_empty() {
         say("route", "none takes it");
     }
     for seen in &report.seen {
-        let attribute = |name: &str| seen.event.attribute(name).map(|value| format!(" {name}={value}"));
+        let attribute = |name: &str| {
+            seen.event
+                .attribute(name)
+                .map(|value| format!(" {name}={value}"))
+        };
         let names = ["mcptype", "a2amethod", "targetagent", "collaborationid"];
         let attributes: String = names.into_iter().filter_map(attribute).collect();
         say("event", &format!("{}{attributes}", seen.event.ty()));
         say("route", &format!("agents -> topic {}", seen.topic));
         match seen.answers.first() {
             Some((topic, _)) => {
-                say("agent", &format!("{} publishes {} to {topic}", seen.agent, count(seen.answers.len())));
+                say(
+                    "agent",
+                    &format!(
+                        "{} publishes {} to {topic}",
+                        seen.agent,
+                        count(seen.answers.len())
+                    ),
+                );
             }
             None => say("agent", &format!("{} has nothing to answer", seen.agent)),
         }
     }
     if report.answer.parts.is_empty() {
-        say("answer", &format!("{} without a body", report.answer.status));
+        say(
+            "answer",
+            &format!("{} without a body", report.answer.status),
+        );
     }
     for part in &report.answer.parts {
         say("answer", &format!("{} {part}", report.answer.status));
@@ -150,5 +192,9 @@ fn story(report: &Report) -> String {
 }
 
 fn count(answers: usize) -> String {
-    if answers == 1 { "1 answer".to_owned() } else { format!("{answers} parts") }
+    if answers == 1 {
+        "1 answer".to_owned()
+    } else {
+        format!("{answers} parts")
+    }
 }

@@ -19,7 +19,9 @@ pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
     let core = mapped.event.core_attributes().map(|(name, _)| name);
     let extensions = mapped.event.extensions().map(|(name, _)| name);
     let known = core.filter(|name| *name != "specversion").chain(extensions);
-    known.map(|name| (name.to_owned(), origin(mapped, name))).collect()
+    known
+        .map(|name| (name.to_owned(), origin(mapped, name)))
+        .collect()
 }
 
 fn origin(mapped: &Mapped, name: &str) -> Origin {
@@ -41,7 +43,11 @@ fn origin(mapped: &Mapped, name: &str) -> Origin {
 
 fn json_rpc(message: &JsonRpc, name: &str) -> Option<Origin> {
     let is_call = message.call().is_some();
-    let has_id = message.id.as_ref().and_then(|id| id.text()).is_some_and(|text| !text.is_empty());
+    let has_id = message
+        .id
+        .as_ref()
+        .and_then(|id| id.text())
+        .is_some_and(|text| !text.is_empty());
     Some(match name {
         "id" if is_call && has_id => "id",
         "type" if is_call => "type_prefix and method",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use a2abus_plugin::{Envelope, Mapped};
+use a2abus_plugin::{DecodeErrorKind, Envelope, Mapped};
 use bytes::Bytes;
 
 use super::Explained;
@@ -17,11 +17,18 @@ const AROUND: usize = 32;
 pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
     let mut story = String::new();
     let because = &explained.because;
-    section(&mut story, &format!("unit {}", mapped.unit.index), &what(mapped));
+    section(
+        &mut story,
+        &format!("unit {}", mapped.unit.index),
+        &what(mapped),
+    );
     section(
         &mut story,
         "why",
-        &format!("rule {} of detection: the member {:?} is {}", because.rule, because.member, because.value),
+        &format!(
+            "rule {} of detection: the member {:?} is {}",
+            because.rule, because.member, because.value
+        ),
     );
     attributes(&mut story, mapped, explained);
     if let Some(route) = &explained.route {
@@ -33,14 +40,28 @@ pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
 /// A unit that was refused.
 pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
     let mut story = String::new();
-    section(&mut story, &format!("unit {}", refusal.index), &format!("refused: {}", refusal.kind));
+    section(
+        &mut story,
+        &format!("unit {}", refusal.index),
+        &format!("refused: {}", refusal.kind),
+    );
     section(&mut story, "why", &refusal.message);
     let place = match refusal.pointer.as_str() {
         "" => format!("byte {}", refusal.offset),
         pointer => format!("{pointer}, byte {}", refusal.offset),
     };
-    section(&mut story, "where", &format!("{place}: {}", around(payload, refusal.offset)));
-    section(&mut story, "goes", "to the dead letters of its binding");
+    section(
+        &mut story,
+        "where",
+        &format!("{place}: {}", around(payload, refusal.offset)),
+    );
+    let goes = match refusal.kind {
+        DecodeErrorKind::Unknown => {
+            "where on_unknown of its binding says: without it, to the dead letters"
+        }
+        _ => "to the dead letters of its binding",
+    };
+    section(&mut story, "goes", goes);
     section(&mut story, "fix", remedy::of(refusal.kind));
     story
 }
@@ -58,7 +79,10 @@ fn what(mapped: &Mapped) -> String {
     let kind = mapped.kind.as_str();
     match &mapped.unit.envelope {
         Envelope::JsonRpc(message) => {
-            let id = message.id.as_ref().map_or("no id".to_owned(), |id| format!("id {}", id.token()));
+            let id = message
+                .id
+                .as_ref()
+                .map_or("no id".to_owned(), |id| format!("id {}", id.token()));
             format!("JSON-RPC {kind}, {}, {id}", message.dialect.as_str())
         }
         Envelope::Legacy(_) => format!("legacy A2A message, {kind}"),
@@ -76,7 +100,8 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
             (name.as_str(), value.unwrap_or_default(), *origin)
         })
         .collect();
-    let width = |of: fn(&(&str, String, &str)) -> usize| rows.iter().map(of).max().unwrap_or(0).min(60);
+    let width =
+        |of: fn(&(&str, String, &str)) -> usize| rows.iter().map(of).max().unwrap_or(0).min(60);
     let names = width(|row| row.0.len());
     let values = width(|row| row.1.chars().count());
     let lines: Vec<String> = rows
@@ -84,7 +109,11 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
         .map(|(name, value, origin)| format!("{name:<names$}  {value:<values$}  from {origin}"))
         .collect();
     section(story, "event", &lines.join("\n"));
-    section(story, "data", &format!("{} bytes, as they came", mapped.event.body().len()));
+    section(
+        story,
+        "data",
+        &format!("{} bytes, as they came", mapped.event.body().len()),
+    );
 }
 
 fn routed(story: &mut String, route: &RouteTold) {
@@ -113,15 +142,24 @@ fn routed(story: &mut String, route: &RouteTold) {
 
 fn place(destination: &DestinationTold) -> String {
     match destination {
-        DestinationTold::Reachable { transport, topic, key, mode } => {
-            let key = key.as_ref().map_or("no key".to_owned(), |key| format!("key {key:?}"));
+        DestinationTold::Reachable {
+            transport,
+            topic,
+            key,
+            mode,
+        } => {
+            let key = key
+                .as_ref()
+                .map_or("no key".to_owned(), |key| format!("key {key:?}"));
             let mode = match mode {
                 crate::config::Mode::Binary => "binary",
                 crate::config::Mode::Structured => "structured",
             };
             format!("transport {transport}, topic {topic}, {key}, {mode} mode")
         }
-        DestinationTold::Refused { transport, error } => format!("NOT to transport {transport}: {error}"),
+        DestinationTold::Refused { transport, error } => {
+            format!("NOT to transport {transport}: {error}")
+        }
     }
 }
 
@@ -130,12 +168,22 @@ fn around(payload: &Bytes, offset: usize) -> String {
     let offset = offset.min(payload.len());
     let shown = |from: usize, to: usize| {
         let bytes = payload.get(from..to).unwrap_or_default();
-        String::from_utf8_lossy(bytes).escape_debug().to_string().replace("\\\"", "\"")
+        String::from_utf8_lossy(bytes)
+            .escape_debug()
+            .to_string()
+            .replace("\\\"", "\"")
     };
-    let (from, to) = (offset.saturating_sub(AROUND), offset.saturating_add(AROUND).min(payload.len()));
+    let (from, to) = (
+        offset.saturating_sub(AROUND),
+        offset.saturating_add(AROUND).min(payload.len()),
+    );
     let before = if from > 0 { "…" } else { "" };
     let after = if to < payload.len() { "…" } else { "" };
-    format!("{before}{} ▸{}{after}", shown(from, offset), shown(offset, to))
+    format!(
+        "{before}{} ▸{}{after}",
+        shown(from, offset),
+        shown(offset, to)
+    )
 }
 
 #[cfg(test)]
@@ -159,11 +207,25 @@ routes:
     fn story(payload: &'static str) -> String {
         let payload = Bytes::from_static(payload.as_bytes());
         let new_id = MapContext::counting("new");
-        let context = MapContext { source: "/a2abus/t/in".into(), time: None, new_id: &new_id };
+        let context = MapContext {
+            source: "/a2abus/t/in".into(),
+            time: None,
+            new_id: &new_id,
+        };
         let options = MapOptions::default();
-        let unit = map(&payload, &Hint::default(), &Limits::default(), &options, &context).remove(0);
+        let unit = map(
+            &payload,
+            &Hint::default(),
+            &Limits::default(),
+            &options,
+            &context,
+        )
+        .remove(0);
         let config = Config::read("f", CONFIG, []).unwrap();
-        let place = Place { config: &config, binding: config.bindings.first() };
+        let place = Place {
+            config: &config,
+            binding: config.bindings.first(),
+        };
         let routing = Routing::new(place).unwrap();
         match unit {
             Ok(unit) => mapped(&unit, &Explained::of(&unit, Some(&routing))),
@@ -208,17 +270,36 @@ goes    transport bus, topic agents.weather, no key, binary mode
     fn an_event_that_nobody_takes() {
         let story = story(r#"{"protocol":"A2A","messageType":"CFP"}"#);
         let end: Vec<&str> = story.lines().rev().take(4).collect();
-        assert_eq!(end[0], "fix     mend the condition that fails, add a route for this event, or set default_route");
+        assert_eq!(
+            end[0],
+            "fix     mend the condition that fails, add a route for this event, or set default_route"
+        );
         assert_eq!(end[1], "goes    to the dead letters: no_route");
-        assert!(end[2].starts_with("        tools does not: a2amethod is \"cfp\""), "{}", end[2]);
-        assert!(end[3].starts_with("routes  other does not: targetagent is absent"), "{}", end[3]);
+        assert!(
+            end[2].starts_with("        tools does not: a2amethod is \"cfp\""),
+            "{}",
+            end[2]
+        );
+        assert!(
+            end[3].starts_with("routes  other does not: targetagent is absent"),
+            "{}",
+            end[3]
+        );
     }
 
     #[test]
     fn an_event_whose_destination_cannot_be_formed() {
         let story = story(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
-        assert!(story.contains("goes    NOT to transport bus: the topic needs the attribute \"targetagent\""), "{story}");
-        assert!(story.contains("goes    to the dead letters: bad_destination"), "{story}");
+        assert!(
+            story.contains(
+                "goes    NOT to transport bus: the topic needs the attribute \"targetagent\""
+            ),
+            "{story}"
+        );
+        assert!(
+            story.contains("goes    to the dead letters: bad_destination"),
+            "{story}"
+        );
         assert!(story.contains("fix     send the attribute"), "{story}");
     }
 
@@ -229,7 +310,7 @@ goes    transport bus, topic agents.weather, no key, binary mode
             r#"
 unit 0  refused: bad_target
 why     must be a string of letters, digits and . _ - / : @ + without "..", not empty, not too long
-where   /params/_agentId, byte 59: …1,\n"method":"m","params":{"_agentId": ▸"a b"}}
+where   /params/_agentId, byte 59: …ethod":"m","params":{"_agentId": ▸"a b"}}
 goes    to the dead letters of its binding
 fix     name the agent with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."
 "#,

@@ -48,8 +48,10 @@ pub(super) enum DestinationTold {
     Refused { transport: Name, error: String },
 }
 
-const ANSWER: &str = "an answer: a call that waits for it gets it; what nobody waits for takes this route";
-const ANSWER_ONLY: &str = "this binding carries answers: a call that waits for it gets it, and it is never routed";
+const ANSWER: &str =
+    "an answer: a call that waits for it gets it; what nobody waits for takes this route";
+const ANSWER_ONLY: &str =
+    "this binding carries answers: a call that waits for it gets it, and it is never routed";
 
 // === impl Routing ===
 
@@ -58,7 +60,11 @@ impl<'a> Routing<'a> {
     /// When a rule cannot be made ready, which loading the configuration rules out.
     pub(super) fn new(place: Place<'a>) -> anyhow::Result<Self> {
         let config = place.config;
-        let table = RouteTable::build(&config.routes, &config.default_route, config.limits.max_hops);
+        let table = RouteTable::build(
+            &config.routes,
+            &config.default_route,
+            config.limits.max_hops,
+        );
         let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
         Ok(Self { table, place })
     }
@@ -74,7 +80,12 @@ impl<'a> Routing<'a> {
             destinations: Vec::new(),
             note: is_answer.then_some(ANSWER),
         };
-        if is_answer && self.place.binding.is_some_and(|binding| binding.role == Role::Responses) {
+        if is_answer
+            && self
+                .place
+                .binding
+                .is_some_and(|binding| binding.role == Role::Responses)
+        {
             told.note = Some(ANSWER_ONLY);
             return told;
         }
@@ -93,8 +104,11 @@ impl<'a> Routing<'a> {
             told.reason = Some("too_many_hops");
             return told;
         }
-        told.destinations =
-            route.destinations().iter().map(|place| DestinationTold::of(place, event, binding)).collect();
+        told.destinations = route
+            .destinations()
+            .iter()
+            .map(|place| DestinationTold::of(place, event, binding))
+            .collect();
         let is_refused = |place: &DestinationTold| matches!(place, DestinationTold::Refused { .. });
         if told.destinations.iter().any(is_refused) {
             told.reason = Some("bad_destination");
@@ -114,9 +128,15 @@ impl RouteTold {
     /// What would bring it somewhere.
     pub(super) fn fix(&self) -> Option<&'static str> {
         Some(match self.reason? {
-            "no_route" => "mend the condition that fails, add a route for this event, or set default_route",
-            "too_many_hops" => "the event runs in a loop: look which route leads back, or raise limits.max_hops",
-            _ => "send the attribute that the topic needs, or change the destination's topic or names",
+            "no_route" => {
+                "mend the condition that fails, add a route for this event, or set default_route"
+            }
+            "too_many_hops" => {
+                "the event runs in a loop: look which route leads back, or raise limits.max_hops"
+            }
+            _ => {
+                "send the attribute that the topic needs, or change the destination's topic or names"
+            }
         })
     }
 }
@@ -129,10 +149,15 @@ impl DestinationTold {
             Ok(resolved) => Self::Reachable {
                 transport: resolved.transport.clone(),
                 topic: resolved.address.topic.as_str().to_owned(),
-                key: resolved.key.map(|key| String::from_utf8_lossy(&key).into_owned()),
+                key: resolved
+                    .key
+                    .map(|key| String::from_utf8_lossy(&key).into_owned()),
                 mode: resolved.mode,
             },
-            Err(error) => Self::Refused { transport: destination.transport().clone(), error: error.to_string() },
+            Err(error) => Self::Refused {
+                transport: destination.transport().clone(),
+                error: error.to_string(),
+            },
         }
     }
 }

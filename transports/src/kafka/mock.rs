@@ -1,0 +1,232 @@
+//! The whole of it against librdkafka's own mock cluster, which fails on demand where a real broker seldom does.
+//! Real brokers are in `tests/brokers`.
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
+
+use super::*;
+use crate::delivery::Outcome;
+use crate::error::TransportErrorKind as Kind;
+use crate::transport::{Receipt, TopicFilter};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Cluster = MockCluster<'static, DefaultProducerContext>;
+
+/// A cluster of one broker with the topic `t` of one partition, and a connection to it.
+async fn cluster() -> (Cluster, Kafka) {
+    let cluster = Cluster::new(1).unwrap();
+    cluster.create_topic("t", 1, 1).unwrap();
+    let kafka = Kafka::connect(KafkaConfig::new([cluster.bootstrap_servers()])).unwrap();
+    until(&kafka, |health| *health == Health::Up).await;
+    (cluster, kafka)
+}
+
+async fn until(kafka: &Kafka, wanted: impl FnMut(&Health) -> bool) {
+    let mut health = kafka.health();
+    tokio::time::timeout(PATIENCE, health.wait_for(wanted))
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+fn topic() -> Topic {
+    Topic::new("t").unwrap()
+}
+
+fn by_group() -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::from(topic())],
+        reading: Reading::Group("g".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    }
+}
+
+async fn send(kafka: &Kafka, body: &'static str) -> Result<Receipt, TransportError> {
+    kafka
+        .send(&Address::topic(topic()), Message::plain(body))
+        .await?
+        .await
+}
+
+async fn receive(consumer: &mut Consumer) -> crate::Delivery {
+    tokio::time::timeout(PATIENCE, consumer.recv())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_producer_is_replaced() {
+    let (cluster, kafka) = cluster().await;
+    send(&kafka, "before").await.unwrap();
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[Response::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER],
+    );
+    let error = send(&kafka, "lost its place").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Fatal);
+    let replaced = async {
+        while let Err(error) = send(&kafka, "after").await {
+            assert_eq!(error.kind(), Kind::Fatal);
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, replaced).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_that_may_not_write_says_so() {
+    let (cluster, kafka) = cluster().await;
+    let refusals = [Response::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 64];
+    cluster.request_errors(RDKafkaApiKey::InitProducerId, &refusals);
+    // The producer of this connection may have its id already; the next one will not.
+    let kafka = Kafka::connect(KafkaConfig::clone(&kafka.shared.config)).unwrap();
+    until(&kafka, |health| *health == Health::Up).await;
+    let refused = async {
+        loop {
+            match send(&kafka, "x").await.unwrap_err().kind() {
+                Kind::Unauthorised => break,
+                kind => assert_eq!(kind, Kind::Fatal),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    cluster.clear_request_errors(RDKafkaApiKey::InitProducerId);
+    let allowed = async {
+        while send(&kafka, "x").await.is_err() {
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, allowed).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_confirmation_of_a_successor_is_no_confirmation() {
+    let (cluster, kafka) = cluster().await;
+    send(&kafka, "warm").await.unwrap();
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(300))
+        .unwrap();
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[Response::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION],
+    );
+    let to = Address::topic(topic());
+    let first = kafka.send(&to, Message::plain("first")).await.unwrap();
+    // Long enough to be on its way, alone.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let second = kafka.send(&to, Message::plain("second")).await.unwrap();
+    let (first, second) = (first.await, second.await);
+    assert_eq!(first.unwrap_err().kind(), Kind::TimedOut);
+    assert!(second.unwrap().position.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_record_is_a_dead_letter_and_a_refused_moment_is_not() {
+    let (cluster, kafka) = cluster().await;
+    for (response, expected) in [
+        (
+            Response::RD_KAFKA_RESP_ERR_INVALID_RECORD,
+            Err(Kind::BadMessage),
+        ),
+        (
+            Response::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
+            Err(Kind::TooLarge),
+        ),
+        (
+            Response::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+            Err(Kind::Unauthorised),
+        ),
+        // Tried again by the client.
+        (Response::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, Ok(())),
+    ] {
+        cluster.request_errors(RDKafkaApiKey::Produce, &[response]);
+        let result = send(&kafka, "x").await;
+        assert_eq!(
+            result.map(drop).map_err(|error| error.kind()),
+            expected,
+            "{response:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_goes_on_after_the_settled_prefix() {
+    let (_cluster, kafka) = cluster().await;
+    for body in ["0", "1", "2", "3"] {
+        send(&kafka, body).await.unwrap();
+    }
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let mut held = Vec::new();
+    for body in ["0", "1", "2", "3"] {
+        let delivery = receive(&mut consumer).await;
+        assert_eq!(delivery.message, Message::plain(body));
+        if body == "2" {
+            held.push(delivery);
+        } else {
+            delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        }
+    }
+    consumer.close(Duration::from_secs(2)).await.unwrap();
+    drop(held);
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    for body in ["2", "3"] {
+        let delivery = receive(&mut consumer).await;
+        assert_eq!(delivery.message, Message::plain(body));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_follows_the_cluster() {
+    let (cluster, kafka) = cluster().await;
+    cluster.broker_down(1).unwrap();
+    until(&kafka, |health| matches!(health, Health::Down(_))).await;
+    cluster.broker_up(1).unwrap();
+    until(&kafka, |health| *health == Health::Up).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_or_dropped_connection_answers_everybody() {
+    // Nobody listens on this port.
+    let connect = || Kafka::connect(KafkaConfig::new(["127.0.0.1:1"])).unwrap();
+    let to = Address::topic(topic());
+
+    let kafka = connect();
+    let waiting = kafka.send(&to, Message::plain("x")).await.unwrap();
+    let error = kafka.close(Duration::from_millis(10)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::TimedOut);
+    assert_eq!(waiting.await.unwrap_err().kind(), Kind::Closed);
+    let refused = kafka.send(&to, Message::plain("x")).await;
+    assert_eq!(refused.unwrap_err().kind(), Kind::Closed);
+
+    let kafka = connect();
+    let waiting = kafka.send(&to, Message::plain("x")).await.unwrap();
+    drop(kafka);
+    assert_eq!(waiting.await.unwrap_err().kind(), Kind::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_kafka_cannot_do_is_refused() {
+    let (_cluster, kafka) = cluster().await;
+    let refused = async |topics: &[&str], reading| {
+        let topics = topics.iter().map(|topic| TopicFilter::new(*topic).unwrap());
+        let subscription = Subscription {
+            topics: topics.collect(),
+            reading,
+            ..by_group()
+        };
+        kafka.subscribe(subscription).await.unwrap_err().kind()
+    };
+    let group = || Reading::Group("g".into());
+    assert_eq!(refused(&["a.*"], group()).await, Kind::BadConfig);
+    assert_eq!(refused(&[], group()).await, Kind::BadConfig);
+    assert_eq!(
+        refused(&["t", "not-there"], group()).await,
+        Kind::UnknownTopic
+    );
+    let live = Reading::Live { partition: Some(7) };
+    assert_eq!(refused(&["t"], live).await, Kind::UnknownTopic);
+}

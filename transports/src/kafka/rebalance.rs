@@ -1,0 +1,167 @@
+//! The callbacks of a consumer: partitions come and go, commits fail. They run on the reading thread, inside its poll.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio_util::sync::CancellationToken;
+
+use super::error::is_outage;
+use super::health::Events;
+use super::intake::Intake;
+use crate::message::Topic;
+
+/// A librdkafka consumer.
+pub(super) type Client = BaseConsumer<Context>;
+
+/// Serves the callbacks of a client.
+pub(super) struct Context {
+    events: Events,
+    intake: Arc<Intake>,
+    leave: Leave,
+    /// How long a revocation may wait for deliveries that are out.
+    patience: Duration,
+    /// The client is being closed: nothing is out any more that could settle.
+    closing: AtomicBool,
+}
+
+/// How a subscription is told to end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leave {
+    /// Cancelled when it has to.
+    pub(super) stop: CancellationToken,
+    /// Set before, when deliveries that are out may still settle.
+    pub(super) drain_until: Arc<OnceLock<Instant>>,
+}
+
+// === impl Context ===
+
+impl Context {
+    pub(super) fn new(
+        events: Events,
+        intake: Arc<Intake>,
+        leave: Leave,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            events,
+            intake,
+            leave,
+            patience,
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on nothing waits for deliveries or for the coordinator.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    fn lanes(&self, partitions: &TopicPartitionList) -> Vec<u32> {
+        partitions
+            .elements()
+            .iter()
+            .filter_map(|element| self.intake.lane(element.topic(), element.partition()))
+            .collect()
+    }
+
+    /// Gives partitions up: what is out may settle first, and what is settled is committed.
+    fn revoke(&self, client: &Client, lanes: &[u32]) {
+        if client.assignment_lost() {
+            // They belong to somebody else already, whose commits ours would undo.
+            tracing::warn!(partitions = lanes.len(), "Kafka partitions are lost");
+        } else if self.closing.load(Ordering::Acquire) {
+            // Closing commits what is stored, and does not wait for a coordinator that is away.
+            store(client, self.intake.take_moved());
+        } else {
+            tracing::info!(partitions = lanes.len(), "Kafka partitions are revoked");
+            let patience = Instant::now() + self.patience;
+            let until = || match (self.leave.stop.is_cancelled(), self.leave.drain_until.get()) {
+                (false, _) => patience,
+                (true, Some(until)) => patience.min(*until),
+                (true, None) => Instant::now(),
+            };
+            if !self.intake.wait_for_verdicts(lanes, until) {
+                tracing::info!(
+                    "deliveries of revoked partitions are still out and will be repeated"
+                );
+            }
+            self.commit(client, lanes);
+        }
+        self.intake.revoke(lanes);
+    }
+
+    fn commit(&self, client: &Client, lanes: &[u32]) {
+        store(client, self.intake.take_moved());
+        let positions = self.intake.positions(lanes);
+        if positions.is_empty() {
+            return;
+        }
+        let committed = list(positions).and_then(|list| client.commit(&list, CommitMode::Sync));
+        if let Err(error) = committed {
+            tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+        }
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.events.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.events.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, client: &Client, rebalance: &Rebalance<'_>) {
+        match rebalance {
+            Rebalance::Assign(partitions) => {
+                let lanes = self.lanes(partitions);
+                tracing::info!(partitions = lanes.len(), "Kafka partitions are assigned");
+                self.intake.assign(&lanes);
+            }
+            Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
+            Rebalance::Error(error) => tracing::warn!(%error, "a Kafka rebalance failed"),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        match result {
+            Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
+            // What is stored goes with the next commit.
+            Err(KafkaError::ConsumerCommit(code)) if is_outage(code) => {
+                tracing::debug!(%code, "a Kafka commit has to be repeated");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+            }
+        }
+    }
+}
+
+/// Stores positions for the next commit.
+pub(super) fn store(client: &Client, positions: Vec<(Topic, i32, i64)>) {
+    if positions.is_empty() {
+        return;
+    }
+    if let Err(error) = list(positions).and_then(|list| client.store_offsets(&list)) {
+        tracing::debug!(%error, "positions could not be stored; their records may be delivered again");
+    }
+}
+
+pub(super) fn list(
+    positions: impl IntoIterator<Item = (Topic, i32, i64)>,
+) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for (topic, partition, offset) in positions {
+        list.add_partition_offset(topic.as_str(), partition, Offset::Offset(offset))?;
+    }
+    Ok(list)
+}

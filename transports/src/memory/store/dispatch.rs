@@ -1,0 +1,175 @@
+//! Handing out: what a member gets next, within its budget.
+
+use std::sync::Weak;
+
+use tokio::time::Instant;
+
+use super::{LaneKey, Member, Out, Seat, State, Store, position, stale};
+use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
+use crate::error::TransportError;
+use crate::memory::lane::{Next, Place, Taken};
+use crate::message::Topic;
+
+/// What became of an attempt to give a member one delivery.
+enum Served {
+    /// Ask again.
+    More,
+    /// Nothing is ready, or the budget is spent.
+    Done,
+    /// The member does not receive any more.
+    Gone,
+}
+
+/// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
+struct Verdict {
+    store: Weak<Store>,
+    out: Out,
+}
+
+impl Settle for Verdict {
+    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
+        match self.store.upgrade() {
+            Some(store) => store.settle(self.out, outcome),
+            None => stale(outcome),
+        }
+    }
+}
+
+fn delivery(topic: Topic, taken: Taken, out: Out, store: Weak<Store>) -> Delivery {
+    Delivery {
+        message: taken.message,
+        reply_to: taken.reply_to,
+        origin: Some(position(&topic, out.key.lane, out.offset)),
+        topic,
+        lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
+        attempt: out.attempt,
+        acknowledger: Acknowledger::new(Box::new(Verdict { store, out }), None),
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Puts the lane into the ready queue of the member that should read it, and serves that member.
+    pub(super) fn offer_lane(&mut self, group: u64, key: LaneKey) {
+        let Some(target) = self.enqueue(group, key) else {
+            return;
+        };
+        self.serve(Seat {
+            group,
+            member: target,
+        });
+    }
+
+    /// As [`State::offer_lane`], without serving; `None` when the lane has nothing for anybody now.
+    pub(super) fn enqueue(&mut self, group: u64, key: LaneKey) -> Option<u64> {
+        let lane = self
+            .topics
+            .get_mut(key.topic)
+            .and_then(|log| log.lanes.get_mut(key.lane))?;
+        let end = lane.end();
+        let cursor = lane.cursor(group)?;
+        let target = cursor.target?;
+        if cursor.place != Place::Idle || !cursor.is_free_for_target() || cursor.peek(end).is_none()
+        {
+            return None;
+        }
+        let member = self.groups.get_mut(&group)?.member(target)?;
+        member.push_ready(key);
+        cursor.place = Place::Ready;
+        Some(target)
+    }
+
+    pub(super) fn member(&mut self, seat: Seat) -> Option<&mut Member> {
+        self.groups.get_mut(&seat.group)?.member(seat.member)
+    }
+
+    pub(super) fn serve_all(&mut self) {
+        let seats: Vec<Seat> = self
+            .groups
+            .iter()
+            .flat_map(|(group, readers)| {
+                readers.member_ids().map(|member| Seat {
+                    group: *group,
+                    member,
+                })
+            })
+            .collect();
+        for seat in seats {
+            self.serve(seat);
+        }
+    }
+
+    /// Gives a member what is ready for it, as far as its budget goes.
+    pub(super) fn serve(&mut self, seat: Seat) {
+        if self.down.is_some() {
+            return;
+        }
+        loop {
+            match self.serve_one(seat) {
+                Served::More => {}
+                Served::Done => return,
+                Served::Gone => {
+                    // Its receiver is closed: the lanes go to the rest of the group.
+                    self.pause(seat);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve_one(&mut self, seat: Seat) -> Served {
+        let Some(group) = self.groups.get_mut(&seat.group) else {
+            return Served::Done;
+        };
+        let Some(member) = group.member(seat.member) else {
+            return Served::Done;
+        };
+        let Some(key) = member.next_ready() else {
+            return Served::Done;
+        };
+        let Some((name, lane)) = self.topics.get_mut(key.topic).and_then(|log| {
+            let lane = log.lanes.get_mut(key.lane)?;
+            Some((log.name.clone(), lane))
+        }) else {
+            return Served::Done;
+        };
+        let (offset, size) = match lane.next_for(seat.group, Instant::now()) {
+            Next::Nothing => {
+                member.pop_ready();
+                return Served::More;
+            }
+            Next::HeldUntil(due) => {
+                member.pop_ready();
+                // The task of the member waits for the time.
+                member.wake();
+                group.hold(due, key);
+                return Served::More;
+            }
+            Next::Message { offset, size } => (offset, size),
+        };
+        if !member.has_budget(size) {
+            return Served::Done;
+        }
+        let Some(permit) = member.permit() else {
+            return Served::Gone;
+        };
+        let Some(taken) = lane.take_for(seat.group, offset, seat.member) else {
+            return Served::Done;
+        };
+        let more = taken.more;
+        let out = Out {
+            seat,
+            key,
+            offset,
+            attempt: taken.attempt,
+        };
+        permit.send(delivery(name, taken, out, Weak::clone(&self.store)));
+        member.charge(size);
+        member.pop_ready();
+        if more {
+            member.push_ready(key);
+        }
+        Served::More
+    }
+}
