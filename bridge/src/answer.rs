@@ -53,7 +53,7 @@ pub enum Answered {
     /// It answers a call of another replica, which reads this place too.
     Foreign,
     /// It answers a call of another replica, which reads elsewhere: send it there, then settle.
-    Forward(Outgoing),
+    Forward(Box<Outgoing>),
     /// It is an answer, to no call that can be told.
     Uncorrelated,
     /// It is no answer.
@@ -146,7 +146,9 @@ impl Calls {
             return Answered::Foreign;
         }
         let forward = self.legs().forward(call, at.bus, at.message.clone());
-        forward.map_or(Answered::Uncorrelated, Answered::Forward)
+        forward.map_or(Answered::Uncorrelated, |forward| {
+            Answered::Forward(Box::new(forward))
+        })
     }
 }
 

@@ -329,7 +329,7 @@ impl Calls {
             }
             event
                 .set(extension::TARGET_AGENT, target)
-                .map_err(refused)?;
+                .map_err(|error| refused(&error))?;
         }
         Ok(event)
     }
@@ -343,13 +343,19 @@ impl Calls {
     ) -> Result<Event, CallError> {
         let mut event = self.event(request)?;
         let id = Text::from(call.to_string());
-        event.set("id", id.clone()).map_err(refused)?;
-        event.set(extension::CALL_ID, id.clone()).map_err(refused)?;
+        event
+            .set("id", id.clone())
+            .map_err(|error| refused(&error))?;
+        event
+            .set(extension::CALL_ID, id.clone())
+            .map_err(|error| refused(&error))?;
         event
             .set(extension::COLLABORATION_ID, id)
-            .map_err(refused)?;
+            .map_err(|error| refused(&error))?;
         let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
-        event.set(extension::EXPIRY_TIME, expiry).map_err(refused)?;
+        event
+            .set(extension::EXPIRY_TIME, expiry)
+            .map_err(|error| refused(&error))?;
         event.set_data(Some(Data::Json(body)));
         Ok(event)
     }
@@ -544,7 +550,7 @@ fn not_a_request() -> CallError {
     CallError::Refused(Text::from_static("not a JSON-RPC request"))
 }
 
-fn refused(error: a2abus_plugin::EventError) -> CallError {
+fn refused(error: &a2abus_plugin::EventError) -> CallError {
     CallError::Refused(error.to_string().into())
 }
 

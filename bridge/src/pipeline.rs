@@ -275,7 +275,7 @@ impl Pipeline {
         }
         let refuse = |code, detail: &str| self.dead(at, unit, code, Stage::Resolve, &detail);
         match (answered, self.role) {
-            (Answered::Forward(forward), _) => outgoing.push(forward),
+            (Answered::Forward(forward), _) => outgoing.push(*forward),
             (Answered::Delivered | Answered::Late | Answered::Foreign, _) => {}
             // Answers between agents are events like any other.
             (Answered::Uncorrelated, Role::Events) => self.route(at, unit, event, outgoing),

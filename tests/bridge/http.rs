@@ -172,6 +172,10 @@ fn results(method: &str, topic: &str, parameters: &Value) -> Vec<Value> {
     }
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers write json! in place"
+)]
 fn request(id: &str, method: &str, parameters: Value) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{parameters}}}"#)
 }

@@ -1,4 +1,11 @@
 //! The bridge and the transport it runs on in memory: no servers, and mostly a paused clock.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they leave out"
+)]
 
 mod answers;
 mod http;

@@ -1,4 +1,11 @@
 //! The transports against real servers: Apache Kafka and NATS. `tests/run` starts them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they leave out"
+)]
 
 mod kafka;
 mod nats;

@@ -1,4 +1,11 @@
 //! What the specifications ask for, from the vectors in `tests/vectors`; no network, no clock.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and print what they leave out"
+)]
 
 mod cloudevents;
 mod decisions;
