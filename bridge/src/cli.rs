@@ -29,7 +29,7 @@ use crate::config::{Config, ConfigErrors};
     max_term_width = 100,
     after_help = "Exit status:
   0  all is well
-  1  the thing asked about is not right: a payload is refused, a configuration is wrong, a call failed
+  1  what was asked about is not right: a refused payload, a wrong configuration, a failed call
   2  the command was used wrongly
 
 Errors go to standard error, one line each. `a2abus COMMAND --help` shows examples."

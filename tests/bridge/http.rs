@@ -431,22 +431,21 @@ async fn failures_say_why_with_the_callers_id() {
     assert!(
         begun.elapsed() >= Duration::from_millis(200) && begun.elapsed() < Duration::from_secs(5)
     );
-    let jaf = front
-        .to("/rpc", to_weather("2", "message/stream"))
-        .header("x-a2a-version", "0.3.0");
-    let stream = jaf
-        .header("x-a2a-timeout", "1")
-        .send()
-        .await
-        .unwrap()
-        .text()
-        .await
-        .unwrap();
-    let last = events(&stream).pop().unwrap();
-    assert!(
-        last["result"]["final"] == true || last["error"]["code"] == -32006,
-        "{last}"
+    let slow = request(
+        "2",
+        "message/stream",
+        json!({ "_agentId": "weather", "ms": 5_000 }),
     );
+    let jaf = front
+        .to("/rpc", slow)
+        .header("x-a2a-version", "0.3.0")
+        .header("x-a2a-timeout", "100");
+    let stream = jaf.send().await.unwrap().text().await.unwrap();
+    let codes: Vec<_> = events(&stream)
+        .iter()
+        .map(|event| event["error"]["code"].clone())
+        .collect();
+    assert_eq!(codes, [-32006]);
     front.memory.set_down("stopped by the test");
     let away = front.ask("/rpc", to_weather("3", "echo")).await;
     assert_eq!(error(&away), (json!(3), -32603, "agent_unavailable".into()));

@@ -28,12 +28,13 @@ use crate::config::{Config, Role};
 /// Arguments of `a2abus explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  a2abus explain request.json                      what it is, and where every attribute comes from
-  a2abus explain -c a2abus.yaml request.json       … and which route takes it, and why the others do not
+  a2abus explain request.json                  what it is, where every attribute comes from
+  a2abus explain -c a2abus.yaml request.json   … which route takes it, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
-JSON lines are those of `a2abus map` with \"because\", \"origins\", \"route\" and, for what is refused, \"fix\".
+JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\", or with \"fix\" for what is
+refused.
 Exit status 1 when any unit is refused, or has nowhere to go.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]

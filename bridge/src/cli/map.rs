@@ -14,10 +14,13 @@ use super::payload::{Outcome, PayloadArgs, Refusal};
   echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"_agentId\":\"weather\"}}' | a2abus map
   a2abus map request.json | jq .event.targetagent
   a2abus map --lines --ids random --now real < captured.jsonl
-  a2abus map --header ce-specversion=1.0 --header ce-id=1 --header ce-source=/s --header ce-type=t body.json
+  a2abus map --header ce-specversion=1.0 --header ce-id=1 --header ce-source=/s --header ce-type=t
 
-Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\"event\":{…}}, with \"dialect\" and \"id_raw\" for
-JSON-RPC, or {\"index\":0,\"ok\":false,\"error\":{\"kind\":…,\"message\":…,\"pointer\":…,\"offset\":…}}.
+Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\"event\":{…}}, for JSON-RPC with
+\"dialect\" and \"id_raw\", or {\"index\":0,\"ok\":false,\"error\":{\"kind\":…,\"message\":…,\"pointer\":…,
+\"offset\":…}}. With --lines \"index\" starts again at 0 for every line, and an empty line is an empty
+payload.
+
 Exit status 1 when any unit is refused.")]
 pub(crate) struct MapArgs {
     #[command(flatten)]

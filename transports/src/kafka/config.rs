@@ -352,7 +352,12 @@ impl KafkaConfig {
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
             .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", milliseconds(self.session_timeout));
+            .set("session.timeout.ms", milliseconds(self.session_timeout))
+            // The default, which may not be less than the session.
+            .set(
+                "max.poll.interval.ms",
+                milliseconds(self.session_timeout.max(Duration::from_secs(300))),
+            );
         if self.session_timeout < Duration::from_secs(9) {
             // Brokers ask for heartbeats well within the session; the default is 3 s.
             config.set(
@@ -706,6 +711,9 @@ mod tests {
             member.get("group.instance.id"),
             other.get("group.instance.id")
         );
+        config.session_timeout = Duration::from_secs(30 * 60);
+        let long = config.member("g", &["t"]).unwrap().build();
+        long.create::<rdkafka::consumer::BaseConsumer>().unwrap();
         let live = config.live("g").unwrap().build();
         assert_eq!(live.get("enable.auto.commit"), Some("false"));
         assert_eq!(live.get("group.instance.id"), None);

@@ -47,6 +47,8 @@ const LONG_PAUSE: Duration = Duration::from_secs(1);
 const QUESTION: Duration = Duration::from_secs(1);
 /// After a client broke, before the next one.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// The longest a revocation waits for deliveries, however long the session: far below the longest time between polls.
+const LONGEST_REVOCATION: Duration = Duration::from_secs(60);
 /// The same error is a warning again after this time.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// A greater budget is cut to this: more messages at once help nobody.
@@ -217,7 +219,7 @@ impl Task {
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
             Arc::clone(&self.intake),
             self.leave.clone(),
-            self.plan.config.session_timeout / 2,
+            (self.plan.config.session_timeout / 2).min(LONGEST_REVOCATION),
         )
     }
 
@@ -438,7 +440,9 @@ impl<'a> Session<'a> {
         let told = self
             .last_error
             .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
-        if told || is_outage(code) || code == Code::NoError {
+        // A live reader has no group that it could need a right to.
+        let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
+        if told || groupless || is_outage(code) {
             return tracing::debug!(%error, "the Kafka consumer reports an error");
         }
         self.last_error = Some((code, Instant::now()));
@@ -447,8 +451,7 @@ impl<'a> Session<'a> {
 
     /// Warns when records were deleted before anybody read them.
     fn look_for_gap(&mut self, first: &Received) {
-        let group = matches!(self.task.plan.source, Source::Group { .. });
-        if !group || first.offset == 0 || Instant::now() < self.check_gaps_at {
+        if !self.is_member() || first.offset == 0 || Instant::now() < self.check_gaps_at {
             return;
         }
         let lost = lost_records(
@@ -471,6 +474,10 @@ impl<'a> Session<'a> {
                 self.check_gaps_at = Instant::now() + WARN_AGAIN;
             }
         }
+    }
+
+    fn is_member(&self) -> bool {
+        matches!(self.task.plan.source, Source::Group { .. })
     }
 
     /// Stores positions that moved, for the next commit.
@@ -523,7 +530,7 @@ fn receive(
             (lane, topic)
         }
     };
-    let (epoch, first) = intake.arrive(lane, record.offset())?;
+    let (epoch, first) = intake.arrive(lane)?;
     let received = Received {
         lane,
         epoch,

@@ -74,8 +74,8 @@ struct Line {
 pub(super) struct Reports {
     events: Events,
     room: Arc<Notify>,
-    /// The client broke: what it drops from then on is not dropped because we close.
-    broken: AtomicBool,
+    /// We close: what is dropped from then on is not dropped because the client broke.
+    closing: AtomicBool,
 }
 
 // === impl Writer ===
@@ -199,6 +199,9 @@ impl Writer {
             &mut *self.slot.write().unwrap_or_else(PoisonError::into_inner),
             Slot::Closed,
         );
+        if let Slot::Open(client) = &client {
+            client.context().closing.store(true, Ordering::Release);
+        }
         // The serving thread has a copy: it is the one that pays for the farewell.
         drop(client);
         self.line.room.notify_waiters();
@@ -276,7 +279,7 @@ fn create(
     let reports = Reports {
         events: Events::new("producer", Arc::clone(pulse)),
         room: Arc::clone(room),
-        broken: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
     };
     config
         .producer()?
@@ -381,10 +384,6 @@ impl ClientContext for Reports {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // It comes before the reports of the messages that are dropped for it.
-        if error.rdkafka_error_code() == Some(Code::Fatal) {
-            self.broken.store(true, Ordering::Release);
-        }
         self.events.error(error, reason);
     }
 }
@@ -409,7 +408,8 @@ impl ProducerContext for Reports {
                 "deliver the message, of which the broker confirmed only a successor",
             )),
             Err((error, _)) => {
-                let broken = self.broken.load(Ordering::Acquire).then_some(Code::Fatal);
+                let closing = self.closing.load(Ordering::Acquire);
+                let broken = (!closing).then_some(Code::Fatal);
                 Err(refused("deliver the message", error.clone(), broken))
             }
         };
