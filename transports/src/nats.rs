@@ -23,22 +23,26 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+mod api;
 mod config;
 mod consumer;
 mod core;
 mod durable;
 mod headers;
 mod jetstream;
+mod ledger;
 mod link;
+mod pull;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
 pub use core::LANES;
 pub use headers::SUBJECT_HEADER;
 
+use api::Api;
 use consumer::ConsumerRef;
 use core::{CoreReader, Verdict, Written};
 use durable::DurableReader;
-use jetstream::{Answer, Api, Expected, Replies};
+use jetstream::{Answer, Expected, Replies};
 use link::{Link, Refusal, connects};
 
 use crate::error::{TransportError, TransportErrorKind};
@@ -391,19 +395,20 @@ impl Inner {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Confirms what can be confirmed, ends the subscriptions, and the client.
+    /// Confirms what can be confirmed, ends the subscriptions, and the client. Without a connection there is nothing to
+    /// confirm: what was sent has failed.
     async fn close(&self, deadline: Instant) -> Result<(), TransportError> {
         let queues_empty = async {
-            // All of a queue's room is free when nothing waits in it, and all permits when nothing is unanswered.
+            // All of a queue's room is free when nothing waits in it, and all permits when nothing is unanswered. They
+            // only fail when they were closed before, and then nothing waits either.
             let written = self.written.reserve_many(self.written.max_capacity()).await;
             let unanswered = self.unanswered.acquire_many(self.max_ack_pending).await;
             (written.map(drop).is_ok(), unanswered.map(drop).is_ok())
         };
-        let confirmed = self.link.is_up()
-            && tokio::time::timeout_at(deadline, queues_empty)
-                .await
-                .is_ok()
-            && self.flush(deadline).await;
+        let emptied = tokio::time::timeout_at(deadline, queues_empty)
+            .await
+            .is_ok();
+        let flushed = !self.link.is_up() || self.flush(deadline).await;
         self.link.close();
         self.unanswered.close();
         self.stop.cancel();
@@ -413,11 +418,14 @@ impl Inner {
             .is_ok();
         // Ends the client's own task. While it is not connected it reads no commands: then it sleeps until the process
         // ends, as its pause between attempts is now endless.
-        let drained =
-            tokio::time::timeout_at(deadline.max(core::after(LAST_WORD)), self.client.drain());
-        // A client that is closed already cannot be told to.
-        let _ = drained.await;
-        if confirmed && ended {
+        let last_word = deadline.max(core::after(LAST_WORD));
+        if tokio::time::timeout_at(last_word, self.client.drain())
+            .await
+            .is_err()
+        {
+            tracing::debug!("the NATS client could not be told that it is closed");
+        }
+        if emptied && flushed && ended {
             Ok(())
         } else {
             Err(TransportError::new(

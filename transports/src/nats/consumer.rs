@@ -6,7 +6,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use serde_json::{Value, json};
 
-use super::jetstream::{Api, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge, nanoseconds};
+use super::api::{Api, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge, nanoseconds};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::TopicFilter;
 

@@ -1,6 +1,7 @@
 //! NATS core: publications that are confirmed once they are written, and subscriptions without acknowledgement.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use async_nats::message::OutboundMessage;
 use async_nats::{Client, PublishError, PublishErrorKind, Subject, Subscriber};
 use futures_util::StreamExt;
 use futures_util::stream::SelectAll;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::headers::{self, SUBJECT_HEADER};
-use super::link::{Link, connects};
+use super::link::{Connection, Link, connects};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{MAX_TOPIC_BYTES, Message, Topic};
@@ -97,6 +98,9 @@ pub(super) async fn flush_for(
 ) {
     let mut batch = Vec::with_capacity(FLUSH_QUEUE);
     let mut connection = link.connection();
+    // One timer for all flushes: setting one up for each costs as much as the flush.
+    let mut clock = tokio::time::interval(patience);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
@@ -104,13 +108,7 @@ pub(super) async fn flush_for(
             // Only when nothing waits.
             () = stop.cancelled() => return,
         }
-        let began = *connection.borrow_and_update();
-        let flushed = tokio::select! {
-            flushed = client.flush() => flushed.is_ok(),
-            // A flush that spans a reconnect tells nothing; do not wait for it.
-            _ = connection.wait_for(|now| *now != began || !now.up) => false,
-            () = tokio::time::sleep(patience) => false,
-        };
+        let flushed = flush(&client, &mut connection, &mut clock).await;
         let now = connects(&client);
         for written in batch.drain(..) {
             let result = if flushed && written.connects == now {
@@ -127,6 +125,27 @@ pub(super) async fn flush_for(
             let _ = written.confirm.send(result);
         }
     }
+}
+
+/// Whether the client's buffer was emptied, on the connection there was at the start and within two ticks.
+async fn flush(
+    client: &Client,
+    connection: &mut watch::Receiver<Connection>,
+    clock: &mut Interval,
+) -> bool {
+    let began = *connection.borrow_and_update();
+    let mut flush = pin!(client.flush());
+    let mut ticks = 0;
+    while ticks < 2 {
+        tokio::select! {
+            biased;
+            flushed = &mut flush => return flushed.is_ok(),
+            // A flush that spans a reconnect tells nothing; do not wait for it.
+            _ = connection.wait_for(|now| *now != began || !now.up) => return false,
+            _ = clock.tick() => ticks += 1,
+        }
+    }
+    false
 }
 
 /// Reads core subscriptions for one consumer.

@@ -1,0 +1,352 @@
+//! What is out: deliveries between the server and their verdict.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use async_nats::Subject;
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use super::consumer::Begin;
+use super::link::jitter;
+use crate::delivery::{Outcome, Settle};
+use crate::error::{TransportError, TransportErrorKind};
+
+/// Pauses before a message that was abandoned is delivered again.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Unsettled sequences remembered, at most: the lowest ones, since only the first counts.
+const REMEMBERED: usize = 4096;
+
+/// The deliveries that are out, by their sequence in the stream.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    out: HashMap<u64, Out>,
+    /// When to tell the server that a delivery is still being worked on; all intervals are equal, so in order.
+    progress: VecDeque<Progress>,
+    /// What was received and not settled: out, or on its way to be delivered again.
+    unsettled: BTreeSet<u64>,
+    /// The sequence after the last message received.
+    next_sequence: Option<u64>,
+    /// Distinguishes a delivery from an earlier one of the same sequence.
+    deliveries: u64,
+}
+
+#[derive(Debug)]
+struct Out {
+    delivery: u64,
+    reply: Subject,
+}
+
+#[derive(Debug)]
+struct Progress {
+    when: Instant,
+    sequence: u64,
+    delivery: u64,
+}
+
+/// What became of a delivery, and the right to have one more out.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) sequence: u64,
+    pub(super) delivery: u64,
+    pub(super) attempt: u32,
+    pub(super) outcome: Outcome,
+    _message: OwnedSemaphorePermit,
+}
+
+/// Settles one delivery by telling the task that reads.
+pub(super) struct ToReader {
+    pub(super) sequence: u64,
+    pub(super) delivery: u64,
+    pub(super) attempt: u32,
+    pub(super) message: OwnedSemaphorePermit,
+    pub(super) verdicts: mpsc::Sender<Verdict>,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Whether a delivery of that message is out. Then the newer reply subject settles it.
+    pub(super) fn renew(&mut self, sequence: u64, reply: &Subject) -> bool {
+        match self.out.get_mut(&sequence) {
+            Some(out) => {
+                out.reply = reply.clone();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Notes a delivery and returns its number; the server is to hear of it at that time if it is still out.
+    pub(super) fn deliver(&mut self, sequence: u64, reply: Subject, progress: Instant) -> u64 {
+        self.deliveries += 1;
+        let delivery = self.deliveries;
+        self.out.insert(sequence, Out { delivery, reply });
+        self.unsettled.insert(sequence);
+        if self.unsettled.len() > REMEMBERED {
+            self.unsettled.pop_last();
+        }
+        let after = sequence.saturating_add(1);
+        self.next_sequence = Some(self.next_sequence.map_or(after, |next| next.max(after)));
+        self.expect(Progress {
+            when: progress,
+            sequence,
+            delivery,
+        });
+        delivery
+    }
+
+    /// Ends a delivery; returns where to answer. `None` for one that has ended before.
+    pub(super) fn settle(&mut self, verdict: &Verdict) -> Option<Subject> {
+        if self.out.get(&verdict.sequence)?.delivery != verdict.delivery {
+            return None;
+        }
+        if verdict.outcome == Outcome::Settled {
+            self.unsettled.remove(&verdict.sequence);
+        }
+        self.out.remove(&verdict.sequence).map(|out| out.reply)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Ends all deliveries.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = (u64, Subject)> {
+        let out = std::mem::take(&mut self.out).into_iter();
+        out.map(|(sequence, out)| (sequence, out.reply))
+    }
+
+    /// Where a consumer must begin that replaces the one that was read: with the first message that is not settled.
+    pub(super) fn begin(&self) -> Begin {
+        let first = self.unsettled.first().copied();
+        first.or(self.next_sequence).map_or(Begin::First, Begin::At)
+    }
+
+    /// When the server is to hear of a delivery next.
+    pub(super) fn next_progress(&mut self) -> Option<Instant> {
+        while let Some(progress) = self.progress.front() {
+            if self.is_out(progress) {
+                return Some(progress.when);
+            }
+            self.progress.pop_front();
+        }
+        None
+    }
+
+    /// Where to tell the server of a delivery that is due, and then again at that time.
+    pub(super) fn due(&mut self, now: Instant, again: Instant) -> Option<Subject> {
+        self.next_progress().filter(|when| *when <= now)?;
+        let mut progress = self.progress.pop_front()?;
+        let reply = self.out.get(&progress.sequence)?.reply.clone();
+        progress.when = again;
+        self.expect(progress);
+        Some(reply)
+    }
+
+    fn expect(&mut self, progress: Progress) {
+        if self.progress.len() > 4 * self.out.len() + 1024 {
+            // One slow delivery at the front would keep the entries of all quick ones behind it.
+            let mut entries = std::mem::take(&mut self.progress);
+            entries.retain(|entry| self.is_out(entry));
+            self.progress = entries;
+        }
+        self.progress.push_back(progress);
+    }
+
+    fn is_out(&self, progress: &Progress) -> bool {
+        self.out
+            .get(&progress.sequence)
+            .is_some_and(|out| out.delivery == progress.delivery)
+    }
+}
+
+// === impl ToReader ===
+
+impl Settle for ToReader {
+    fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
+        let verdict = Verdict {
+            sequence: self.sequence,
+            delivery: self.delivery,
+            attempt: self.attempt,
+            outcome,
+            _message: self.message,
+        };
+        self.verdicts.try_send(verdict).map_err(|_| {
+            TransportError::new(
+                TransportErrorKind::Closed,
+                "settle a delivery of a subscription that has ended",
+            )
+        })
+    }
+}
+
+/// What the reply subject of a JetStream message tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Info {
+    pub(super) sequence: u64,
+    pub(super) attempt: u32,
+}
+
+// === impl Info ===
+
+impl Info {
+    /// Reads `$JS.ACK.STREAM.CONSUMER.DELIVERED.STREAM_SEQ.CONSUMER_SEQ.TIME.PENDING`, or the longer form with domain
+    /// and account before the stream. Source: NATS ADR-15.
+    pub(super) fn parse(reply: &str) -> Option<Self> {
+        let words = reply.strip_prefix("$JS.ACK.")?;
+        let count = words.split('.').count();
+        let skip = match count {
+            7 => 2,
+            9.. => 4,
+            _ => return None,
+        };
+        let mut words = words.split('.').skip(skip);
+        let attempt = words.next()?.parse().ok()?;
+        let sequence = words.next()?.parse().ok()?;
+        Some(Self { sequence, attempt })
+    }
+}
+
+/// Not now: again after 250 ms, doubled with each attempt up to a minute, of which the second half is random.
+pub(super) fn nak(attempt: u32) -> Bytes {
+    let pause = FIRST_PAUSE
+        .saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1).min(16)))
+        .min(LONGEST_PAUSE);
+    let pause = pause / 2 + jitter(pause / 2);
+    Bytes::from(format!("-NAK {{\"delay\":{}}}", pause.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[test]
+    fn reply_subjects_of_all_servers_are_read() {
+        let info = Some(Info {
+            sequence: 100,
+            attempt: 3,
+        });
+        for (reply, expected) in [
+            (
+                "$JS.ACK.events.durable.3.100.7.1790230470084404000.42",
+                info,
+            ),
+            (
+                "$JS.ACK._.acc.events.durable.3.100.7.1790230470084404000.42",
+                info,
+            ),
+            (
+                "$JS.ACK.hub.acc.events.durable.3.100.7.1790230470084404000.42.rand",
+                info,
+            ),
+            ("$JS.ACK.events.durable.3.100.7.1", None),
+            ("$JS.ACK.events.durable.3.abc.7.1.1", None),
+            ("_INBOX.a.b", None),
+        ] {
+            assert_eq!(Info::parse(reply), expected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_with_the_attempts_and_are_capped() {
+        let pause = |attempt| {
+            let nak = nak(attempt);
+            let text = std::str::from_utf8(&nak).unwrap();
+            let nanos = text.strip_prefix("-NAK {\"delay\":").unwrap();
+            Duration::from_nanos(nanos.strip_suffix('}').unwrap().parse().unwrap())
+        };
+        for (attempt, most) in [
+            (0, 250),
+            (1, 250),
+            (2, 500),
+            (5, 4000),
+            (9, 60_000),
+            (u32::MAX, 60_000),
+        ] {
+            let most = Duration::from_millis(most);
+            assert!((most / 2..=most).contains(&pause(attempt)), "{attempt}");
+        }
+    }
+
+    fn verdict(sequence: u64, delivery: u64, outcome: Outcome) -> Verdict {
+        Verdict {
+            sequence,
+            delivery,
+            attempt: 1,
+            outcome,
+            _message: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_redelivery_renews_what_is_out_and_an_old_verdict_settles_nothing() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        assert!(!ledger.renew(7, &"a".into()));
+        let first = ledger.deliver(7, "a".into(), now);
+        assert!(ledger.renew(7, &"b".into()));
+        let reply = ledger.settle(&verdict(7, first, Outcome::Abandoned));
+        assert_eq!(reply.unwrap().as_str(), "b");
+        let second = ledger.deliver(7, "c".into(), now);
+        assert!(
+            ledger
+                .settle(&verdict(7, first, Outcome::Settled))
+                .is_none()
+        );
+        assert!(!ledger.is_empty());
+        assert!(
+            ledger
+                .settle(&verdict(7, second, Outcome::Settled))
+                .is_some()
+        );
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn a_replaced_consumer_begins_with_the_first_unsettled_message() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        assert_eq!(ledger.begin(), Begin::First);
+        let deliveries: Vec<u64> = (5..9).map(|n| ledger.deliver(n, "a".into(), now)).collect();
+        for (sequence, outcome) in [
+            (5, Outcome::Settled),
+            (6, Outcome::Abandoned),
+            (7, Outcome::Settled),
+        ] {
+            ledger.settle(&verdict(
+                sequence,
+                deliveries[sequence as usize - 5],
+                outcome,
+            ));
+        }
+        assert_eq!(ledger.begin(), Begin::At(6));
+        let again = ledger.deliver(6, "a".into(), now);
+        ledger.settle(&verdict(6, again, Outcome::Settled));
+        assert_eq!(ledger.begin(), Begin::At(8));
+        ledger.settle(&verdict(8, deliveries[3], Outcome::Settled));
+        assert_eq!(ledger.begin(), Begin::At(9));
+    }
+
+    #[test]
+    fn progress_is_told_of_what_is_out_and_stays_bounded() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        ledger.deliver(1, "slow".into(), now + second);
+        for sequence in 2..100_000 {
+            let delivery = ledger.deliver(sequence, "quick".into(), now + second);
+            ledger.settle(&verdict(sequence, delivery, Outcome::Settled));
+        }
+        assert!(ledger.progress.len() < 2000);
+        assert!(ledger.due(now, now + 2 * second).is_none());
+        let due = ledger.due(now + second, now + 2 * second);
+        assert_eq!(due.unwrap().as_str(), "slow");
+        assert!(ledger.due(now + second, now + 2 * second).is_none());
+        assert_eq!(ledger.next_progress(), Some(now + 2 * second));
+    }
+}

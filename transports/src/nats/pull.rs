@@ -1,0 +1,334 @@
+//! One pull: a request for messages, and the part of the budget that is kept for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::api::nanoseconds;
+use super::consumer::Limits;
+
+/// Messages one pull asks for, at most.
+const BATCH: u32 = 256;
+
+/// How long a pull waits on the server for messages.
+const EXPIRES: Duration = Duration::from_secs(30);
+
+/// How often the server shows that a waiting pull is alive; two that do not come end it.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// How much later than due a sign of life may be.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes and messages that may be out.
+#[derive(Debug, Clone)]
+pub(super) struct Budget {
+    bytes: Arc<Semaphore>,
+    messages: Arc<Semaphore>,
+    all_bytes: u32,
+    pub(super) all_messages: u32,
+}
+
+/// Part of a budget.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) messages: OwnedSemaphorePermit,
+    pub(super) bytes: OwnedSemaphorePermit,
+}
+
+/// How much a pull may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// As much as is free.
+    Free,
+    /// One message that is larger than what was free: it takes the whole budget.
+    Oversize,
+}
+
+/// A request for messages that the server has.
+#[derive(Debug)]
+pub(super) struct Pull {
+    number: u64,
+    share: Share,
+    size: Size,
+    heartbeat: Duration,
+    received: u32,
+    /// When something must have come from the server.
+    pub(super) watchdog: Instant,
+}
+
+/// What the server says instead of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Alive,
+    /// The pull is over; ask again.
+    PullOver,
+    /// The next message is larger than the pull allows.
+    TooLarge,
+    /// The consumer is gone, or cannot be read so.
+    ConsumerLost,
+}
+
+// === impl Budget ===
+
+impl Budget {
+    pub(super) fn new(bytes: usize, messages: u32) -> Self {
+        let all_bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+        let all_messages = messages.max(1);
+        Self {
+            bytes: Arc::new(Semaphore::new(all_bytes as usize)),
+            messages: Arc::new(Semaphore::new(all_messages as usize)),
+            all_bytes,
+            all_messages,
+        }
+    }
+
+    /// Waits until something can be asked for, and reserves it: messages, then bytes. Cancel-safe.
+    pub(super) async fn reserve(
+        &self,
+        size: Size,
+        limits: Limits,
+        max_payload: usize,
+    ) -> Option<Share> {
+        let mut messages = Arc::clone(&self.messages)
+            .acquire_many_owned(1)
+            .await
+            .ok()?;
+        if size == Size::Oversize {
+            let bytes = Arc::clone(&self.bytes)
+                .acquire_many_owned(self.all_bytes)
+                .await
+                .ok()?;
+            return Some(Share { messages, bytes });
+        }
+        // Enough for any message the server takes, so that it does not refuse the pull; half of a small budget, so that
+        // two can be out.
+        let payload = u32::try_from(max_payload)
+            .unwrap_or(u32::MAX)
+            .saturating_add(4096);
+        let least = (self.all_bytes / 2).clamp(1, payload);
+        let mut bytes = Arc::clone(&self.bytes)
+            .acquire_many_owned(least)
+            .await
+            .ok()?;
+        let most = limits.max_batch.unwrap_or(BATCH).min(BATCH) - 1;
+        extend(&mut messages, &self.messages, most);
+        extend(
+            &mut bytes,
+            &self.bytes,
+            limits.max_bytes.unwrap_or(u32::MAX).saturating_sub(least),
+        );
+        Some(Share { messages, bytes })
+    }
+
+    /// The share of a message that came without having been asked for, if it is free.
+    pub(super) fn spare(&self, bytes: usize) -> Option<Share> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.all_bytes);
+        Some(Share {
+            messages: Arc::clone(&self.messages).try_acquire_owned().ok()?,
+            bytes: Arc::clone(&self.bytes).try_acquire_many_owned(bytes).ok()?,
+        })
+    }
+}
+
+/// Adds what is free to a permit, up to a number.
+fn extend(permit: &mut OwnedSemaphorePermit, semaphore: &Arc<Semaphore>, most: u32) {
+    let free = u32::try_from(semaphore.available_permits())
+        .unwrap_or(u32::MAX)
+        .min(most);
+    // Only this reader takes permits, so what is free stays free.
+    if free > 0
+        && let Ok(more) = Arc::clone(semaphore).try_acquire_many_owned(free)
+    {
+        permit.merge(more);
+    }
+}
+
+// === impl Pull ===
+
+impl Pull {
+    pub(super) fn new(number: u64, share: Share, size: Size, limits: Limits) -> Self {
+        let heartbeat = HEARTBEAT.min(expires(limits) / 3);
+        Self {
+            number,
+            share,
+            size,
+            heartbeat,
+            received: 0,
+            watchdog: Instant::now() + 2 * heartbeat + GRACE,
+        }
+    }
+
+    /// What to ask the server for. Source: NATS ADR-13.
+    pub(super) fn request(&self, limits: Limits) -> Value {
+        let mut request = json!({
+            "batch": self.share.messages.num_permits(),
+            "expires": nanoseconds(expires(limits)),
+            "idle_heartbeat": nanoseconds(self.heartbeat),
+        });
+        if self.size == Size::Free {
+            request["max_bytes"] = json!(self.share.bytes.num_permits());
+        }
+        request
+    }
+
+    pub(super) fn is_number(&self, number: u64) -> bool {
+        self.number == number
+    }
+
+    /// Notes a sign of life.
+    pub(super) fn alive(&mut self) {
+        self.watchdog = Instant::now() + 2 * self.heartbeat + GRACE;
+    }
+
+    /// The share of one message that came.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Share> {
+        self.alive();
+        self.received += 1;
+        // A message that is larger than the budget takes all there is.
+        let bytes = bytes.min(self.share.bytes.num_permits());
+        Some(Share {
+            messages: self.share.messages.split(1)?,
+            bytes: self.share.bytes.split(bytes)?,
+        })
+    }
+
+    /// Whether all it asked for has come.
+    pub(super) fn is_over(&self) -> bool {
+        self.share.messages.num_permits() == 0
+    }
+
+    /// What to ask for after the server said that the next message is too large: if some came before it, only what was
+    /// left of the budget was too small for it.
+    pub(super) fn after_too_large(&self) -> Size {
+        match self.received {
+            0 => Size::Oversize,
+            _ => Size::Free,
+        }
+    }
+}
+
+fn expires(limits: Limits) -> Duration {
+    limits.max_expires.unwrap_or(EXPIRES).min(EXPIRES)
+}
+
+// === impl Status ===
+
+impl Status {
+    /// Reads a status of a pull. Source: NATS ADR-13 (pull subscribe internals).
+    pub(super) fn read(status: StatusCode, description: &str) -> Self {
+        let is = |start: &str| {
+            description
+                .get(..start.len())
+                .is_some_and(|found| found.eq_ignore_ascii_case(start))
+        };
+        match status {
+            StatusCode::IDLE_HEARTBEAT => Self::Alive,
+            StatusCode::NO_RESPONDERS => Self::ConsumerLost,
+            StatusCode::REQUEST_TERMINATED if is("Message Size Exceeds") => Self::TooLarge,
+            StatusCode::REQUEST_TERMINATED
+                if is("Consumer Deleted")
+                    || is("Consumer is push based")
+                    || is("Exceeded MaxRequest")
+                    || is("Exceeded MaxWaiting") =>
+            {
+                Self::ConsumerLost
+            }
+            // 408, 404, and the other 409: leadership change, server shutdown, batch completed.
+            _ => Self::PullOver,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn statuses_of_a_pull() {
+        for (code, description, expected) in [
+            (100, "Idle Heartbeat", Status::Alive),
+            (404, "No Messages", Status::PullOver),
+            (408, "Request Timeout", Status::PullOver),
+            (409, "Message Size Exceeds MaxBytes", Status::TooLarge),
+            (409, "Batch Completed", Status::PullOver),
+            (409, "Leadership Change", Status::PullOver),
+            (409, "Server Shutdown", Status::PullOver),
+            (409, "Consumer Deleted", Status::ConsumerLost),
+            (409, "Exceeded MaxRequestBatch of 10", Status::ConsumerLost),
+            (503, "", Status::ConsumerLost),
+        ] {
+            let code = StatusCode::from_u16(code).unwrap();
+            assert_eq!(Status::read(code, description), expected, "{description}");
+        }
+    }
+
+    fn no_limits() -> Limits {
+        Limits {
+            ack_wait: Duration::from_secs(30),
+            max_batch: None,
+            max_bytes: None,
+            max_expires: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pull_reserves_what_is_free_and_no_more_than_a_batch() {
+        let budget = Budget::new(10_000_000, 1000);
+        let Share { messages, bytes } = budget
+            .reserve(Size::Free, no_limits(), 1 << 20)
+            .await
+            .unwrap();
+        assert_eq!(
+            (messages.num_permits(), bytes.num_permits()),
+            (256, 10_000_000)
+        );
+        assert!(
+            budget
+                .reserve(Size::Free, no_limits(), 1 << 20)
+                .now_or_never()
+                .is_none()
+        );
+        drop(bytes);
+        let Share {
+            messages: rest,
+            bytes: _bytes,
+        } = budget
+            .reserve(Size::Free, no_limits(), 1 << 20)
+            .await
+            .unwrap();
+        assert_eq!(rest.num_permits(), 256);
+        assert_eq!(budget.messages.available_permits(), 1000 - 512);
+    }
+
+    #[tokio::test]
+    async fn a_message_larger_than_the_budget_waits_for_all_of_it() {
+        let budget = Budget::new(1000, 10);
+        let Share {
+            mut messages,
+            bytes,
+        } = budget.reserve(Size::Free, no_limits(), 500).await.unwrap();
+        assert_eq!((messages.num_permits(), bytes.num_permits()), (10, 1000));
+        drop(messages.split(9));
+        assert!(
+            budget
+                .reserve(Size::Oversize, no_limits(), 500)
+                .now_or_never()
+                .is_none()
+        );
+        drop(bytes);
+        let Share {
+            messages: _two,
+            bytes: all,
+        } = budget
+            .reserve(Size::Oversize, no_limits(), 500)
+            .await
+            .unwrap();
+        assert_eq!(all.num_permits(), 1000);
+    }
+}
