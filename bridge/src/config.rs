@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`Config::load`] is the only way in. Every problem is reported at once, each with its path, its line, and what would
-//! be right. The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference`]) are generated from
+//! be right. The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference()`]) are generated from
 //! the structs of this module.
 
 mod binding;

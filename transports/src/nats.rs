@@ -6,7 +6,7 @@
 //! read  Group, Live --CoreReader----> Consumer     at most once: what nobody takes in time is dropped and counted
 //! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
 //! ```
-//! One client connection serves them all. It comes up when the server does and reconnects for ever; [`Link`] tells
+//! One client connection serves them all. It comes up when the server does and reconnects for ever; `Link` tells
 //! everybody whether it is up and whether it is still the same one.
 
 use std::fmt;
