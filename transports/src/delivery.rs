@@ -18,7 +18,7 @@ pub struct Delivery {
     /// The reply subject NATS carried with it.
     pub reply_to: Option<Topic>,
     /// The place of the message at its source, unique and stable over redelivery: `k:TOPIC/PARTITION/OFFSET`,
-    /// `j:STREAM/SEQUENCE`, `m:TOPIC/OFFSET`; for NATS core, which has no positions, `None`.
+    /// `j:STREAM/SEQUENCE`, `m:TOPIC/PARTITION/OFFSET`; for NATS core, which has no positions, `None`.
     pub origin: Option<Text>,
     /// Deliveries of one lane are in order and must be published in order; different lanes are independent.
     /// A Kafka partition, or a hash of the key or subject.

@@ -21,7 +21,8 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     /// Starts reading. Returns once the source knows the subscription, so that a message published afterwards to a
     /// [`Reading::Live`] subscription is received.
     ///
-    /// Order: deliveries of one lane are in the order of the source. Who retries: the implementation reconnects by
+    /// Order: deliveries of one lane are in the order of the source, except that JetStream may deliver an abandoned
+    /// message after its successors. Who retries: the implementation reconnects by
     /// itself, with back-off, for ever; the consumer only ends when it is closed.
     ///
     /// # Errors
@@ -51,7 +52,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     -> impl Future<Output = Result<u32, TransportError>> + Send;
 
     /// Makes sure that a topic exists, with `partitions` partitions when it has to be created.
-    /// Nothing to do on NATS core and in memory.
+    /// Nothing to do on NATS core.
     ///
     /// # Errors
     /// When it does not exist and cannot be created.
