@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 /// A call that takes longer is lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts a bridge without doors; its calls go where the routes say.
+/// Starts a bridge; its calls go where the routes say.
 async fn bridge(text: &str, stop: &CancellationToken) -> Arc<Calls> {
     let config = Config::read("bench", text, std::iter::empty())
         .unwrap_or_else(|problems| panic!("{problems}"));
@@ -112,7 +112,7 @@ fn nats(criterion: &mut Criterion) {
         let text = format!(
             "transports: {{ nats: {{ type: nats, servers: ['{url}'] }} }}
 routes: [{{ name: r, when: {{ targetagent: weather }}, to: [{{ transport: nats, topic: {subject} }}] }}]
-http: {{ enabled: false }}
+http: {{ listen: '127.0.0.1:0' }}
 admin: {{ enabled: false }}"
         );
         (bridge(&text, &stop).await, async_nats::connect(&url).await.expect("the server answers"))
@@ -242,7 +242,7 @@ async fn kafka_parts(brokers: &str, stop: &CancellationToken) -> (Arc<Calls>, By
         "transports: {{ kafka: {{ type: kafka, brokers: ['{brokers}'] }} }}
 routes: [{{ name: r, when: {{ targetagent: weather }}, to: [{{ transport: kafka, topic: {topic} }}] }}]
 calls: {{ reply_topic: bench.bridge.{unique}, reply_partitions: 4 }}
-http: {{ enabled: false }}
+http: {{ listen: '127.0.0.1:0' }}
 admin: {{ enabled: false }}"
     );
     let calls = bridge(&text, stop).await;
