@@ -403,7 +403,9 @@ impl<'a> Checker<'a> {
     fn conditions(&mut self) {
         let unread = self.sections.is_broken("bindings")
             || self.sections.bindings.iter().any(Option::is_none);
-        let known: Vec<&str> = self.each_binding().map(|(_, b)| b.name.as_str()).collect();
+        // Calls of the front door are routed like the messages of a binding, under its name.
+        let bindings = self.each_binding().map(|(_, b)| b.name.as_str());
+        let known: Vec<&str> = bindings.chain([crate::calls::DOOR]).collect();
         for (path, route) in self.each_route() {
             let condition = route.when.iter().find(|(name, _)| name.is_binding());
             let Some((_, ConditionConfig::Pattern(name))) = condition else {
