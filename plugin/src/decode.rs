@@ -15,13 +15,13 @@ use bytes::Bytes;
 use crate::detect::{Because, Facts, Member, Nested, ResultMarks, Wrapped, repeated};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::format;
-use crate::json::{Kind, MAX_DOCUMENT_BYTES, Reader, Span, unescape};
+use crate::json::{Kind, Reader, Span, unescape};
 use crate::limits::Limits;
 use crate::protocol::dialect::{self, Dialect};
 use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
 use crate::protocol::legacy::Legacy;
 use crate::protocol::{Envelope, Family, MAX_ID_BYTES, is_method, is_target, is_topic};
-use crate::text::Text;
+use crate::text::{Text, check_utf8};
 
 /// What the transport and the binding say about a payload before anybody reads it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -146,19 +146,7 @@ struct Decoder<'a> {
 impl Decoder<'_> {
     fn run(&mut self) -> Result<(), DecodeError> {
         let bytes = self.payload.as_ref();
-        let max_bytes = self.limits.max_bytes.min(MAX_DOCUMENT_BYTES);
-        if bytes.len() > max_bytes {
-            let message = format!(
-                "{} bytes, more than the limit of {}",
-                bytes.len(),
-                self.limits.max_bytes
-            );
-            return Err(DecodeError::new(
-                DecodeErrorKind::TooLarge,
-                self.limits.max_bytes,
-                message,
-            ));
-        }
+        self.limits.check_bytes(bytes)?;
         check_utf8(bytes)?;
         let mut reader = Reader::new(bytes, self.limits);
         if bytes.starts_with(BYTE_ORDER_MARK) {
@@ -321,20 +309,6 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
         reader.seek(reader.position() + 1);
     }
     matches!(reader.peek(), None | Some(b'\n'))
-}
-
-fn check_utf8(bytes: &[u8]) -> Result<(), DecodeError> {
-    if simdutf8::basic::from_utf8(bytes).is_ok() {
-        return Ok(());
-    }
-    let offset = simdutf8::compat::from_utf8(bytes)
-        .err()
-        .map_or(0, |error| error.valid_up_to());
-    Err(DecodeError::new(
-        DecodeErrorKind::NotUtf8,
-        offset,
-        "the payload is not UTF-8",
-    ))
 }
 
 /// Turns the facts of one object into its envelope.

@@ -64,7 +64,11 @@ pub(crate) struct Reader<'a> {
     depth: u32,
     max_depth: u32,
     members_left: u32,
+    refuse_lone_surrogates: bool,
 }
+
+/// What is said of `\ud800` and its like.
+pub(crate) const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
 
 // === impl Reader ===
 
@@ -77,7 +81,14 @@ impl<'a> Reader<'a> {
             depth: 0,
             max_depth: limits.max_depth.min(DEPTH_CEILING),
             members_left: limits.max_members,
+            refuse_lone_surrogates: false,
         }
+    }
+
+    /// Refuses member names that no text can hold, which are passed over otherwise.
+    pub(crate) fn refusing_lone_surrogates(mut self) -> Self {
+        self.refuse_lone_surrogates = true;
+        self
     }
 
     pub(crate) fn position(&self) -> usize {
@@ -183,8 +194,12 @@ impl<'a> Reader<'a> {
         if !escaped {
             return Ok(Cow::Borrowed(raw));
         }
-        // A lone surrogate has no UTF-8 form; such a name equals none that we know.
-        Ok(unescape(raw).map_or(Cow::Borrowed(raw), |name| Cow::Owned(name.into_bytes())))
+        match unescape(raw) {
+            Some(name) => Ok(Cow::Owned(name.into_bytes())),
+            None if self.refuse_lone_surrogates => Err(self.not_json(LONE_SURROGATE)),
+            // It has no UTF-8 form, and so equals none that we know.
+            None => Ok(Cow::Borrowed(raw)),
+        }
     }
 
     /// Skips one value, validating it.

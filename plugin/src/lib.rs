@@ -9,6 +9,7 @@
 //! extensions routing needs (`a2amethod`, `mcptype`, `collaborationid`, `targetagent`) and whose data are the very
 //! bytes that came in. The crate is a function of its arguments: no input or output, no clock, no random numbers.
 
+pub mod convert;
 mod decode;
 mod detect;
 pub mod error;
@@ -21,6 +22,7 @@ mod map;
 pub mod protocol;
 mod sdk;
 mod text;
+mod tree;
 
 pub use decode::{Hint, Refused, Unit, Units, decode};
 pub use detect::Because;
@@ -33,3 +35,4 @@ pub use map::{
 };
 pub use protocol::{Envelope, Family, Kind};
 pub use text::Text;
+pub use tree::{Json, Number, Object};

@@ -1,5 +1,8 @@
 //! What a payload may cost before it is refused.
 
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::json::MAX_DOCUMENT_BYTES;
+
 /// Bounds on one payload. Reading stops at the first one crossed, in time and memory linear in the bytes read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -24,5 +27,23 @@ impl Default for Limits {
             max_members: 200_000,
             max_units: 1_000,
         }
+    }
+}
+
+impl Limits {
+    pub(crate) fn check_bytes(&self, document: &[u8]) -> Result<(), DecodeError> {
+        let max_bytes = self.max_bytes.min(MAX_DOCUMENT_BYTES);
+        if document.len() <= max_bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "{} bytes, more than the limit of {max_bytes}",
+            document.len()
+        );
+        Err(DecodeError::new(
+            DecodeErrorKind::TooLarge,
+            max_bytes,
+            message,
+        ))
     }
 }

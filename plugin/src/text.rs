@@ -7,6 +7,8 @@ use std::ops::Deref;
 use bytes::Bytes;
 use bytestring::ByteString;
 
+use crate::error::{DecodeError, DecodeErrorKind};
+
 /// UTF-8 text, cheap to clone. A value taken from a payload shares the payload's bytes; a constant shares static memory.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(ByteString);
@@ -105,4 +107,19 @@ impl<'de> serde::Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self::from)
     }
+}
+
+/// Refuses bytes that are not UTF-8.
+pub(crate) fn check_utf8(bytes: &[u8]) -> Result<(), DecodeError> {
+    if simdutf8::basic::from_utf8(bytes).is_ok() {
+        return Ok(());
+    }
+    let offset = simdutf8::compat::from_utf8(bytes)
+        .err()
+        .map_or(0, |error| error.valid_up_to());
+    Err(DecodeError::new(
+        DecodeErrorKind::NotUtf8,
+        offset,
+        "not UTF-8",
+    ))
 }

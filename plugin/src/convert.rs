@@ -1,0 +1,75 @@
+//! The conversions of the typed models by name, from JSON to JSON: what `a2abus convert` runs, and a surface for
+//! bindings to other languages.
+
+use std::borrow::Cow;
+
+use crate::error::DecodeError;
+use crate::text::Text;
+use crate::tree::Json;
+
+/// One conversion.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversion {
+    /// Its name.
+    pub name: &'static str,
+    /// What goes in and what comes out, in a line.
+    pub about: &'static str,
+    run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
+}
+
+/// What a conversion needs and cannot know.
+#[derive(Debug, Clone)]
+pub struct ConvertContext {
+    /// The time that is written as now, RFC 3339.
+    pub now: Text,
+    /// The name that is written as the converter.
+    pub converter: Text,
+    /// The identifier that is written where a new one is needed.
+    pub new_id: Text,
+}
+
+/// Why a conversion refused its input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConvertError {
+    /// What is wrong, in the stable word of the family's own errors.
+    pub kind: &'static str,
+    /// The dotted path of the member that is wrong; empty for the input as a whole.
+    pub field: Text,
+    /// What a person should know.
+    pub message: Cow<'static, str>,
+}
+
+// === impl Conversion ===
+
+impl Conversion {
+    /// All conversions, in the order of the families.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        let families: [&[Self]; 0] = [];
+        families.into_iter().flatten()
+    }
+
+    /// The conversion of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        Self::all().find(|conversion| conversion.name == name)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The family's own error; `bad_input` where the input does not have the members the conversion needs.
+    pub fn run(&self, input: &Json, context: &ConvertContext) -> Result<Json, ConvertError> {
+        (self.run)(input, context)
+    }
+}
+
+impl From<DecodeError> for ConvertError {
+    fn from(error: DecodeError) -> Self {
+        Self {
+            kind: error.kind().as_str(),
+            field: Text::default(),
+            message: Cow::Owned(error.to_string()),
+        }
+    }
+}
