@@ -66,12 +66,12 @@ async fn bridge(text: &str, stop: &CancellationToken) -> Arc<Calls> {
 }
 
 async fn call(calls: &Arc<Calls>) {
-    let mut units = decode(
+    let units = decode(
         &Bytes::from_static(SMALL_REQUEST.as_bytes()),
         &Hint::default(),
         &Limits::default(),
     );
-    let unit = units.pop().expect("one unit").expect("a request");
+    let unit = units.into_only().expect("one unit").expect("a request");
     let request = Request {
         unit,
         target: None,

@@ -3,9 +3,9 @@
 //! An agent may answer with a CloudEvent, with headers that echo the request's, or with nothing but a JSON-RPC
 //! response that repeats the id it was given. All of them lead to the call id. Source: `design` sections 3 and 4.
 
-use a2abus_plugin::protocol::jsonrpc::{self, Id, RpcBody, splice};
+use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{
-    Envelope, Event, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension,
+    Envelope, Event, Family, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension,
     kind_of_event,
 };
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
@@ -82,35 +82,34 @@ impl Calls {
     #[must_use]
     pub fn answer_event(&self, at: ReadAt<'_>, event: &Event, limits: &Limits) -> Answered {
         let kind = kind_of_event(event);
-        let mut units = decode(&event.body(), &Hint::default(), limits);
-        let unit = match units.pop() {
-            Some(Ok(unit)) if units.is_empty() && is_response(&unit) => Some(unit),
+        let inside = match decode(&event.body(), &Hint::default(), limits).into_only() {
+            Ok(Ok(unit)) => Response::of_unit(unit),
             _ => None,
         };
         let answers = matches!(kind, Kind::Response | Kind::Stream);
-        if !answers && (unit.is_none() || kind == Kind::Request) {
+        if !answers && (inside.is_none() || kind == Kind::Request) {
             return Answered::NotAnAnswer;
         }
-        let Some(call) = call_id(at, event, unit.as_ref()) else {
+        let Some(call) = call_id(at, event, inside.as_ref()) else {
             return Answered::Uncorrelated;
         };
-        self.resolve(at, call, |entry| answer_part(entry, event, unit.as_ref()))
+        self.resolve(at, call, |entry| answer_part(entry, event, inside.as_ref()))
     }
 
     /// Resolves a mapped unit of a plain payload.
     #[must_use]
     pub fn answer_mapped(&self, at: ReadAt<'_>, mapped: &Mapped, limits: &Limits) -> Answered {
-        if let Envelope::CloudEvent(event) = &mapped.unit.envelope {
-            return self.answer_event(at, event, limits);
+        if mapped.because.family == Family::CloudEvent {
+            return self.answer_event(at, &mapped.event, limits);
         }
-        if !is_response(&mapped.unit) {
+        let Some(response) = Response::of_mapped(mapped) else {
             return Answered::NotAnAnswer;
-        }
-        let Some(call) = call_id(at, &mapped.event, Some(&mapped.unit)) else {
+        };
+        let Some(call) = call_id(at, &mapped.event, Some(&response)) else {
             return Answered::Uncorrelated;
         };
         self.resolve(at, call, |entry| {
-            answer_part(entry, &mapped.event, Some(&mapped.unit))
+            answer_part(entry, &mapped.event, Some(&response))
         })
     }
 
@@ -152,16 +151,36 @@ impl Calls {
     }
 }
 
-fn is_response(unit: &Unit) -> bool {
-    match &unit.envelope {
-        Envelope::JsonRpc(message) => message.call().is_none(),
-        _ => false,
+/// A JSON-RPC response and its bytes.
+struct Response {
+    bytes: Bytes,
+    message: JsonRpc,
+}
+
+impl Response {
+    fn of_unit(unit: Unit) -> Option<Self> {
+        let Envelope::JsonRpc(message) = unit.envelope else {
+            return None;
+        };
+        let bytes = unit.bytes;
+        message.call().is_none().then_some(Self { bytes, message })
+    }
+
+    fn of_mapped(mapped: &Mapped) -> Option<Self> {
+        let message = mapped
+            .json_rpc
+            .as_ref()
+            .filter(|message| message.call().is_none())?;
+        Some(Self {
+            bytes: mapped.bytes.clone(),
+            message: message.clone(),
+        })
     }
 }
 
 /// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
 /// the id inside it, in this order.
-fn call_id(at: ReadAt<'_>, event: &Event, unit: Option<&Unit>) -> Option<CallId> {
+fn call_id(at: ReadAt<'_>, event: &Event, inside: Option<&Response>) -> Option<CallId> {
     let attribute = |name| {
         event
             .extension_text(name)
@@ -171,15 +190,12 @@ fn call_id(at: ReadAt<'_>, event: &Event, unit: Option<&Unit>) -> Option<CallId>
         let value = at.message.headers.get(name)?;
         std::str::from_utf8(value).ok()?.parse().ok()
     };
-    let inside = || match unit.map(|unit| &unit.envelope) {
-        Some(Envelope::JsonRpc(message)) => message.id.as_ref().and_then(Id::text)?.parse().ok(),
-        _ => None,
-    };
+    let own_id = || inside?.message.id.as_ref().and_then(Id::text)?.parse().ok();
     attribute(extension::CALL_ID)
         .or_else(|| header(spring::CORRELATION_ID))
         .or_else(|| last_word(at.topic))
         .or_else(|| attribute(extension::COLLABORATION_ID))
-        .or_else(inside)
+        .or_else(own_id)
 }
 
 fn last_word(topic: &Topic) -> Option<CallId> {
@@ -191,20 +207,20 @@ fn last_word(topic: &Topic) -> Option<CallId> {
 }
 
 /// The part as its caller gets it: a JSON-RPC response with the caller's own id.
-fn answer_part(entry: &Entry, event: &Event, unit: Option<&Unit>) -> Result<Part, CallError> {
-    let last = is_last(entry, event, unit);
-    let body = match unit.map(|unit| (&unit.bytes, &unit.envelope)) {
-        Some((bytes, Envelope::JsonRpc(message))) => match &message.id {
+fn answer_part(entry: &Entry, event: &Event, inside: Option<&Response>) -> Result<Part, CallError> {
+    let last = is_last(entry, event, inside);
+    let body = match inside {
+        Some(Response { bytes, message }) => match &message.id {
             Some(id) => splice(bytes, id.span(), &entry.token),
             None => with_id(bytes, &entry.token),
         },
-        _ => wrapped(&event.body(), &entry.token)?,
+        None => wrapped(&event.body(), &entry.token)?,
     };
     Ok(Part { body, last })
 }
 
 /// Whether nothing follows. What the event says wins over what its payload says.
-fn is_last(entry: &Entry, event: &Event, unit: Option<&Unit>) -> bool {
+fn is_last(entry: &Entry, event: &Event, inside: Option<&Response>) -> bool {
     if kind_of_event(event) == Kind::Stream {
         return false;
     }
@@ -213,13 +229,11 @@ fn is_last(entry: &Entry, event: &Event, unit: Option<&Unit>) -> bool {
         Some(Value::String(text)) if text == "false" => return false,
         _ => {}
     }
-    match unit.map(|unit| &unit.envelope) {
-        Some(Envelope::JsonRpc(message)) => match message.body {
-            RpcBody::Result(jsonrpc::Part::Partial) => false,
-            RpcBody::Result(jsonrpc::Part::Snapshot) => !entry.streamed,
-            RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) | RpcBody::Call(_) => true,
-        },
-        _ => true,
+    match inside.map(|response| &response.message.body) {
+        Some(RpcBody::Result(jsonrpc::Part::Partial)) => false,
+        Some(RpcBody::Result(jsonrpc::Part::Snapshot)) => !entry.streamed,
+        Some(RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) | RpcBody::Call(_))
+        | None => true,
     }
 }
 

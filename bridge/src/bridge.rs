@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use a2abus_plugin::{Hint, Limits, MapOptions, Text};
+use a2abus_plugin::{Limits, MapOptions, Text};
 use a2abus_transports::{AnyTransport, Subscription, TransportError};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -249,7 +249,7 @@ impl Parts<'_> {
             bus,
             binding: own.transport.binding(),
             role: binding.role,
-            hint: hint(binding),
+            hint: binding.hint(),
             limits: Limits::from(&self.config.limits),
             options: MapOptions::from(&binding.mapping),
             source: source.unwrap_or_else(|| Text::from(format!("/a2abus/{instance}/{name}"))),
@@ -296,14 +296,6 @@ fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     all.flat_map(|route| route.destinations())
         .filter_map(|to| buses.find(to.transport()))
         .collect()
-}
-
-fn hint(binding: &BindingConfig) -> Hint {
-    let mut hint = Hint::default();
-    if binding.strict {
-        hint.only = binding.protocol.map(Into::into);
-    }
-    hint
 }
 
 fn call_limits(config: &Config) -> CallLimits {

@@ -33,13 +33,15 @@ use std::path::Path;
 use schemars::JsonSchema;
 
 pub use self::binding::{
-    BindingConfig, DeadLetterConfig, Family, MappingConfig, Notifications, OnUnknown, Role,
+    BindingConfig, DeadLetterConfig, E2aShapes, Family, MappingConfig, Notifications, OnUnknown,
+    Role, StreamMcptype,
 };
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;
 pub use self::routing::{
     ConditionConfig, DestinationConfig, DialectsConfig, Mode, Names, RouteConfig,
 };
+pub(crate) use self::schema::check_mapping;
 pub use self::schema::json_schema;
 pub use self::service::{
     AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, TelemetryConfig,

@@ -249,15 +249,9 @@ impl Pipeline {
 
     /// One unit of a plain payload.
     fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
-        self.counts.unit(mapped.unit.because.family, mapped.kind);
+        self.counts.unit(mapped.because.family, mapped.kind);
         let answered = self.calls.answer_mapped(at, &mapped, &self.limits);
-        self.resolve(
-            at,
-            Some(mapped.unit.index),
-            answered,
-            mapped.event,
-            outgoing,
-        );
+        self.resolve(at, Some(mapped.index), answered, mapped.event, outgoing);
     }
 
     /// An answer has reached its caller, or goes to where its caller is; everything else is routed. A topic that is
@@ -363,14 +357,14 @@ impl Pipeline {
             time: None,
             new_id: &crate::clock::new_event_id,
         };
-        let mut units = map(
+        let units = map(
             &event.body(),
             &self.hint,
             &self.limits,
             &self.options,
             &context,
         );
-        let (Some(Ok(inner)), true) = (units.pop(), units.is_empty()) else {
+        let Ok(Ok(inner)) = units.into_only() else {
             return;
         };
         let names = [

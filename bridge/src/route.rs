@@ -374,7 +374,7 @@ impl Destination {
             .or_else(|| {
                 event
                     .extension_text(extension::COLLABORATION_ID)
-                    .map(|id| id.clone().into_bytes())
+                    .map(|id| id.to_bytes())
             });
         Ok(Resolved {
             transport: &self.transport,

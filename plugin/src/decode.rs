@@ -7,20 +7,27 @@
 //! Everything happens in one pass over the bytes; a unit that is refused never takes its siblings with it, as long as
 //! the JSON around it is whole. Source: `detection` section 1.
 
-use std::borrow::Cow;
-use std::ops::Range;
+mod a2e_message;
+mod a2e_workflow;
+mod e2a;
+mod jsonrpc;
+mod legacy;
+mod parser;
+
+use std::fmt;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
-use crate::detect::{Because, Facts, Member, Nested, ResultMarks, Wrapped, repeated};
+use crate::decode::a2e_workflow::Lines;
+use crate::decode::parser::Parser;
+use crate::detect::{Because, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::format;
-use crate::json::{Kind, Reader, Span, unescape};
+use crate::json::{Kind, Reader};
 use crate::limits::Limits;
-use crate::protocol::dialect::{self, Dialect};
-use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
-use crate::protocol::legacy::Legacy;
-use crate::protocol::{Envelope, Family, MAX_ID_BYTES, is_method, is_target, is_topic};
+use crate::protocol::dialect::Dialect;
+use crate::protocol::jsonrpc::Id;
+use crate::protocol::{Envelope, Family, is_collaboration_id};
 use crate::text::{Text, check_utf8};
 
 /// What the transport and the binding say about a payload before anybody reads it.
@@ -28,8 +35,23 @@ use crate::text::{Text, check_utf8};
 pub struct Hint {
     framing: Framing,
     dialect: Option<Dialect>,
-    /// The one family the binding is declared to carry and demands; payloads of others are refused.
-    pub only: Option<Family>,
+    /// The family the binding is declared to carry: its weak shapes count too. Source: `detection` section 2.
+    pub family: Option<Family>,
+    /// Refuses payloads of any other family than the declared one.
+    pub strict: bool,
+    /// Ties the lines of a workflow together that come as payloads of their own. Source: `a2e-execution` section 11.
+    pub collaboration_id: Option<Text>,
+    /// The agent that workflows go to when they name none (default `a2e-executor`).
+    pub executor: Option<Text>,
+    /// Workflows are to be validated, not executed.
+    pub validate_workflows: bool,
+    /// Takes no E2A record without a `protocol_version`. Source: `e2a` section 10.1, `e2a.shapes: strict`.
+    pub e2a_versions_only: bool,
+    /// Believes the marks that only an E2A server sets. A binding declared to carry E2A is trusted as well.
+    /// Source: `e2a` section 9, S3.
+    pub e2a_trusted: bool,
+    /// Refuses A2E messages without an `id` instead of making one. Source: `a2e-message` section 1.2.
+    pub strict_ids: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,8 +63,8 @@ enum Framing {
     Lines,
 }
 
-/// One unit of a payload, decoded. `B` is what a stage made of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One unit of a payload, decoded.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Unit {
     /// Which unit of the payload, from 0.
     pub index: usize,
@@ -56,7 +78,7 @@ pub struct Unit {
 }
 
 /// One unit of a payload, refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Refused {
     /// Which unit of the payload, from 0.
     pub index: usize,
@@ -68,14 +90,16 @@ pub struct Refused {
     pub id: Option<Id>,
 }
 
-/// The units of a payload in order, at least one.
-pub type Units = Vec<Result<Unit, Refused>>;
+/// The units of a payload in order, at least one; `U` is what a stage made of each. One unit is held in place, since
+/// that is what nearly every payload has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
 
 // === impl Hint ===
 
 impl Hint {
-    /// Notes a header that came with the payload: content type, A2A version headers. Others say nothing.
-    /// Source: `detection` section 1, `a2a-http` section 3.4.
+    /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
+    /// nothing. Source: `detection` section 1, `a2a-http` section 3.4, `a2e-execution` section 11.
     pub fn header(&mut self, name: &str, value: &str) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-type") {
@@ -100,6 +124,8 @@ impl Hint {
                 Some("0") => Some(Dialect::A2a03),
                 _ => self.dialect,
             };
+        } else if name.eq_ignore_ascii_case("collaborationid") {
+            self.collaboration_id = Some(Text::from(value)).filter(|id| is_collaboration_id(id));
         } else if name.eq_ignore_ascii_case("x-a2a-version")
             || (name.eq_ignore_ascii_case("x-a2a-client") && value.starts_with("jaf-"))
         {
@@ -114,40 +140,67 @@ impl Hint {
 /// Source: `detection` sections 1 and 2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
-    let mut decoder = Decoder {
-        payload,
-        hint,
-        limits,
-        units: Vec::with_capacity(1),
-    };
-    match decoder.run() {
-        Ok(()) => decoder.units,
-        Err(error) => vec![Err(Refused {
-            index: 0,
-            bytes: payload.clone(),
+    decode_with(payload, hint, limits, &mut |unit| unit)
+}
+
+/// As [`decode`], with `stage` applied to each unit as it comes.
+pub(crate) fn decode_with<U>(
+    payload: &Bytes,
+    hint: &Hint,
+    limits: &Limits,
+    stage: &mut impl FnMut(Unit) -> U,
+) -> Units<U> {
+    let mut units = Units(SmallVec::new());
+    let decoded = text_of(payload, limits).and_then(|text| {
+        let mut decoder = Decoder {
+            payload,
+            hint,
+            limits,
+            stage,
+            facts: &mut Facts::new(text),
+            lines: None,
+            units: &mut units.0,
+        };
+        decoder.run()
+    });
+    if let Err(error) = decoded {
+        let bytes = payload.clone();
+        let (index, id) = (0, None);
+        units.0.clear();
+        units.0.push(Err(Refused {
+            index,
+            bytes,
             error,
-            id: None,
-        })],
+            id,
+        }));
     }
+    units
+}
+
+fn text_of<'a>(payload: &'a Bytes, limits: &Limits) -> Result<&'a str, DecodeError> {
+    limits.check_bytes(payload)?;
+    check_utf8(payload)
 }
 
 /// U+FEFF, which some writers put before JSON. Source: `a2a-http` section 6.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-struct Decoder<'a> {
+struct Decoder<'a, 'b, U, S> {
     payload: &'a Bytes,
     hint: &'a Hint,
     limits: &'a Limits,
-    units: Units,
+    stage: &'a mut S,
+    facts: &'a mut Facts<'b>,
+    /// The workflow the lines so far are; `None` once one is something else, and outside lines.
+    lines: Option<Lines>,
+    units: &'a mut SmallVec<[Result<U, Refused>; 1]>,
 }
 
 // === impl Decoder ===
 
-impl Decoder<'_> {
+impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
     fn run(&mut self) -> Result<(), DecodeError> {
         let bytes = self.payload.as_ref();
-        self.limits.check_bytes(bytes)?;
-        check_utf8(bytes)?;
         let mut reader = Reader::new(bytes, self.limits);
         if bytes.starts_with(BYTE_ORDER_MARK) {
             reader.seek(BYTE_ORDER_MARK.len());
@@ -167,32 +220,28 @@ impl Decoder<'_> {
 
     /// One object, or the first line of several.
     fn document(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let value = Facts::read(reader)?;
+        self.facts.read(reader)?;
         let line_ended = skip_to_line_end(reader);
         reader.skip_white_space();
         if reader.peek().is_none() {
-            self.push(self.payload.clone(), 0, &value);
+            self.push(self.payload.clone(), 0);
             return Ok(());
         }
         if !line_ended {
             return Err(reader.not_json("more text after the JSON value"));
         }
-        let start = value.span.start();
-        self.push(self.payload.slice(value.span.range()), start, &value);
-        self.lines(reader)
+        self.lines = Some(Lines::default());
+        self.push_value();
+        self.rest_of_lines(reader)
     }
 
     /// A JSON array: every element is a unit.
     fn batch(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let start = reader.position();
         reader.array(|reader| {
-            let value = Facts::read(reader)?;
+            self.facts.read(reader)?;
             self.check_count(reader.position())?;
-            self.push(
-                self.payload.slice(value.span.range()),
-                value.span.start(),
-                &value,
-            );
+            self.push_value();
             Ok(())
         })?;
         reader.skip_white_space();
@@ -209,9 +258,14 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    fn lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.lines = Some(Lines::default());
+        self.rest_of_lines(reader)
+    }
+
     /// One value per line. A line that is not JSON is refused alone; it never reaches into the next one, so that every
     /// byte is read once.
-    fn lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn rest_of_lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let mut at = reader.position();
         while let Some(rest) = self.payload.get(at..).filter(|rest| !rest.is_empty()) {
             let length = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
@@ -221,11 +275,10 @@ impl Decoder<'_> {
             let start = reader.position();
             if reader.peek().is_some() {
                 self.check_count(start)?;
-                match read_line(reader) {
-                    Ok(value) => {
-                        self.push(self.payload.slice(value.span.range()), start, &value);
-                    }
+                match self.read_line(reader) {
+                    Ok(()) => self.push_value(),
                     Err(error) => {
+                        self.lines = None;
                         let line = self.payload.get(start..end).unwrap_or_default();
                         let end = start + line.trim_ascii_end().len();
                         self.refuse(self.payload.slice(start..end), error, None);
@@ -233,6 +286,32 @@ impl Decoder<'_> {
                 }
             }
             at = end + 1;
+        }
+        self.join_workflow();
+        Ok(())
+    }
+
+    /// Lines that are all of a workflow are one unit. Source: `detection` section 1.
+    fn join_workflow(&mut self) {
+        let Some(lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
+            return;
+        };
+        self.units.clear();
+        let unit = Unit {
+            index: 0,
+            bytes: self.payload.clone(),
+            because: lines.because(),
+            envelope: Envelope::Message(lines.message(self.hint)),
+        };
+        self.units.push(Ok((self.stage)(unit)));
+    }
+
+    /// Reads the one value of a line, which the reader does not reach beyond.
+    fn read_line(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.facts.read(reader)?;
+        reader.skip_white_space();
+        if reader.peek().is_some() {
+            return Err(reader.not_json("more text after the JSON value of this line"));
         }
         Ok(())
     }
@@ -254,53 +333,48 @@ impl Decoder<'_> {
         }));
     }
 
-    /// Judges one unit; `start` is where `bytes` begin in the payload.
-    fn push(&mut self, bytes: Bytes, start: usize, facts: &Facts) {
+    /// Judges the value that was read as a unit of its own bytes.
+    fn push_value(&mut self) {
+        let span = self.facts.span;
+        self.push(self.payload.slice(span.range()), span.start());
+    }
+
+    /// Judges the value that was read; `start` is where the unit's `bytes` begin in the payload.
+    fn push(&mut self, bytes: Bytes, start: usize) {
+        let facts = &*self.facts;
         if facts.span.kind != Kind::Object {
-            let error = DecodeError::new(
-                DecodeErrorKind::NotAnObject,
-                facts.span.start(),
-                "not a JSON object",
-            );
+            self.lines = None;
+            let at = facts.span.start();
+            let error = DecodeError::new(DecodeErrorKind::NotAnObject, at, "not a JSON object");
             return self.refuse(bytes, error, None);
         }
         let parser = Parser {
-            payload: self.payload,
             base: start,
             facts,
             hint: self.hint,
         };
-        match parser.envelope(&bytes, self.limits) {
+        match parser.envelope(&bytes, self.limits, &mut self.lines) {
             Ok((because, envelope)) => {
                 let index = self.units.len();
-                self.units.push(Ok(Unit {
+                let unit = Unit {
                     index,
                     bytes,
                     because,
                     envelope,
-                }));
+                };
+                self.units.push(Ok((self.stage)(unit)));
             }
             Err(error) => {
                 let id = match error.kind() {
                     DecodeErrorKind::DuplicateMember | DecodeErrorKind::BadId => None,
-                    _ if facts.member(Member::Jsonrpc).is_none() => None,
-                    _ if facts.refuse_repeated(&[Member::Id]).is_err() => None,
+                    _ if !facts.has(Place::Jsonrpc) => None,
+                    _ if facts.refuse_repeated(&[Place::Id]).is_err() => None,
                     _ => parser.id().ok().flatten(),
                 };
                 self.refuse(bytes, error, id);
             }
         }
     }
-}
-
-/// Reads the one value of a line, which the reader does not reach beyond.
-fn read_line(reader: &mut Reader<'_>) -> Result<Facts, DecodeError> {
-    let facts = Facts::read(reader)?;
-    reader.skip_white_space();
-    if reader.peek().is_some() {
-        return Err(reader.not_json("more text after the JSON value of this line"));
-    }
-    Ok(facts)
 }
 
 /// Skips to the end of the line; whether nothing but white space was there.
@@ -311,442 +385,93 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
     matches!(reader.peek(), None | Some(b'\n'))
 }
 
-/// Turns the facts of one object into its envelope.
-struct Parser<'a> {
-    payload: &'a Bytes,
-    /// Where the unit's bytes begin in the payload.
-    base: usize,
-    facts: &'a Facts,
-    hint: &'a Hint,
+// === impl Unit ===
+
+/// Without the payload: its bytes can be large and are not ours to print.
+impl fmt::Debug for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unit")
+            .field("index", &self.index)
+            .field("bytes", &self.bytes.len())
+            .field("because", &self.because)
+            .finish_non_exhaustive()
+    }
 }
 
-/// The members that must not occur twice in JSON-RPC. Source: `eventmesh-a2a` D10.
-const JSONRPC_MEMBERS: [Member; 6] = [
-    Member::Jsonrpc,
-    Member::Id,
-    Member::Method,
-    Member::Params,
-    Member::Result,
-    Member::Error,
-];
+// === impl Refused ===
 
-/// The same for legacy messages: the members that decide or route.
-const LEGACY_MEMBERS: [Member; 5] = [
-    Member::Protocol,
-    Member::MessageType,
-    Member::SourceAgent,
-    Member::TargetAgent,
-    Member::Metadata,
-];
+/// Without the payload: its bytes can be large and are not ours to print.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused")
+            .field("index", &self.index)
+            .field("bytes", &self.bytes.len())
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
 
-// === impl Parser ===
+// === impl Units ===
 
-impl Parser<'_> {
-    fn envelope(&self, bytes: &Bytes, limits: &Limits) -> Result<(Because, Envelope), DecodeError> {
-        let Some(because) = self.facts.family(self.payload)? else {
-            let message = "no protocol recognises this object: no jsonrpc, specversion or protocol member that names one";
-            return Err(DecodeError::new(
-                DecodeErrorKind::Unknown,
-                self.facts.span.start(),
-                message,
-            ));
-        };
-        if let Some(only) = self.hint.only
-            && only != because.family
+impl<U> Units<U> {
+    /// How many there are.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // There is always one.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The only one; the units as they are when there are several.
+    ///
+    /// # Errors
+    /// The units, when there are several.
+    pub fn into_only(mut self) -> Result<Result<U, Refused>, Self> {
+        if self.0.len() == 1
+            && let Some(unit) = self.0.pop()
         {
-            let message = format!(
-                "this binding carries {} only, the payload is {}",
-                only.as_str(),
-                because.family.as_str()
-            );
-            return Err(DecodeError::new(
-                DecodeErrorKind::WrongFamily,
-                self.facts.span.start(),
-                message,
-            ));
+            return Ok(unit);
         }
-        let envelope = match because.family {
-            Family::CloudEvent => Envelope::CloudEvent(self.cloud_event(bytes, limits)?),
-            Family::JsonRpc => Envelope::JsonRpc(self.json_rpc()?),
-            Family::Legacy => Envelope::Legacy(self.legacy()?),
-            Family::A2eMessage | Family::A2eWorkflow | Family::E2a => {
-                return Err(DecodeError::new(
-                    DecodeErrorKind::Unknown,
-                    self.facts.span.start(),
-                    "not supported",
-                ));
-            }
-        };
-        Ok((because, envelope))
-    }
-
-    fn cloud_event(
-        &self,
-        bytes: &Bytes,
-        limits: &Limits,
-    ) -> Result<crate::event::Event, DecodeError> {
-        let trimmed = if bytes.starts_with(BYTE_ORDER_MARK) {
-            bytes.slice(BYTE_ORDER_MARK.len()..)
-        } else {
-            bytes.clone()
-        };
-        format::read(&trimmed, limits).map_err(|error| {
-            let pointer = if error.attribute().is_empty() {
-                String::new()
-            } else {
-                format!("/{}", error.attribute())
-            };
-            DecodeError::new(
-                DecodeErrorKind::BadCloudEvent,
-                self.facts.span.start(),
-                error.to_string(),
-            )
-            .at(pointer)
-        })
-    }
-
-    fn json_rpc(&self) -> Result<JsonRpc, DecodeError> {
-        let facts = self.facts;
-        facts.refuse_repeated(&JSONRPC_MEMBERS)?;
-        let id = self.id()?;
-        let (method, result, error) = (
-            facts.member(Member::Method),
-            facts.member(Member::Result),
-            facts.member(Member::Error),
-        );
-        match (method, result, error) {
-            (Some(method), None, None) => self.call(method, id),
-            (None, Some(_), None) => {
-                let dialect = result_dialect(&facts.result, self.payload);
-                Ok(JsonRpc {
-                    body: RpcBody::Result(part_of(&facts.result, self.payload)),
-                    id,
-                    dialect,
-                })
-            }
-            (None, None, Some(error)) => self.error_response(error, id),
-            (None, Some(_), Some(_)) => Err(self.refused(
-                DecodeErrorKind::BothResultAndError,
-                error,
-                "/error",
-                "both result and error",
-            )),
-            (Some(method), _, _) => {
-                let message = "a method together with a result or an error";
-                Err(self.refused(DecodeErrorKind::Invalid, Some(method), "/method", message))
-            }
-            (None, None, None) => Err(self.refused(
-                DecodeErrorKind::Invalid,
-                None,
-                "",
-                "neither method nor result nor error",
-            )),
-        }
-    }
-
-    fn refused(
-        &self,
-        kind: DecodeErrorKind,
-        span: Option<Span>,
-        pointer: &'static str,
-        message: impl Into<Cow<'static, str>>,
-    ) -> DecodeError {
-        DecodeError::new(kind, span.unwrap_or(self.facts.span).start(), message).at(pointer)
-    }
-
-    fn id(&self) -> Result<Option<Id>, DecodeError> {
-        let Some(span) = self.facts.member(Member::Id) else {
-            return Ok(None);
-        };
-        let refuse =
-            |message| Err(self.refused(DecodeErrorKind::BadId, Some(span), "/id", message));
-        match span.kind {
-            Kind::String | Kind::Number | Kind::Null => {}
-            Kind::Object | Kind::Array | Kind::Boolean => {
-                return refuse("an id is a string, a number or null");
-            }
-        }
-        if span.range().len() > MAX_ID_BYTES {
-            return refuse("the id is longer than 1024 bytes");
-        }
-        let id = Id::new(self.slice(span.range()), span.start() - self.base);
-        let legal = id.is_null()
-            || id
-                .text()
-                .is_some_and(|text| text.chars().all(crate::event::is_string_char));
-        if legal {
-            Ok(Some(id))
-        } else {
-            refuse("the id holds a control character or half a surrogate pair")
-        }
-    }
-
-    fn call(&self, method: Span, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
-        let facts = self.facts;
-        let method = self.method(method, "/method")?;
-        let hinted = self.hint.dialect;
-        let dialect = match dialect::of_method(&method, facts.params) {
-            Dialect::A2a03 => match hinted {
-                Some(Dialect::JafDoc) => Dialect::JafDoc,
-                _ => Dialect::A2a03,
-            },
-            dialect => dialect,
-        };
-        if let Some(params) = facts.member(Member::Params) {
-            let legal = match params.kind {
-                Kind::Object | Kind::Null => true,
-                Kind::Array => !dialect.needs_object_params(),
-                Kind::String | Kind::Number | Kind::Boolean => false,
-            };
-            if !legal {
-                let message = "params of this method must be an object";
-                return Err(self.refused(
-                    DecodeErrorKind::BadParams,
-                    Some(params),
-                    "/params",
-                    message,
-                ));
-            }
-        }
-        let target = self.name(
-            facts.agent_id,
-            DecodeErrorKind::BadTarget,
-            "/params/_agentId",
-            is_target,
-        )?;
-        let topic = self.name(
-            facts.topic,
-            DecodeErrorKind::BadTopic,
-            "/params/_topic",
-            is_topic,
-        )?;
-        let seq = self.seq()?;
-        Ok(JsonRpc {
-            body: RpcBody::Call(Call {
-                method,
-                target,
-                topic,
-                seq,
-            }),
-            id,
-            dialect,
-        })
-    }
-
-    /// A word that becomes `a2amethod` and part of `type`. Source: `eventmesh-a2a` D11, for every family `detection`
-    /// section 3.
-    fn method(&self, span: Span, pointer: &'static str) -> Result<Text, DecodeError> {
-        let message =
-            "a method is a string of 1 to 256 characters without spaces or control characters";
-        self.text(span)
-            .filter(|text| is_method(text))
-            .ok_or_else(|| self.refused(DecodeErrorKind::BadMethod, Some(span), pointer, message))
-    }
-
-    /// A name that routing uses: a string that passes the check, or an error that says which member. Source: D6.
-    fn name(
-        &self,
-        nested: Nested,
-        kind: DecodeErrorKind,
-        pointer: &'static str,
-        check: fn(&str) -> bool,
-    ) -> Result<Option<Text>, DecodeError> {
-        let Some(span) = single(nested, pointer)? else {
-            return Ok(None);
-        };
-        let message = "must be a string of letters, digits and . _ - / : @ + without \"..\", not empty, not too long";
-        self.text(span)
-            .filter(|text| check(text))
-            .map(Some)
-            .ok_or_else(|| self.refused(kind, Some(span), pointer, message))
-    }
-
-    fn seq(&self) -> Result<Option<Text>, DecodeError> {
-        const POINTER: &str = "/params/_seq";
-        let Some(span) = single(self.facts.seq, POINTER)? else {
-            return Ok(None);
-        };
-        self.scalar(span).map(Some).ok_or_else(|| {
-            self.refused(
-                DecodeErrorKind::BadSeq,
-                Some(span),
-                POINTER,
-                "must be a short string or a number",
-            )
-        })
-    }
-
-    fn error_response(&self, error: Span, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
-        let facts = self.facts;
-        let code = facts
-            .error_code
-            .filter(|span| span.kind == Kind::Number)
-            .map(|span| self.slice(span.range()));
-        let has_message = facts
-            .error_message
-            .is_some_and(|span| span.kind == Kind::String);
-        match code.filter(|token| !token.contains(['.', 'e', 'E']) && has_message) {
-            Some(token) => {
-                let dialect = if facts.error_data_is_list {
-                    Dialect::A2a10
-                } else {
-                    Dialect::JsonRpc
-                };
-                Ok(JsonRpc {
-                    body: RpcBody::Error(token.parse().ok()),
-                    id,
-                    dialect,
-                })
-            }
-            None => {
-                let message = "an error has an integer code and a string message";
-                Err(self.refused(DecodeErrorKind::BadError, Some(error), "/error", message))
-            }
-        }
-    }
-
-    fn legacy(&self) -> Result<Legacy, DecodeError> {
-        let facts = self.facts;
-        facts.refuse_repeated(&LEGACY_MEMBERS)?;
-        let message_type = facts
-            .member(Member::MessageType)
-            .filter(|span| span.kind != Kind::Null)
-            .map(|span| self.method(span, "/messageType"))
-            .transpose()?;
-        let source_agent = self.optional(
-            single(facts.source_agent_id, "/sourceAgent/agentId")?,
-            "/sourceAgent/agentId",
-        )?;
-        let target_agent = self.name(
-            facts.target_agent_id,
-            DecodeErrorKind::BadTarget,
-            "/targetAgent/agentId",
-            is_target,
-        )?;
-        let correlation = single(facts.correlation_id, "/metadata/correlationId")?;
-        let correlation_id = self.optional(correlation, "/metadata/correlationId")?;
-        Ok(Legacy {
-            message_type,
-            source_agent,
-            target_agent,
-            correlation_id,
-        })
-    }
-
-    /// A scalar that becomes an attribute; null counts as absent.
-    fn optional(
-        &self,
-        span: Option<Span>,
-        pointer: &'static str,
-    ) -> Result<Option<Text>, DecodeError> {
-        let Some(span) = span.filter(|span| span.kind != Kind::Null) else {
-            return Ok(None);
-        };
-        self.scalar(span).map(Some).ok_or_else(|| {
-            self.refused(
-                DecodeErrorKind::BadMember,
-                Some(span),
-                pointer,
-                "must be a short string or a number",
-            )
-        })
-    }
-
-    /// The text of a string or the token of a number, when it can be an attribute.
-    fn scalar(&self, span: Span) -> Option<Text> {
-        let text = match span.kind {
-            Kind::String => self.text(span)?,
-            Kind::Number => self.slice(span.range()),
-            Kind::Object | Kind::Array | Kind::Boolean | Kind::Null => return None,
-        };
-        let legal = (1..=MAX_ID_BYTES).contains(&text.len())
-            && text.chars().all(crate::event::is_string_char);
-        legal.then_some(text)
-    }
-
-    /// The text of a string value.
-    fn text(&self, span: Span) -> Option<Text> {
-        if span.kind != Kind::String {
-            return None;
-        }
-        let raw = self.payload.get(span.inside_quotes())?;
-        if raw.contains(&b'\\') {
-            return unescape(raw).map(Text::from);
-        }
-        Some(self.slice(span.inside_quotes()))
-    }
-
-    /// Text that shares the payload's bytes.
-    fn slice(&self, range: Range<usize>) -> Text {
-        Text::from_utf8(self.payload.slice(range)).unwrap_or_default()
+        Err(self)
     }
 }
 
-fn single(nested: Nested, pointer: &'static str) -> Result<Option<Span>, DecodeError> {
-    match nested {
-        Nested::Absent => Ok(None),
-        Nested::Once(span) => Ok(Some(span)),
-        Nested::Twice(span) => {
-            let name = pointer.rsplit('/').next().unwrap_or(pointer);
-            Err(repeated(name, pointer.to_owned(), Some(span)))
-        }
+impl<U> From<Result<U, Refused>> for Units<U> {
+    fn from(unit: Result<U, Refused>) -> Self {
+        Self(SmallVec::from_buf([unit]))
     }
 }
 
-fn inside(span: Option<Span>, document: &[u8]) -> Option<&[u8]> {
-    let span = span.filter(|span| span.kind == Kind::String)?;
-    document.get(span.inside_quotes())
-}
+impl<U> std::ops::Deref for Units<U> {
+    type Target = [Result<U, Refused>];
 
-/// The dialect a result shows by its shape. Source: `a2a-http` section 6.
-fn result_dialect(marks: &ResultMarks, document: &[u8]) -> Dialect {
-    match inside(marks.kind, document) {
-        Some(b"completion" | b"partial-completion" | b"error") => Dialect::JafDoc,
-        Some(b"task" | b"message" | b"status-update" | b"artifact-update") => Dialect::A2a03,
-        _ if marks.mcp => Dialect::Mcp,
-        _ if marks.wrapped.is_some() => Dialect::A2a10,
-        _ => Dialect::JsonRpc,
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
-/// Whether more parts follow a result. Source: `a2a-http` sections 2.5, 3.2.
-fn part_of(marks: &ResultMarks, document: &[u8]) -> Part {
-    let unfinished = |part| {
-        if inside(marks.state, document).is_some_and(is_last_state) {
-            Part::Final
-        } else {
-            part
-        }
-    };
-    if let Some(is_final) = marks.is_final {
-        return if is_final { Part::Final } else { Part::Partial };
-    }
-    match (inside(marks.kind, document), marks.wrapped) {
-        (Some(b"artifact-update" | b"partial-completion"), _)
-        | (_, Some(Wrapped::ArtifactUpdate)) => Part::Partial,
-        (Some(b"status-update"), _) | (_, Some(Wrapped::StatusUpdate)) => unfinished(Part::Partial),
-        (Some(b"task"), _) | (_, Some(Wrapped::Task)) => unfinished(Part::Snapshot),
-        _ => Part::Final,
+impl<U> IntoIterator for Units<U> {
+    type Item = Result<U, Refused>;
+    type IntoIter = IntoIter<U>;
+
+    fn into_iter(self) -> IntoIter<U> {
+        IntoIter(self.0.into_iter())
     }
 }
 
-/// States in which an agent says nothing more of its own accord: terminal, or waiting for the caller.
-fn is_last_state(state: &[u8]) -> bool {
-    const LAST: [&str; 6] = [
-        "completed",
-        "canceled",
-        "cancelled",
-        "failed",
-        "rejected",
-        "input_required",
-    ];
-    let Ok(state) = std::str::from_utf8(state) else {
-        return false;
-    };
-    let word = state
-        .strip_prefix("TASK_STATE_")
-        .unwrap_or(state)
-        .to_ascii_lowercase()
-        .replace('-', "_");
-    LAST.contains(&word.as_str()) || word == "auth_required"
+/// The units, one after the other. See [`Units`].
+#[derive(Debug)]
+pub struct IntoIter<U>(smallvec::IntoIter<[Result<U, Refused>; 1]>);
+
+impl<U> Iterator for IntoIter<U> {
+    type Item = Result<U, Refused>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
 }
+
+impl<U> ExactSizeIterator for IntoIter<U> {}

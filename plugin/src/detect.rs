@@ -1,142 +1,30 @@
-//! What one JSON object is: one pass that notes the members that decide, then the ordered rules.
+//! What one JSON object is: one pass that notes the members any family looks at, then the ordered rules.
 //!
 //! The pass never stops at a member that is wrong for a family, since only the rules know the family: it notes where
-//! the member stands and of which type it is. Rules look at top-level members only, never at text inside strings.
+//! the member stands. Rules look at top-level members only, never at text inside strings.
 //!
 //! Source: `detection` section 2.
 
+mod e2a;
+mod place;
+
+use crate::decode::Hint;
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::json::{Kind, Reader, Span};
+use crate::json::{Kind, Reader, Span, unescape};
 use crate::protocol::Family;
-use crate::protocol::dialect::{ParamsMarks, Version};
-
-/// Top-level members that decide something for some family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Member {
-    Jsonrpc,
-    Id,
-    Method,
-    Params,
-    Result,
-    Error,
-    Protocol,
-    MessageType,
-    SourceAgent,
-    TargetAgent,
-    Metadata,
-    Specversion,
-    Source,
-    Type,
-}
-
-/// How many [`Member`]s there are.
-const MEMBERS: usize = 14;
-
-impl Member {
-    fn of(name: &[u8]) -> Option<Self> {
-        Some(match name {
-            b"jsonrpc" => Self::Jsonrpc,
-            b"id" => Self::Id,
-            b"method" => Self::Method,
-            b"params" => Self::Params,
-            b"result" => Self::Result,
-            b"error" => Self::Error,
-            b"protocol" => Self::Protocol,
-            b"messageType" => Self::MessageType,
-            b"sourceAgent" => Self::SourceAgent,
-            b"targetAgent" => Self::TargetAgent,
-            b"metadata" => Self::Metadata,
-            b"specversion" => Self::Specversion,
-            b"source" => Self::Source,
-            b"type" => Self::Type,
-            _ => return None,
-        })
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Jsonrpc => "jsonrpc",
-            Self::Id => "id",
-            Self::Method => "method",
-            Self::Params => "params",
-            Self::Result => "result",
-            Self::Error => "error",
-            Self::Protocol => "protocol",
-            Self::MessageType => "messageType",
-            Self::SourceAgent => "sourceAgent",
-            Self::TargetAgent => "targetAgent",
-            Self::Metadata => "metadata",
-            Self::Specversion => "specversion",
-            Self::Source => "source",
-            Self::Type => "type",
-        }
-    }
-
-    fn bit(self) -> u32 {
-        1 << self as u32
-    }
-}
-
-/// A nested member of interest, or that it stands there twice.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Nested {
-    #[default]
-    Absent,
-    Once(Span),
-    Twice(Span),
-}
-
-impl Nested {
-    fn note(&mut self, span: Span) {
-        *self = match self {
-            Self::Absent => Self::Once(span),
-            Self::Once(_) | Self::Twice(_) => Self::Twice(span),
-        };
-    }
-}
-
-/// What the result of a response says about itself. Source: `a2a-http` sections 1, 3.2, 6.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ResultMarks {
-    /// `kind`.
-    pub(crate) kind: Option<Span>,
-    /// `final`, when it is a boolean.
-    pub(crate) is_final: Option<bool>,
-    /// `status.state`, of the result itself or of the member that names its type in A2A 1.0.
-    pub(crate) state: Option<Span>,
-    /// The A2A 1.0 member that names the type.
-    pub(crate) wrapped: Option<Wrapped>,
-    /// A member that only MCP results have.
-    pub(crate) mcp: bool,
-}
-
-/// The types of an A2A 1.0 result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wrapped {
-    Task,
-    Message,
-    StatusUpdate,
-    ArtifactUpdate,
-}
+use crate::text::Text;
+pub(crate) use e2a::Shape;
+pub(crate) use place::Place;
 
 /// What one pass over an object noted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    document: &'a str,
+    /// The value that was read.
     pub(crate) span: Span,
-    members: [Option<Span>; MEMBERS],
-    repeated: u32,
-    pub(crate) agent_id: Nested,
-    pub(crate) topic: Nested,
-    pub(crate) seq: Nested,
-    pub(crate) params: ParamsMarks,
-    pub(crate) result: ResultMarks,
-    pub(crate) error_code: Option<Span>,
-    pub(crate) error_message: Option<Span>,
-    /// `error.data` is a list, as A2A 1.0 writes it.
-    pub(crate) error_data_is_list: bool,
-    pub(crate) source_agent_id: Nested,
-    pub(crate) target_agent_id: Nested,
-    pub(crate) correlation_id: Nested,
+    spans: [Span; Place::COUNT],
+    present: u128,
+    repeated: u128,
 }
 
 /// The rule that decided a family, and the member that made it.
@@ -152,292 +40,213 @@ pub struct Because {
 
 // === impl Facts ===
 
-impl Facts {
-    /// Reads the value that starts at the reader's place. What is not an object has a span and no facts.
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+impl<'a> Facts<'a> {
+    #[inline]
+    pub(crate) fn new(document: &'a str) -> Self {
         let nowhere = Span::new(0, 0, Kind::Null);
-        let mut facts = Self {
+        Self {
+            document,
             span: nowhere,
-            members: [None; MEMBERS],
+            spans: [nowhere; Place::COUNT],
+            present: 0,
             repeated: 0,
-            agent_id: Nested::Absent,
-            topic: Nested::Absent,
-            seq: Nested::Absent,
-            params: ParamsMarks::default(),
-            result: ResultMarks::default(),
-            error_code: None,
-            error_message: None,
-            error_data_is_list: false,
-            source_agent_id: Nested::Absent,
-            target_agent_id: Nested::Absent,
-            correlation_id: Nested::Absent,
-        };
-        if reader.kind()? != Kind::Object {
-            facts.span = reader.value()?;
-            return Ok(facts);
         }
-        facts.span = reader.object(|reader, name| {
-            let Some(member) = Member::of(name) else {
+    }
+
+    /// Reads the value that starts at the reader's place, and forgets the one before. What is not an object has a span
+    /// and no members.
+    pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.present = 0;
+        self.repeated = 0;
+        self.span = if reader.kind()? == Kind::Object {
+            self.members(reader, Place::Root)?
+        } else {
+            reader.value()?
+        };
+        Ok(())
+    }
+
+    fn members(&mut self, reader: &mut Reader<'_>, parent: Place) -> Result<Span, DecodeError> {
+        reader.object(|reader, name| {
+            let Some(place) = parent.member(name) else {
                 return reader.value().map(drop);
             };
-            let span = facts.read_member(reader, member)?;
-            if let Some(slot) = facts.members.get_mut(member as usize)
-                && slot.replace(span).is_some()
-            {
-                facts.repeated |= member.bit();
-            }
-            Ok(())
-        })?;
-        Ok(facts)
-    }
-
-    fn read_member(
-        &mut self,
-        reader: &mut Reader<'_>,
-        member: Member,
-    ) -> Result<Span, DecodeError> {
-        if reader.kind()? != Kind::Object {
-            return reader.value();
-        }
-        match member {
-            Member::Params => self.read_params(reader),
-            Member::Result => self.read_result(reader),
-            Member::Error => self.read_error(reader),
-            Member::SourceAgent => read_one(reader, b"agentId", &mut self.source_agent_id),
-            Member::TargetAgent => read_one(reader, b"agentId", &mut self.target_agent_id),
-            Member::Metadata => read_one(reader, b"correlationId", &mut self.correlation_id),
-            Member::Jsonrpc
-            | Member::Id
-            | Member::Method
-            | Member::Protocol
-            | Member::MessageType
-            | Member::Specversion
-            | Member::Source
-            | Member::Type => reader.value(),
-        }
-    }
-
-    fn read_params(&mut self, reader: &mut Reader<'_>) -> Result<Span, DecodeError> {
-        reader.object(|reader, name| {
-            let marks = &mut self.params;
-            match name {
-                b"_agentId" => self.agent_id.note(reader.value()?),
-                b"_topic" => self.topic.note(reader.value()?),
-                b"_seq" => self.seq.note(reader.value()?),
-                b"protocolVersion" => {
-                    let number = reader.value()?.kind == Kind::Number;
-                    marks.protocol_version = if number {
-                        Version::Number
-                    } else {
-                        Version::Other
-                    };
-                }
-                b"id" => marks.has_id = is_present(reader.value()?),
-                b"taskId" => marks.has_task_id = is_present(reader.value()?),
-                b"sessionId" => marks.has_session_id = is_present(reader.value()?),
-                b"reason" => marks.has_reason = is_present(reader.value()?),
-                b"configuration" if reader.kind()? == Kind::Object => {
-                    reader.object(|reader, name| {
-                        marks.jaf |= matches!(name, b"maxTurns" | b"timeout" | b"priority");
-                        reader.value().map(drop)
-                    })?;
-                }
-                b"message" if reader.kind()? == Kind::Object => {
-                    reader.object(|reader, name| {
-                        let value = reader.value()?;
-                        marks.jaf |= name == b"role" && reader.token(value) == b"\"system\"";
-                        Ok(())
-                    })?;
-                }
-                _ => {
-                    reader.value()?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn read_result(&mut self, reader: &mut Reader<'_>) -> Result<Span, DecodeError> {
-        let marks = &mut self.result;
-        reader.object(|reader, name| {
-            let wrapped = match name {
-                b"task" => Some(Wrapped::Task),
-                b"message" => Some(Wrapped::Message),
-                b"statusUpdate" => Some(Wrapped::StatusUpdate),
-                b"artifactUpdate" => Some(Wrapped::ArtifactUpdate),
-                _ => None,
+            let span = if place.has_members() && reader.peek() == Some(b'{') {
+                self.members(reader, place)?
+            } else {
+                reader.value()?
             };
-            match name {
-                b"status" if reader.kind()? == Kind::Object => {
-                    read_state(reader, &mut marks.state)?
-                }
-                b"kind" => marks.kind = Some(reader.value()?),
-                b"final" => {
-                    let value = reader.value()?;
-                    marks.is_final =
-                        (value.kind == Kind::Boolean).then(|| reader.token(value) == b"true");
-                }
-                b"resultType" | b"content" | b"protocolVersion" => {
-                    marks.mcp = true;
-                    reader.value()?;
-                }
-                _ if wrapped.is_some() && reader.kind()? == Kind::Object => {
-                    marks.wrapped = wrapped;
-                    reader.object(|reader, name| match name {
-                        b"status" if reader.kind()? == Kind::Object => {
-                            read_state(reader, &mut marks.state)
-                        }
-                        _ => reader.value().map(drop),
-                    })?;
-                }
-                _ => {
-                    reader.value()?;
-                }
+            let bit = place.bit();
+            self.repeated |= self.present & bit;
+            self.present |= bit;
+            if let Some(slot) = self.spans.get_mut(place as usize) {
+                *slot = span;
             }
             Ok(())
         })
     }
 
-    fn read_error(&mut self, reader: &mut Reader<'_>) -> Result<Span, DecodeError> {
-        reader.object(|reader, name| {
-            let value = reader.value()?;
-            match name {
-                b"code" => self.error_code = Some(value),
-                b"message" => self.error_message = Some(value),
-                b"data" => self.error_data_is_list = value.kind == Kind::Array,
-                _ => {}
-            }
-            Ok(())
+    /// Where a member stands; the last one where it is repeated.
+    #[inline]
+    pub(crate) fn get(&self, place: Place) -> Option<Span> {
+        if self.present & place.bit() == 0 {
+            return None;
+        }
+        self.spans.get(place as usize).copied()
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, place: Place) -> bool {
+        self.present & place.bit() != 0
+    }
+
+    /// As [`Facts::get`], null counted as absent.
+    pub(crate) fn set(&self, place: Place) -> Option<Span> {
+        self.get(place).filter(|span| span.kind != Kind::Null)
+    }
+
+    pub(crate) fn is(&self, place: Place, kind: Kind) -> bool {
+        self.get(place).is_some_and(|span| span.kind == kind)
+    }
+
+    /// What stands between the quotes of a string member, its escapes as they are.
+    pub(crate) fn raw(&self, place: Place) -> Option<&'a str> {
+        let span = self.get(place).filter(|span| span.kind == Kind::String)?;
+        self.document.get(span.inside_quotes())
+    }
+
+    /// Whether the member is this string.
+    pub(crate) fn equals(&self, place: Place, text: &str) -> bool {
+        self.raw(place).is_some_and(|raw| {
+            raw == text || (raw.contains('\\') && unescape(raw.as_bytes()).as_deref() == Some(text))
         })
     }
 
-    pub(crate) fn member(&self, member: Member) -> Option<Span> {
-        self.members.get(member as usize).copied().flatten()
+    /// Whether the member is a string that is not empty.
+    fn is_word(&self, place: Place) -> bool {
+        self.raw(place).is_some_and(|raw| !raw.is_empty())
     }
 
-    fn is_string(&self, member: Member) -> bool {
-        self.member(member)
-            .is_some_and(|span| span.kind == Kind::String)
+    /// The text of a string member; `None` also where no text can hold it.
+    pub(crate) fn text(&self, place: Place) -> Option<Text> {
+        let span = self.get(place)?;
+        let raw = self.raw(place)?;
+        if span.escaped {
+            return unescape(raw.as_bytes()).map(Text::from);
+        }
+        Some(Text::from(raw))
     }
 
-    fn equals(&self, document: &[u8], member: Member, text: &str) -> bool {
-        self.member(member).is_some_and(|span| {
-            let raw = document.get(span.range()).unwrap_or_default();
-            let inside = raw
-                .strip_prefix(b"\"")
-                .and_then(|rest| rest.strip_suffix(b"\""));
-            inside.is_some_and(|inside| {
-                inside == text.as_bytes()
-                    || (inside.contains(&b'\\')
-                        && crate::json::unescape(inside).as_deref() == Some(text))
-            })
-        })
+    /// The exact JSON text of a member.
+    pub(crate) fn token(&self, span: Span) -> &'a str {
+        self.document.get(span.range()).unwrap_or_default()
+    }
+
+    /// The value of a Boolean member.
+    pub(crate) fn flag(&self, place: Place) -> Option<bool> {
+        let span = self.get(place).filter(|span| span.kind == Kind::Boolean)?;
+        Some(self.document.as_bytes().get(span.start()) == Some(&b't'))
     }
 
     /// Refuses the object when one of the members stands there twice.
-    pub(crate) fn refuse_repeated(&self, members: &[Member]) -> Result<(), DecodeError> {
-        match members
-            .iter()
-            .find(|member| self.repeated & member.bit() != 0)
-        {
-            Some(member) => Err(repeated(
-                member.name(),
-                format!("/{}", member.name()),
-                self.member(*member),
-            )),
-            None => Ok(()),
+    pub(crate) fn refuse_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
+        if self.repeated == 0 {
+            return Ok(());
         }
+        let twice = places.iter().find(|place| self.repeated & place.bit() != 0);
+        twice.map_or(Ok(()), |place| {
+            let offset = self.get(*place).map_or(0, Span::start);
+            let message = format!("the member {:?} occurs twice", place.name());
+            let error = DecodeError::new(DecodeErrorKind::DuplicateMember, offset, message);
+            Err(error.at(place.pointer()))
+        })
     }
 
     /// The family of the object; `None` when no rule matches.
     ///
     /// # Errors
-    /// `UnsupportedVersion` where `specversion` or `jsonrpc` names a version that is not spoken.
-    pub(crate) fn family(&self, document: &[u8]) -> Result<Option<Because>, DecodeError> {
-        if let Some(specversion) = self.member(Member::Specversion) {
-            if !self.equals(document, Member::Specversion, crate::event::SPEC_VERSION) {
-                return Err(unsupported(
-                    specversion,
-                    "specversion",
-                    "only specversion \"1.0\" is supported",
-                ));
+    /// `UnsupportedVersion` where a member names a version that is not spoken.
+    pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Because>, DecodeError> {
+        let because = |family, rule, place: Place| {
+            let member = place.name();
+            Ok(Some(Because {
+                family,
+                rule,
+                member,
+            }))
+        };
+        if self.has(Place::Specversion) {
+            if !self.equals(Place::Specversion, crate::event::SPEC_VERSION) {
+                let message = "only specversion \"1.0\" is supported";
+                return Err(self.unsupported(Place::Specversion, message));
             }
-            let required = [Member::Id, Member::Source, Member::Type];
-            if required.into_iter().all(|member| self.is_string(member)) {
-                return Ok(Some(Because {
-                    family: Family::CloudEvent,
-                    rule: 1,
-                    member: "specversion",
-                }));
+            let required = [Place::Id, Place::Source, Place::Type];
+            if required
+                .into_iter()
+                .all(|place| self.is(place, Kind::String))
+            {
+                return because(Family::CloudEvent, 1, Place::Specversion);
             }
         }
-        if let Some(jsonrpc) = self.member(Member::Jsonrpc) {
-            if !self.equals(document, Member::Jsonrpc, "2.0") {
-                return Err(unsupported(
-                    jsonrpc,
-                    "jsonrpc",
-                    "jsonrpc must be the string \"2.0\"",
-                ));
+        if self.has(Place::Jsonrpc) {
+            if !self.equals(Place::Jsonrpc, "2.0") {
+                let message = "jsonrpc must be the string \"2.0\"";
+                return Err(self.unsupported(Place::Jsonrpc, message));
             }
-            return Ok(Some(Because {
-                family: Family::JsonRpc,
-                rule: 2,
-                member: "jsonrpc",
-            }));
+            return because(Family::JsonRpc, 2, Place::Jsonrpc);
         }
-        if self.equals(document, Member::Protocol, "A2A") {
-            return Ok(Some(Because {
-                family: Family::Legacy,
-                rule: 3,
-                member: "protocol",
-            }));
+        if self.equals(Place::Protocol, "A2A") {
+            return because(Family::Legacy, 3, Place::Protocol);
+        }
+        let has_type = self.is_word(Place::Type);
+        if has_type && self.is(Place::A2e, Kind::String) {
+            return because(Family::A2eMessage, 4, Place::A2e);
+        }
+        if let Some(place) = self.workflow_mark() {
+            return because(Family::A2eWorkflow, 5, place);
+        }
+        if has_type && self.is_a2e_message_without_mark() {
+            return because(Family::A2eMessage, 6, Place::Ts);
+        }
+        if has_type && self.is_known_a2e_type() {
+            return because(Family::A2eMessage, 7, Place::Type);
+        }
+        if let Some((_, place)) = self.e2a(hint)? {
+            return because(Family::E2a, 8, place);
+        }
+        // A binding declared to carry A2E messages takes their weak shapes for what they are.
+        if has_type && hint.family == Some(Family::A2eMessage) {
+            return because(Family::A2eMessage, 7, Place::Type);
         }
         Ok(None)
     }
-}
 
-pub(crate) fn repeated(name: &str, pointer: String, span: Option<Span>) -> DecodeError {
-    let offset = span.map_or(0, |span| span.start());
-    DecodeError::new(
-        DecodeErrorKind::DuplicateMember,
-        offset,
-        format!("the member {name:?} occurs twice"),
-    )
-    .at(pointer)
-}
-
-fn unsupported(span: Span, name: &'static str, message: &'static str) -> DecodeError {
-    DecodeError::new(DecodeErrorKind::UnsupportedVersion, span.start(), message)
-        .at(format!("/{name}"))
-}
-
-fn is_present(span: Span) -> bool {
-    span.kind != Kind::Null
-}
-
-/// Reads an object for one member.
-fn read_one(
-    reader: &mut Reader<'_>,
-    wanted: &[u8],
-    found: &mut Nested,
-) -> Result<Span, DecodeError> {
-    reader.object(|reader, name| {
-        let value = reader.value()?;
-        if name == wanted {
-            found.note(value);
+    fn workflow_mark(&self) -> Option<Place> {
+        if self.has(Place::Type) {
+            let typed = ["operationUpdate", "beginExecution"];
+            let is_line = typed.into_iter().any(|word| self.equals(Place::Type, word));
+            return is_line.then_some(Place::Type);
         }
-        Ok(())
-    })
-}
+        [Place::OperationUpdate, Place::BeginExecution]
+            .into_iter()
+            .find(|place| self.is(*place, Kind::Object))
+    }
 
-/// Reads a `status` object for its `state`.
-fn read_state(reader: &mut Reader<'_>, state: &mut Option<Span>) -> Result<(), DecodeError> {
-    reader.object(|reader, name| {
-        let value = reader.value()?;
-        if name == b"state" {
-            *state = Some(value);
-        }
-        Ok(())
-    })?;
-    Ok(())
+    fn is_a2e_message_without_mark(&self) -> bool {
+        self.is(Place::Id, Kind::String)
+            && self.is(Place::Version, Kind::String)
+            && self.is(Place::Ts, Kind::Number)
+    }
+
+    fn is_known_a2e_type(&self) -> bool {
+        let known = self
+            .raw(Place::Type)
+            .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known_type(ty));
+        known && (self.is(Place::Id, Kind::String) || self.is(Place::ReqId, Kind::String))
+    }
+
+    pub(crate) fn unsupported(&self, place: Place, message: &'static str) -> DecodeError {
+        let offset = self.get(place).map_or(0, Span::start);
+        DecodeError::new(DecodeErrorKind::UnsupportedVersion, offset, message).at(place.pointer())
+    }
 }

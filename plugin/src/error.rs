@@ -42,6 +42,12 @@ pub enum DecodeErrorKind {
     BadTopic,
     /// `_seq` that is neither a string nor a number.
     BadSeq,
+    /// An E2A response without a `protocol_version`.
+    MissingVersion,
+    /// An A2E message without an `id`, where ids are demanded.
+    MissingId,
+    /// A line of a workflow that nothing ties to the other lines.
+    MissingCollaborationId,
     /// Any other member of the wrong type or value.
     BadMember,
     /// A JSON-RPC object with both `result` and `error`.
@@ -77,6 +83,9 @@ impl DecodeErrorKind {
             Self::BadTarget => "bad_target",
             Self::BadTopic => "bad_topic",
             Self::BadSeq => "bad_seq",
+            Self::MissingVersion => "missing_version",
+            Self::MissingId => "missing_id",
+            Self::MissingCollaborationId => "missing_collaborationid",
             Self::BadMember => "bad_member",
             Self::BothResultAndError => "both_result_and_error",
             Self::Invalid => "invalid",

@@ -111,15 +111,27 @@ pub struct Event {
     dataschema: Option<Text>,
     subject: Option<Text>,
     time: Option<Text>,
-    extensions: Vec<(Text, Value)>,
+    extensions: Extensions,
     data: Option<Data>,
 }
 
 /// The one version of the CloudEvents specification that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
 
-/// Room for the extensions a mapped and routed event carries, so that it is allocated once.
-const EXTENSION_CAPACITY: usize = 8;
+/// The attributes and the data of an event, all valid.
+pub(crate) struct Parts {
+    pub(crate) id: Text,
+    pub(crate) source: Text,
+    pub(crate) ty: Text,
+    pub(crate) datacontenttype: Option<Text>,
+    pub(crate) subject: Option<Text>,
+    pub(crate) time: Option<Text>,
+    pub(crate) extensions: Extensions,
+    pub(crate) data: Data,
+}
+
+/// The extension attributes of an event, in the order they were set.
+pub(crate) type Extensions = Vec<(Text, Value)>;
 
 // === impl Event ===
 
@@ -132,12 +144,7 @@ impl Event {
         check_required("id", &id)?;
         check_required("source", &source)?;
         check_required("type", &ty)?;
-        Ok(Self::from_checked(id, source, ty))
-    }
-
-    /// As [`Event::new`], for values that are valid by construction.
-    pub(crate) fn from_checked(id: Text, source: Text, ty: Text) -> Self {
-        Self {
+        Ok(Self {
             id,
             source,
             ty,
@@ -145,9 +152,9 @@ impl Event {
             dataschema: None,
             subject: None,
             time: None,
-            extensions: Vec::with_capacity(EXTENSION_CAPACITY),
+            extensions: Vec::new(),
             data: None,
-        }
+        })
     }
 
     /// Identifies the event within its source; not an identity across callers.
@@ -293,30 +300,34 @@ impl Event {
         Ok(())
     }
 
-    /// Sets an extension whose name and value are valid by construction.
-    pub(crate) fn put_known(&mut self, name: &'static str, value: impl Into<Value>) {
-        let value = value.into();
-        debug_assert!(check_extension_name(name).is_ok());
+    /// An event of attributes that are valid by construction, no name twice.
+    pub(crate) fn from_parts(parts: Parts) -> Self {
         debug_assert!(
-            value
-                .as_text()
-                .is_none_or(|text| check_string(name, text).is_ok())
+            parts
+                .extensions
+                .iter()
+                .enumerate()
+                .all(|(at, (name, value))| {
+                    check_extension_name(name).is_ok()
+                        && value.as_text().is_none_or(|text| is_string(text))
+                        && parts
+                            .extensions
+                            .iter()
+                            .skip(at + 1)
+                            .all(|(other, _)| other != name)
+                })
         );
-        self.put_extension(Text::from_static(name), value);
-    }
-
-    pub(crate) fn put_subject(&mut self, subject: Text) {
-        debug_assert!(check_string("subject", &subject).is_ok());
-        self.subject = Some(subject);
-    }
-
-    pub(crate) fn put_time(&mut self, time: Text) {
-        self.time = Some(time);
-    }
-
-    pub(crate) fn put_json(&mut self, data: Bytes) {
-        self.datacontenttype = Some(Text::from_static("application/json"));
-        self.data = Some(Data::Json(data));
+        Self {
+            id: parts.id,
+            source: parts.source,
+            ty: parts.ty,
+            datacontenttype: parts.datacontenttype,
+            dataschema: None,
+            subject: parts.subject,
+            time: parts.time,
+            extensions: parts.extensions,
+            data: Some(parts.data),
+        }
     }
 
     fn put_extension(&mut self, name: Text, value: Value) {
@@ -403,13 +414,16 @@ fn invalid_value(name: &str, detail: &'static str) -> EventError {
 
 /// The rule for CloudEvents strings: no control characters and no noncharacters.
 fn check_string(name: &str, text: &str) -> Result<(), EventError> {
-    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) || text.chars().all(is_string_char) {
+    if is_string(text) {
         return Ok(());
     }
-    Err(invalid_value(
-        name,
-        "holds a control character or a Unicode noncharacter",
-    ))
+    let detail = "holds a control character or a Unicode noncharacter";
+    Err(invalid_value(name, detail))
+}
+
+/// Whether the text may be a string attribute, as far as its characters go.
+pub(crate) fn is_string(text: &str) -> bool {
+    text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) || text.chars().all(is_string_char)
 }
 
 /// Whether CloudEvents allows the character in a string attribute. Source: CloudEvents 1.0.2 section 3.2.

@@ -38,3 +38,35 @@ pub const HOPS: &str = "hops";
 pub const ORIGIN: &str = "origin";
 /// W3C trace context of the whole journey; never rewritten on the way.
 pub const TRACE_PARENT: &str = "traceparent";
+/// Vendor part of the W3C trace context.
+pub const TRACE_STATE: &str = "tracestate";
+/// The session of an A2E or E2A message.
+pub const SESSION_ID: &str = "sessionid";
+/// The task of an E2A record.
+pub const TASK_ID: &str = "taskid";
+/// The context of an E2A record.
+pub const CONTEXT_ID: &str = "contextid";
+/// The sender's own tracing id; it ties nothing together on the bus.
+pub const CORRELATION_ID: &str = "correlationid";
+/// The type of an A2E message as written.
+pub const A2E_TYPE: &str = "a2etype";
+/// The capability an A2E message is about.
+pub const A2E_CAPABILITY: &str = "a2ecapability";
+/// What an A2E request is about: a tool, a process, a plan.
+pub const A2E_OBJECT: &str = "a2eobject";
+/// The kind of an A2E event.
+pub const A2E_KIND: &str = "a2ekind";
+/// The code of an A2E error.
+pub const A2E_CODE: &str = "a2ecode";
+/// Whether what an A2E error is about may be tried again (CloudEvents Boolean).
+pub const RETRYABLE: &str = "retryable";
+/// The channel of an E2A record.
+pub const E2A_CHANNEL: &str = "e2achannel";
+/// The kind of an E2A response as written.
+pub const E2A_KIND: &str = "e2akind";
+/// The status of an E2A response.
+pub const E2A_STATUS: &str = "e2astatus";
+/// The code of an E2A error, where it is a text.
+pub const E2A_CODE: &str = "e2acode";
+/// The protocol an E2A record was made of, where it is another.
+pub const SOURCE_PROTOCOL: &str = "sourceprotocol";

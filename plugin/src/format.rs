@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
+use crate::json::scan::plain_end;
 use crate::json::{Kind, Reader, Span, unescape};
 use crate::limits::Limits;
 use crate::text::Text;
@@ -64,7 +65,7 @@ fn read_members(bytes: &Bytes, limits: &Limits) -> Result<Vec<Member>, EventErro
     let mut reader = Reader::new(bytes, limits);
     reader.skip_white_space();
     let read = reader.object(|reader, name| {
-        let name = Text::from_utf8(Bytes::copy_from_slice(name)).unwrap_or_default();
+        let name = Text::from_utf8(name).unwrap_or_default();
         let span = reader.value()?;
         if members.iter().any(|member| member.name == name) {
             repeated.get_or_insert_with(|| name.clone());
@@ -118,13 +119,18 @@ fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
 }
 
 fn string(bytes: &Bytes, span: Span) -> Result<Text, EventError> {
+    Text::from_utf8(&string_bytes(bytes, span)?).ok_or_else(|| malformed("the event is not UTF-8"))
+}
+
+/// The text of a string; the event's own bytes where nothing is escaped.
+fn string_bytes(bytes: &Bytes, span: Span) -> Result<Bytes, EventError> {
     let inside = bytes.slice(span.inside_quotes());
-    if inside.contains(&b'\\') {
-        return unescape(&inside)
-            .map(Text::from)
-            .ok_or_else(|| malformed("half a surrogate pair in a string"));
+    if !inside.contains(&b'\\') {
+        return Ok(inside);
     }
-    Text::from_utf8(inside).ok_or_else(|| malformed("the event is not UTF-8"))
+    unescape(&inside)
+        .map(Bytes::from)
+        .ok_or_else(|| malformed("half a surrogate pair in a string"))
 }
 
 fn read_data(
@@ -145,12 +151,12 @@ fn read_data(
         (None, None) => Ok(None),
         (None, Some(span)) => {
             let text = if span.kind == Kind::String {
-                string(bytes, span)?
+                string_bytes(bytes, span)?
             } else {
                 return Err(bad("not a string"));
             };
             let decoded = BASE64
-                .decode(text.as_bytes())
+                .decode(&text)
                 .map_err(|_| bad("data_base64 is not Base64"))?;
             Ok(Some(Data::Bytes(decoded.into())))
         }
@@ -158,7 +164,7 @@ fn read_data(
             Ok(Some(Data::Json(bytes.slice(span.range()))))
         }
         (Some(span), None) if span.kind == Kind::String => {
-            Ok(Some(Data::Bytes(string(bytes, span)?.into_bytes())))
+            Ok(Some(Data::Bytes(string_bytes(bytes, span)?)))
         }
         (Some(_), None) => Err(bad(
             "data of a media type that is not JSON must be a string",
@@ -244,7 +250,7 @@ pub(crate) fn write_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let mut rest = text.as_bytes();
     loop {
-        let plain = crate::json::scan::plain_prefix(rest);
+        let plain = plain_end(rest, 0);
         let (head, tail) = rest.split_at(plain);
         out.extend_from_slice(head);
         let Some((special, tail)) = tail.split_first() else {

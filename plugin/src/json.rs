@@ -3,6 +3,8 @@
 //! The caller walks the members it knows and skips the rest; everything is validated, what is skipped too. It accepts
 //! exactly RFC 8259 (any number, lone surrogate escapes included), within [`Limits`]. The bytes must be UTF-8.
 
+pub(crate) mod scan;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -12,12 +14,28 @@ use crate::limits::{DEPTH_CEILING, Limits};
 /// The type of a JSON value, told by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Object,
-    Array,
-    String,
-    Number,
-    Boolean,
     Null,
+    Boolean,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Kind {
+    /// The type of the value that starts with this byte.
+    #[inline]
+    pub(crate) fn of(first: u8) -> Option<Self> {
+        match first {
+            b'{' => Some(Self::Object),
+            b'[' => Some(Self::Array),
+            b'"' => Some(Self::String),
+            b'-' | b'0'..=b'9' => Some(Self::Number),
+            b't' | b'f' => Some(Self::Boolean),
+            b'n' => Some(Self::Null),
+            _ => None,
+        }
+    }
 }
 
 /// The largest document that can be read, whatever the limits say: places are 32 bit.
@@ -29,16 +47,20 @@ pub(crate) struct Span {
     start: u32,
     end: u32,
     pub(crate) kind: Kind,
+    /// A string that holds an escape.
+    pub(crate) escaped: bool,
+    /// In place of padding, so that a table of places is zeroed in one go.
+    unused: u16,
 }
 
 impl Span {
-    /// A place; documents are smaller than 4 GiB, which [`MAX_DOCUMENT_BYTES`] sees to.
-    #[allow(clippy::cast_possible_truncation)]
     pub(crate) const fn new(start: usize, end: usize, kind: Kind) -> Self {
         Self {
-            start: start as u32,
-            end: end as u32,
+            start: place(start),
+            end: place(end),
             kind,
+            escaped: false,
+            unused: 0,
         }
     }
 
@@ -69,6 +91,51 @@ pub(crate) struct Reader<'a> {
 
 /// What is said of `\ud800` and its like.
 pub(crate) const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
+
+/// Where a string ends, and whether it holds an escape.
+#[derive(Clone, Copy)]
+struct StringEnd {
+    at: u32,
+    escaped: bool,
+}
+
+/// What is wrong with the text, and where: small enough for two registers, made into an error off the path.
+#[derive(Clone, Copy)]
+struct Fault {
+    at: u32,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    ExpectedValue,
+    ExpectedName,
+    ExpectedColon,
+    ExpectedSeparator,
+    EndsBeforeValue,
+    EndsInside,
+    EndsInString,
+    ControlCharacter,
+    BrokenEscape,
+    BrokenNumber,
+}
+
+impl What {
+    const fn message(self) -> &'static str {
+        match self {
+            Self::ExpectedValue => "expected a JSON value",
+            Self::ExpectedName => "expected a member name in quotes",
+            Self::ExpectedColon => "expected ':' after a member name",
+            Self::ExpectedSeparator => "expected ',' or the closing bracket",
+            Self::EndsBeforeValue => "the JSON text ends where a value should start",
+            Self::EndsInside => "the JSON text ends inside an object or array",
+            Self::EndsInString => "the JSON text ends inside a string",
+            Self::ControlCharacter => "a control character inside a string",
+            Self::BrokenEscape => "a broken escape inside a string",
+            Self::BrokenNumber => "a broken number",
+        }
+    }
+}
 
 // === impl Reader ===
 
@@ -112,28 +179,24 @@ impl<'a> Reader<'a> {
         self.bytes.get(span.range()).unwrap_or_default()
     }
 
+    #[inline]
     pub(crate) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
+    #[inline]
     pub(crate) fn skip_white_space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
-            self.at += 1;
-        }
+        self.at = white_space_end(self.bytes, self.at);
     }
 
     /// The type of the value that starts here, white space skipped.
+    #[inline]
     pub(crate) fn kind(&mut self) -> Result<Kind, DecodeError> {
         self.skip_white_space();
-        match self.peek() {
-            Some(b'{') => Ok(Kind::Object),
-            Some(b'[') => Ok(Kind::Array),
-            Some(b'"') => Ok(Kind::String),
-            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
-            Some(b't' | b'f') => Ok(Kind::Boolean),
-            Some(b'n') => Ok(Kind::Null),
-            Some(_) => Err(self.not_json("expected a JSON value")),
-            None => Err(self.not_json("the JSON text ends where a value should start")),
+        match self.peek().map(Kind::of) {
+            Some(Some(kind)) => Ok(kind),
+            Some(None) => Err(self.here(What::ExpectedValue)),
+            None => Err(self.here(What::EndsBeforeValue)),
         }
     }
 
@@ -148,12 +211,36 @@ impl<'a> Reader<'a> {
             return Ok(self.close(start, Kind::Object));
         }
         loop {
-            self.skip_white_space();
-            let name = self.member_name()?;
-            member(self, &name)?;
+            self.count_member()?;
+            let name = self.at;
+            let end = string_end(self.bytes, name).map_err(|fault| self.fault(fault))?;
+            let value = value_start(self.bytes, end.at as usize);
+            self.at = value.map_err(|fault| self.fault(fault))? as usize;
+            let raw = self.bytes.get(name + 1..end.at as usize - 1);
+            let raw = raw.unwrap_or_default();
+            if end.escaped {
+                let unescaped = self.unescaped_name(raw, name)?;
+                member(self, &unescaped)?;
+            } else {
+                member(self, raw)?;
+            }
             if self.separator(b'}')? == Separator::Close {
                 return Ok(self.close(start, Kind::Object));
             }
+        }
+    }
+
+    #[cold]
+    fn unescaped_name<'n>(&self, raw: &'n [u8], at: usize) -> Result<Cow<'n, [u8]>, DecodeError> {
+        match unescape(raw) {
+            Some(name) => Ok(Cow::Owned(name.into_bytes())),
+            None if self.refuse_lone_surrogates => Err(DecodeError::new(
+                DecodeErrorKind::NotJson,
+                at,
+                LONE_SURROGATE,
+            )),
+            // It has no UTF-8 form, and so equals none that we know.
+            None => Ok(Cow::Borrowed(raw)),
         }
     }
 
@@ -168,7 +255,6 @@ impl<'a> Reader<'a> {
             return Ok(self.close(start, Kind::Array));
         }
         loop {
-            self.skip_white_space();
             self.count_member()?;
             element(self)?;
             if self.separator(b']')? == Separator::Close {
@@ -177,114 +263,107 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a name and its colon.
-    fn member_name(&mut self) -> Result<Cow<'a, [u8]>, DecodeError> {
-        self.count_member()?;
-        if self.peek() != Some(b'"') {
-            return Err(self.not_json("expected a member name in quotes"));
-        }
-        let (span, escaped) = self.string()?;
-        let raw = self.bytes.get(span.inside_quotes()).unwrap_or_default();
-        self.skip_white_space();
-        if self.peek() != Some(b':') {
-            return Err(self.not_json("expected ':' after a member name"));
-        }
-        self.at += 1;
-        self.skip_white_space();
-        if !escaped {
-            return Ok(Cow::Borrowed(raw));
-        }
-        match unescape(raw) {
-            Some(name) => Ok(Cow::Owned(name.into_bytes())),
-            None if self.refuse_lone_surrogates => Err(self.not_json(LONE_SURROGATE)),
-            // It has no UTF-8 form, and so equals none that we know.
-            None => Ok(Cow::Borrowed(raw)),
-        }
-    }
-
     /// Skips one value, validating it.
     pub(crate) fn value(&mut self) -> Result<Span, DecodeError> {
         let kind = self.kind()?;
         let start = self.at;
-        match kind {
-            Kind::Object | Kind::Array => self.container()?,
+        self.at = match kind {
+            Kind::Object | Kind::Array => return self.container(kind),
             Kind::String => {
-                self.string()?;
+                let end = string_end(self.bytes, start).map_err(|fault| self.fault(fault))?;
+                self.at = end.at as usize;
+                return Ok(Span {
+                    escaped: end.escaped,
+                    ..Span::new(start, self.at, kind)
+                });
             }
-            Kind::Number => self.number()?,
-            Kind::Boolean if self.peek() == Some(b't') => self.literal(b"true")?,
-            Kind::Boolean => self.literal(b"false")?,
-            Kind::Null => self.literal(b"null")?,
+            Kind::Number => number_end(self.bytes, start),
+            Kind::Boolean | Kind::Null => literal_end(self.bytes, start),
         }
+        .map_err(|fault| self.fault(fault))? as usize;
         Ok(Span::new(start, self.at, kind))
     }
 
     /// Skips an object or array of any content: a loop over a stack of one bit per level (1: object).
-    fn container(&mut self) -> Result<(), DecodeError> {
-        let floor = self.depth;
+    fn container(&mut self, kind: Kind) -> Result<Span, DecodeError> {
+        let start = self.at;
+        let bytes = self.bytes;
+        let room = self.max_depth - self.depth;
+        let (mut at, mut depth, mut left) = (start, 0u32, self.members_left);
         let mut stack: u128 = 0;
-        loop {
-            // A value starts here.
-            match self.peek() {
+        let result = loop {
+            // A value starts at `at`.
+            let end = match bytes.get(at) {
+                Some(b'"') => string_end(bytes, at).map(|end| end.at),
+                Some(b'-' | b'0'..=b'9') => number_end(bytes, at),
                 Some(open @ (b'{' | b'[')) => {
-                    self.open(open)?;
-                    let is_object = open == b'{';
+                    if depth == room {
+                        self.at = at;
+                        return Err(self.too_deep());
+                    }
+                    let is_object = *open == b'{';
+                    depth += 1;
                     stack = stack << 1 | u128::from(is_object);
-                    self.skip_white_space();
-                    let close = if is_object { b'}' } else { b']' };
-                    if self.peek() != Some(close) {
-                        self.begin_member(is_object)?;
+                    at = white_space_end(bytes, at + 1);
+                    // The closing bracket is two after the opening one in ASCII.
+                    if bytes.get(at) == Some(&(open + 2)) {
+                        depth -= 1;
+                        stack >>= 1;
+                        Ok(place(at + 1))
+                    } else {
+                        match begin_member(bytes, at, is_object) {
+                            Ok(value) => at = value as usize,
+                            Err(fault) => break Err(fault),
+                        }
+                        let Some(rest) = left.checked_sub(1) else {
+                            return Err(self.too_many());
+                        };
+                        left = rest;
                         continue;
                     }
-                    self.at += 1;
-                    self.depth -= 1;
-                    stack >>= 1;
                 }
-                Some(b'"') => {
-                    self.string()?;
-                }
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.literal(b"true")?,
-                Some(b'f') => self.literal(b"false")?,
-                Some(b'n') => self.literal(b"null")?,
-                Some(_) => return Err(self.not_json("expected a JSON value")),
-                None => return Err(self.not_json("the JSON text ends where a value should start")),
-            }
-            // A value ended here: close what it closes.
-            loop {
-                if self.depth == floor {
-                    return Ok(());
+                Some(b't' | b'f' | b'n') => literal_end(bytes, at),
+                Some(_) => Err(fault(at, What::ExpectedValue)),
+                None => Err(fault(at, What::EndsBeforeValue)),
+            };
+            at = match end {
+                Ok(end) => end as usize,
+                Err(fault) => break Err(fault),
+            };
+            // A value ended before `at`: close what it closes.
+            let next = loop {
+                if depth == 0 {
+                    break None;
                 }
                 let is_object = stack & 1 == 1;
-                if self.separator(if is_object { b'}' } else { b']' })? == Separator::Comma {
-                    self.skip_white_space();
-                    self.begin_member(is_object)?;
-                    break;
+                at = white_space_end(bytes, at);
+                match bytes.get(at) {
+                    Some(b',') => {
+                        at = white_space_end(bytes, at + 1);
+                        break Some(begin_member(bytes, at, is_object));
+                    }
+                    Some(b'}') if is_object => {}
+                    Some(b']') if !is_object => {}
+                    Some(_) => break Some(Err(fault(at, What::ExpectedSeparator))),
+                    None => break Some(Err(fault(at, What::EndsInside))),
                 }
-                self.at += 1;
-                self.depth -= 1;
+                at += 1;
+                depth -= 1;
                 stack >>= 1;
+            };
+            match next {
+                None => break Ok(at),
+                Some(Ok(value)) => at = value as usize,
+                Some(Err(fault)) => break Err(fault),
             }
-        }
-    }
-
-    /// In an object reads a name, in an array nothing; a value starts after it.
-    fn begin_member(&mut self, is_object: bool) -> Result<(), DecodeError> {
-        if !is_object {
-            return self.count_member();
-        }
-        self.count_member()?;
-        if self.peek() != Some(b'"') {
-            return Err(self.not_json("expected a member name in quotes"));
-        }
-        self.string()?;
-        self.skip_white_space();
-        if self.peek() != Some(b':') {
-            return Err(self.not_json("expected ':' after a member name"));
-        }
-        self.at += 1;
-        self.skip_white_space();
-        Ok(())
+            let Some(rest) = left.checked_sub(1) else {
+                return Err(self.too_many());
+            };
+            left = rest;
+        };
+        self.members_left = left;
+        self.at = result.map_err(|fault| self.fault(fault))?;
+        Ok(Span::new(start, self.at, kind))
     }
 
     fn open(&mut self, bracket: u8) -> Result<usize, DecodeError> {
@@ -292,10 +371,7 @@ impl<'a> Reader<'a> {
             return Err(self.not_json("expected an object or an array"));
         }
         if self.depth == self.max_depth {
-            return Err(self.error(
-                DecodeErrorKind::TooDeep,
-                format!("nested deeper than {} levels", self.max_depth),
-            ));
+            return Err(self.too_deep());
         }
         self.depth += 1;
         self.at += 1;
@@ -308,119 +384,56 @@ impl<'a> Reader<'a> {
         Span::new(start, self.at, kind)
     }
 
-    /// Consumes a comma, or stops before the closing bracket.
+    /// Consumes a comma and the white space after it, or stops before the closing bracket.
     fn separator(&mut self, close: u8) -> Result<Separator, DecodeError> {
         self.skip_white_space();
         match self.peek() {
             Some(b',') => {
                 self.at += 1;
+                self.skip_white_space();
                 Ok(Separator::Comma)
             }
             Some(byte) if byte == close => Ok(Separator::Close),
-            Some(_) => Err(self.not_json("expected ',' or the closing bracket")),
-            None => Err(self.not_json("the JSON text ends inside an object or array")),
+            Some(_) => Err(self.here(What::ExpectedSeparator)),
+            None => Err(self.here(What::EndsInside)),
         }
     }
 
+    #[inline]
     fn count_member(&mut self) -> Result<(), DecodeError> {
         match self.members_left.checked_sub(1) {
             Some(left) => {
                 self.members_left = left;
                 Ok(())
             }
-            None => Err(self.error(
-                DecodeErrorKind::TooLarge,
-                "more members and elements than the limit",
-            )),
+            None => Err(self.too_many()),
         }
     }
 
-    /// Reads a string; tells whether it holds an escape.
-    fn string(&mut self) -> Result<(Span, bool), DecodeError> {
-        let start = self.at;
-        self.at += 1;
-        let mut escaped = false;
-        loop {
-            let rest = self.bytes.get(self.at..).unwrap_or_default();
-            let plain = scan::plain_prefix(rest);
-            self.at += plain;
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok((Span::new(start, self.at, Kind::String), escaped));
-                }
-                Some(b'\\') => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                Some(_) => return Err(self.not_json("a control character inside a string")),
-                None => return Err(self.not_json("the JSON text ends inside a string")),
-            }
-        }
+    #[cold]
+    fn too_many(&self) -> DecodeError {
+        let message = "more members and elements than the limit";
+        self.error(DecodeErrorKind::TooLarge, message)
     }
 
-    fn escape(&mut self) -> Result<(), DecodeError> {
-        let hex = |b: &u8| b.is_ascii_hexdigit();
-        match self.bytes.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
-            Some(b'u')
-                if self
-                    .bytes
-                    .get(self.at + 2..self.at + 6)
-                    .is_some_and(|d| d.iter().all(hex)) =>
-            {
-                self.at += 6
-            }
-            _ => return Err(self.not_json("a broken escape inside a string")),
-        }
-        Ok(())
+    #[cold]
+    fn too_deep(&self) -> DecodeError {
+        let message = format!("nested deeper than {} levels", self.max_depth);
+        self.error(DecodeErrorKind::TooDeep, message)
     }
 
-    fn number(&mut self) -> Result<(), DecodeError> {
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        match self.peek() {
-            Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => self.digits(),
-            _ => return Err(self.not_json("a broken number")),
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.some_digits()?;
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            self.some_digits()?;
-        }
-        Ok(())
+    #[cold]
+    fn fault(&self, fault: Fault) -> DecodeError {
+        DecodeError::new(
+            DecodeErrorKind::NotJson,
+            fault.at as usize,
+            fault.what.message(),
+        )
     }
 
-    fn digits(&mut self) {
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    fn some_digits(&mut self) -> Result<(), DecodeError> {
-        let before = self.at;
-        self.digits();
-        if self.at == before {
-            Err(self.not_json("a broken number"))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn literal(&mut self, word: &[u8]) -> Result<(), DecodeError> {
-        if self.bytes.get(self.at..self.at + word.len()) == Some(word) {
-            self.at += word.len();
-            return Ok(());
-        }
-        Err(self.not_json("expected a JSON value"))
+    #[cold]
+    fn here(&self, what: What) -> DecodeError {
+        self.not_json(what.message())
     }
 
     pub(crate) fn error(
@@ -441,6 +454,164 @@ impl<'a> Reader<'a> {
 enum Separator {
     Comma,
     Close,
+}
+
+// The grammar below works on places, not on the reader: the compiler keeps them in registers.
+
+#[cold]
+const fn fault(at: usize, what: What) -> Fault {
+    Fault {
+        at: place(at),
+        what,
+    }
+}
+
+/// Documents are smaller than 4 GiB, which [`MAX_DOCUMENT_BYTES`] sees to.
+#[allow(clippy::cast_possible_truncation)]
+const fn place(at: usize) -> u32 {
+    at as u32
+}
+
+#[inline]
+fn white_space_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// In an object reads a name, in an array nothing; gives where the value starts.
+#[inline]
+fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<u32, Fault> {
+    if !is_object {
+        return Ok(place(at));
+    }
+    value_start(bytes, string_end(bytes, at)?.at as usize)
+}
+
+/// From the end of a name over the colon to the value.
+#[inline]
+fn value_start(bytes: &[u8], end_of_name: usize) -> Result<u32, Fault> {
+    let colon = white_space_end(bytes, end_of_name);
+    if bytes.get(colon) != Some(&b':') {
+        return Err(fault(colon, What::ExpectedColon));
+    }
+    Ok(place(white_space_end(bytes, colon + 1)))
+}
+
+/// Reads a string, its quotes included.
+#[inline]
+fn string_end(bytes: &[u8], start: usize) -> Result<StringEnd, Fault> {
+    if bytes.get(start) != Some(&b'"') {
+        return Err(fault(start, What::ExpectedName));
+    }
+    // Most strings end within one block; the others are left to a function that needs more registers.
+    if let Some(at) = scan::special_in_block(bytes, start + 1)
+        && bytes.get(at) == Some(&b'"')
+    {
+        return Ok(StringEnd {
+            at: place(at + 1),
+            escaped: false,
+        });
+    }
+    long_string_end(bytes, start)
+}
+
+#[inline(never)]
+fn long_string_end(bytes: &[u8], start: usize) -> Result<StringEnd, Fault> {
+    let at = scan::plain_end(bytes, start + 1);
+    if bytes.get(at) == Some(&b'"') {
+        return Ok(StringEnd {
+            at: place(at + 1),
+            escaped: false,
+        });
+    }
+    rest_of_string(bytes, at)
+}
+
+/// Goes on in a string at a byte that is neither plain nor a quote.
+fn rest_of_string(bytes: &[u8], mut at: usize) -> Result<StringEnd, Fault> {
+    loop {
+        match bytes.get(at) {
+            Some(b'"') => {
+                return Ok(StringEnd {
+                    at: place(at + 1),
+                    escaped: true,
+                });
+            }
+            Some(b'\\') => at = escape_end(bytes, at)? as usize,
+            Some(_) => return Err(fault(at, What::ControlCharacter)),
+            None => return Err(fault(at, What::EndsInString)),
+        }
+        at = scan::plain_end(bytes, at);
+    }
+}
+
+#[inline]
+fn escape_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
+    match bytes.get(at + 1) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(place(at + 2)),
+        Some(b'u')
+            if bytes
+                .get(at + 2..at + 6)
+                .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) =>
+        {
+            Ok(place(at + 6))
+        }
+        _ => Err(fault(at, What::BrokenEscape)),
+    }
+}
+
+#[inline]
+fn number_end(bytes: &[u8], start: usize) -> Result<u32, Fault> {
+    let mut at = start + usize::from(bytes.get(start) == Some(&b'-'));
+    match bytes.get(at) {
+        Some(b'0') => at += 1,
+        Some(b'1'..=b'9') => at = digits_end(bytes, at + 1),
+        _ => return Err(fault(at, What::BrokenNumber)),
+    }
+    if bytes.get(at) == Some(&b'.') {
+        at = some_digits_end(bytes, at + 1)? as usize;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        at += 1;
+        at += usize::from(matches!(bytes.get(at), Some(b'+' | b'-')));
+        at = some_digits_end(bytes, at)? as usize;
+    }
+    Ok(place(at))
+}
+
+#[inline]
+fn digits_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b'0'..=b'9') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+#[inline]
+fn some_digits_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
+    let end = digits_end(bytes, at);
+    if end == at {
+        Err(fault(at, What::BrokenNumber))
+    } else {
+        Ok(place(end))
+    }
+}
+
+#[inline]
+fn literal_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
+    let word: &[u8] = match bytes.get(at) {
+        Some(b't') => b"true",
+        Some(b'f') => b"false",
+        _ => b"null",
+    };
+    let end = at + word.len();
+    if bytes.get(at..end) == Some(word) {
+        Ok(place(end))
+    } else {
+        Err(fault(at, What::ExpectedValue))
+    }
 }
 
 /// The text of a JSON string token without its quotes; `None` for a lone surrogate, which no text can hold.
@@ -490,55 +661,6 @@ fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
         return None;
     }
     char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).map(|c| (c, 10))
-}
-
-/// How far a string runs without a byte that needs a decision: eight bytes at a time in one register, no unsafe code.
-pub(crate) mod scan {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
-
-    const fn is_special(byte: u8) -> bool {
-        byte == b'"' || byte == b'\\' || byte < 0x20
-    }
-
-    /// The high bit of each byte that is special. The lowest one set is exact; those above it may be borrows.
-    const fn special_bits(word: u64) -> u64 {
-        let quote = word ^ (ONES * b'"' as u64);
-        let backslash = word ^ (ONES * b'\\' as u64);
-        let control = word.wrapping_sub(ONES * 0x20) & !word;
-        (quote.wrapping_sub(ONES) & !quote | backslash.wrapping_sub(ONES) & !backslash | control)
-            & HIGH_BITS
-    }
-
-    /// Length of the longest prefix without a quote, a backslash or a control character.
-    pub(crate) fn plain_prefix(bytes: &[u8]) -> usize {
-        let mut at = 0;
-        while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-            let special = special_bits(u64::from_le_bytes(*chunk));
-            if special != 0 {
-                return at + (special.trailing_zeros() / 8) as usize;
-            }
-            at += 8;
-        }
-        let tail = bytes.get(at..).unwrap_or_default();
-        at + tail
-            .iter()
-            .position(|b| is_special(*b))
-            .unwrap_or(tail.len())
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        proptest::proptest! {
-            #[test]
-            fn the_prefix_is_the_longest_plain_one(bytes: Vec<u8>) {
-                let scalar = bytes.iter().position(|b| is_special(*b)).unwrap_or(bytes.len());
-                proptest::prop_assert_eq!(plain_prefix(&bytes), scalar);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

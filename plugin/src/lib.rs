@@ -22,17 +22,18 @@ mod map;
 pub mod protocol;
 mod sdk;
 mod text;
+mod time;
 mod tree;
 
-pub use decode::{Hint, Refused, Unit, Units, decode};
+pub use decode::{Hint, IntoIter, Refused, Unit, Units, decode};
 pub use detect::Because;
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
 pub use event::{Data, Event, Value};
 pub use limits::Limits;
 pub use map::{
-    DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, kind_of_event, map,
-    map_unit, wrap_unknown,
+    DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, Streams, kind_of_event,
+    map, map_unit, wrap_unknown,
 };
-pub use protocol::{Envelope, Family, Kind};
+pub use protocol::{Envelope, Family, Kind, Message};
 pub use text::Text;
 pub use tree::{Json, Number, Object};

@@ -3,18 +3,18 @@
 //! Source: `eventmesh-a2a` section 2, `detection` section 3.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
+use std::fmt;
 
 use bytes::Bytes;
 
-use crate::decode::{Hint, Refused, Unit, decode};
-use crate::event::{Data, Event};
+use crate::decode::{Hint, Unit, Units, decode_with};
+use crate::detect::Because;
+use crate::event::{Data, Event, Extensions, Parts, Value};
 use crate::extension;
 use crate::limits::Limits;
 use crate::protocol::dialect::is_streaming;
 use crate::protocol::jsonrpc::{Call, JsonRpc, RpcBody};
-use crate::protocol::legacy::Legacy;
-use crate::protocol::{Envelope, Kind};
+use crate::protocol::{EXTENSION_CAPACITY, Envelope, Kind, MEDIA_TYPE_JSON, Message, Type};
 use crate::text::Text;
 
 /// How the mapping words what the sources leave open.
@@ -24,6 +24,18 @@ pub struct MapOptions {
     pub type_prefix: Text,
     /// How a JSON-RPC notification is mapped (decision D1).
     pub notifications: Notifications,
+    /// What `mcptype` says of a part that more parts follow.
+    pub streams: Streams,
+}
+
+/// What `mcptype` says of a part of an answer that more parts follow. Source: `detection` section 3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Streams {
+    /// `stream`.
+    #[default]
+    AsStreams,
+    /// `response`, for consumers that know two values only; `isfinal` then tells the parts apart.
+    AsResponses,
 }
 
 /// How a JSON-RPC notification is mapped. Source: `eventmesh-a2a` D1.
@@ -44,6 +56,7 @@ impl Default for MapOptions {
         Self {
             type_prefix: Text::from_static(DEFAULT_TYPE_PREFIX),
             notifications: Notifications::default(),
+            streams: Streams::default(),
         }
     }
 }
@@ -81,14 +94,32 @@ impl MapContext<'_> {
 }
 
 /// A unit and the event it became.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Mapped {
-    /// The unit.
-    pub unit: Unit,
+    /// Which unit of the payload, from 0.
+    pub index: usize,
+    /// The exact bytes of the unit, shared with the payload.
+    pub bytes: Bytes,
+    /// Why it is of its family.
+    pub because: Because,
     /// What it is in its exchange.
     pub kind: Kind,
-    /// The event; its data are `unit.bytes`, or the data of the event the unit itself is.
+    /// What it says, when it is JSON-RPC.
+    pub json_rpc: Option<JsonRpc>,
+    /// The event; its data are `bytes`, or the data of the event the unit itself is.
     pub event: Event,
+}
+
+/// Without the payload: its bytes can be large and are not ours to print.
+impl fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapped")
+            .field("index", &self.index)
+            .field("because", &self.because)
+            .field("kind", &self.kind)
+            .field("event", &self.event)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Decodes a payload and maps every unit of it. See [`decode`] for what a unit is.
@@ -112,24 +143,40 @@ pub fn map(
     limits: &Limits,
     options: &MapOptions,
     context: &MapContext<'_>,
-) -> Vec<Result<Mapped, Refused>> {
-    let units = decode(payload, hint, limits);
-    let mut mapped = Vec::with_capacity(units.len());
-    for unit in units {
-        mapped.push(unit.map(|unit| map_unit(unit, options, context)));
-    }
-    mapped
+) -> Units<Mapped> {
+    decode_with(payload, hint, limits, &mut |unit| {
+        map_unit(unit, options, context)
+    })
 }
 
 /// Maps one decoded unit.
 #[must_use]
 pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped {
-    let (kind, event) = match &unit.envelope {
-        Envelope::CloudEvent(event) => (kind_of_event(event), event.clone()),
-        Envelope::JsonRpc(message) => json_rpc(message, &unit.bytes, options, context),
-        Envelope::Legacy(message) => legacy(message, &unit.bytes, options, context),
+    let Unit {
+        index,
+        bytes,
+        because,
+        envelope,
+    } = unit;
+    let (kind, json_rpc, event) = match envelope {
+        Envelope::CloudEvent(event) => (kind_of_event(&event), None, *event),
+        Envelope::JsonRpc(message) => {
+            let (kind, event) = json_rpc_event(&message, &bytes, options, context);
+            (kind, Some(message), event)
+        }
+        Envelope::Message(message) => {
+            let kind = message.kind;
+            (kind, None, message_event(message, &bytes, options, context))
+        }
     };
-    Mapped { unit, kind, event }
+    Mapped {
+        index,
+        bytes,
+        because,
+        kind,
+        json_rpc,
+        event,
+    }
 }
 
 /// What an event that came as a CloudEvent is in its exchange: what its `mcptype` says, else a notification.
@@ -144,141 +191,157 @@ pub fn kind_of_event(event: &Event) -> Kind {
 /// An event that wraps a payload no family recognises, untouched. Source: `detection` section 2, `on_unknown: wrap`.
 #[must_use]
 pub fn wrap_unknown(payload: &Bytes, options: &MapOptions, context: &MapContext<'_>) -> Event {
-    let ty = Text::from(format!("{}unknown", options.type_prefix));
-    let mut event = new_event((context.new_id)(), ty, context);
-    event.set_data(Some(Data::Bytes(payload.clone())));
-    event
+    Event::from_parts(Parts {
+        id: (context.new_id)(),
+        source: context.source.clone(),
+        ty: event_type(&options.type_prefix, "", "unknown", ""),
+        datacontenttype: None,
+        subject: None,
+        time: context.time.clone(),
+        extensions: Extensions::new(),
+        data: Data::Bytes(payload.clone()),
+    })
 }
 
-fn new_event(id: Text, ty: Text, context: &MapContext<'_>) -> Event {
-    let mut event = Event::from_checked(id, context.source.clone(), ty);
-    if let Some(time) = &context.time {
-        event.put_time(time.clone());
-    }
-    event
-}
-
-fn json_rpc(
+fn json_rpc_event(
     message: &JsonRpc,
     body: &Bytes,
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> (Kind, Event) {
-    let (kind, mut event) = match &message.body {
-        RpcBody::Call(call) => call_event(message, call, options, context),
-        RpcBody::Result(_) => (Kind::Response, response_event(message, options, context)),
-        RpcBody::Error(code) => {
-            let mut event = response_event(message, options, context);
-            if let Some(code) = code {
-                event.put_known(extension::RPC_ERROR_CODE, *code);
+    let mut extensions = Extensions::with_capacity(EXTENSION_CAPACITY);
+    let mut put = |name, value| extensions.push((Text::from_static(name), value));
+    let id = message.id.as_ref().and_then(|id| id.text());
+    let id = id.filter(|text| !text.is_empty());
+    put(extension::PROTOCOL, Text::from_static("A2A").into());
+    put(extension::PROTOCOL_VERSION, Text::from_static("2.0").into());
+    let prefix = &options.type_prefix;
+    let (kind, id, ty, subject) = match &message.body {
+        RpcBody::Call(call) => {
+            let (kind, suffix) = kind_of_call(message, call, options);
+            put(extension::A2A_METHOD, call.method.clone().into());
+            // A topic names the place itself, so the agent is dropped (decision D5).
+            if let (None, Some(target)) = (&call.topic, &call.target) {
+                put(extension::TARGET_AGENT, target.clone().into());
             }
-            (Kind::Response, event)
+            if let Some(seq) = &call.seq {
+                put(extension::SEQ, seq.clone().into());
+            }
+            let ty = event_type(prefix, "", &call.method, suffix);
+            (kind, id, ty, call.topic.clone())
+        }
+        RpcBody::Result(_) | RpcBody::Error(_) => {
+            if let Some(id) = id {
+                put(extension::COLLABORATION_ID, id.into());
+            }
+            if let RpcBody::Error(Some(code)) = message.body {
+                put(extension::RPC_ERROR_CODE, code.into());
+            }
+            let ty = event_type(prefix, "", "common.response", "");
+            (Kind::Response, None, ty, None)
         }
     };
-    event.put_known(extension::MCP_TYPE, Text::from_static(kind.as_str()));
-    event.put_known(extension::PROTOCOL, Text::from_static("A2A"));
-    event.put_known(extension::PROTOCOL_VERSION, Text::from_static("2.0"));
-    event.put_json(body.clone());
+    put(extension::MCP_TYPE, mcp_type(kind, options));
+    let event = Event::from_parts(Parts {
+        id: id.unwrap_or_else(context.new_id),
+        source: context.source.clone(),
+        ty,
+        datacontenttype: Some(MEDIA_TYPE_JSON),
+        subject,
+        time: context.time.clone(),
+        extensions,
+        data: Data::Json(body.clone()),
+    });
     (kind, event)
 }
 
-fn call_event(
-    message: &JsonRpc,
-    call: &Call,
-    options: &MapOptions,
-    context: &MapContext<'_>,
-) -> (Kind, Event) {
-    let kind = match (&message.id, options.notifications) {
-        (Some(_), _) | (None, Notifications::AsRequests) => Kind::Request,
-        (None, Notifications::AsNotifications) => Kind::Notification,
-    };
-    let suffix = match kind {
-        Kind::Request if is_streaming(&call.method) => ".stream",
-        Kind::Request => ".req",
-        Kind::Notification | Kind::Response | Kind::Stream => "",
-    };
-    let id = message
-        .id
-        .as_ref()
-        .and_then(|id| id.text())
-        .filter(|text| !text.is_empty());
-    let ty = method_type(&options.type_prefix, &call.method, suffix);
-    let mut event = new_event(id.unwrap_or_else(context.new_id), ty, context);
-    event.put_known(extension::A2A_METHOD, call.method.clone());
-    match (&call.topic, &call.target) {
-        // A topic names the place itself, so the agent is dropped (decision D5).
-        (Some(topic), _) => event.put_subject(topic.clone()),
-        (None, Some(target)) => event.put_known(extension::TARGET_AGENT, target.clone()),
-        (None, None) => {}
+/// What a call is in its exchange, and the end of its type.
+fn kind_of_call(message: &JsonRpc, call: &Call, options: &MapOptions) -> (Kind, &'static str) {
+    if message.id.is_none() && options.notifications == Notifications::AsNotifications {
+        (Kind::Notification, "")
+    } else if is_streaming(&call.method) {
+        (Kind::Request, ".stream")
+    } else {
+        (Kind::Request, ".req")
     }
-    if let Some(seq) = &call.seq {
-        event.put_known(extension::SEQ, seq.clone());
-    }
-    (kind, event)
 }
 
-fn response_event(message: &JsonRpc, options: &MapOptions, context: &MapContext<'_>) -> Event {
-    let ty = Text::from(format!("{}common.response", options.type_prefix));
-    let mut event = new_event((context.new_id)(), ty, context);
-    if let Some(text) = message
-        .id
-        .as_ref()
-        .and_then(|id| id.text())
-        .filter(|text| !text.is_empty())
-    {
-        event.put_known(extension::COLLABORATION_ID, text);
-    }
-    event
-}
-
-/// `<prefix>` + method with `/` as `.` + suffix, built in one allocation.
-fn method_type(prefix: &str, method: &str, suffix: &str) -> Text {
-    let mut ty = String::with_capacity(prefix.len() + method.len() + suffix.len());
-    ty.push_str(prefix);
-    let mut words = method.split('/');
-    ty.push_str(words.next().unwrap_or_default());
-    for word in words {
-        ty.push('.');
-        ty.push_str(word);
-    }
-    ty.push_str(suffix);
-    Text::from(ty)
-}
-
-fn legacy(
-    message: &Legacy,
+fn message_event(
+    message: Message,
     body: &Bytes,
     options: &MapOptions,
     context: &MapContext<'_>,
-) -> (Kind, Event) {
-    let kind = message.kind();
-    let act = message
-        .message_type
-        .as_deref()
-        .unwrap_or("unknown")
-        .to_lowercase();
-    let mut ty = String::with_capacity(options.type_prefix.len() + "legacy.".len() + act.len());
-    // Writing to a string cannot fail.
-    let _ = write!(ty, "{}legacy.{act}", options.type_prefix);
-    let mut event = new_event((context.new_id)(), Text::from(ty), context);
-    let message_type = message
-        .message_type
-        .clone()
-        .unwrap_or(Text::from_static("UNKNOWN"));
-    event.put_known(extension::MESSAGE_TYPE, message_type);
-    event.put_known(extension::A2A_METHOD, Text::from(act));
-    event.put_known(extension::MCP_TYPE, Text::from_static(kind.as_str()));
-    event.put_known(extension::PROTOCOL, Text::from_static("A2A"));
-    let named = [
-        (extension::SOURCE_AGENT, &message.source_agent),
-        (extension::TARGET_AGENT, &message.target_agent),
-        (extension::COLLABORATION_ID, &message.correlation_id),
-    ];
-    for (name, value) in named {
-        if let Some(value) = value {
-            event.put_known(name, value.clone());
+) -> Event {
+    let Message {
+        kind,
+        ty: Type {
+            category,
+            name,
+            suffix,
+        },
+        id,
+        subject,
+        time,
+        media_type,
+        mut extensions,
+    } = message;
+    extensions.push((
+        Text::from_static(extension::MCP_TYPE),
+        mcp_type(kind, options),
+    ));
+    let data = if media_type == MEDIA_TYPE_JSON {
+        Data::Json(body.clone())
+    } else {
+        Data::Bytes(body.clone())
+    };
+    Event::from_parts(Parts {
+        id: id.unwrap_or_else(context.new_id),
+        source: context.source.clone(),
+        ty: event_type(&options.type_prefix, category, &name, suffix),
+        datacontenttype: Some(media_type),
+        subject,
+        time: time.or_else(|| context.time.clone()),
+        extensions,
+        data,
+    })
+}
+
+fn mcp_type(kind: Kind, options: &MapOptions) -> Value {
+    let word = match (kind, options.streams) {
+        (Kind::Stream, Streams::AsResponses) => Kind::Response,
+        (kind, _) => kind,
+    };
+    Text::from_static(word.as_str()).into()
+}
+
+/// `<prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
+fn event_type(prefix: &str, category: &str, name: &str, suffix: &str) -> Text {
+    let mut buffer = [0u8; 128];
+    let mut at = 0;
+    let mut fits = true;
+    for part in [prefix, category, name, suffix] {
+        match buffer.get_mut(at..at + part.len()) {
+            Some(room) => room.copy_from_slice(part.as_bytes()),
+            None => fits = false,
         }
+        at += part.len();
     }
-    event.put_json(body.clone());
-    (kind, event)
+    let named = prefix.len() + category.len();
+    match buffer.get_mut(..at).filter(|_| fits) {
+        Some(ty) => {
+            for byte in ty
+                .iter_mut()
+                .skip(named)
+                .take(name.len())
+                .filter(|b| **b == b'/')
+            {
+                *byte = b'.';
+            }
+            Text::from_utf8(ty).unwrap_or_default()
+        }
+        None => Text::from(format!(
+            "{prefix}{category}{}{suffix}",
+            name.replace('/', ".")
+        )),
+    }
 }

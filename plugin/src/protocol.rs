@@ -1,12 +1,14 @@
 //! The families of payloads, and what a decoded payload is.
 
+pub mod a2e_message;
 pub mod dialect;
 pub mod jsonrpc;
 pub mod legacy;
 
-use crate::event::Event;
+use crate::event::{Event, Extensions, Value};
+use crate::extension;
 use crate::protocol::jsonrpc::JsonRpc;
-use crate::protocol::legacy::Legacy;
+use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,29 +97,78 @@ impl Kind {
     }
 }
 
-/// A decoded payload, still in its own protocol. It shares the payload's bytes.
+/// What a unit says, as far as the bus needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Envelope {
     /// A CloudEvent in structured mode.
-    CloudEvent(Event),
+    CloudEvent(Box<Event>),
     /// A JSON-RPC 2.0 request, notification or response.
     JsonRpc(JsonRpc),
-    /// A legacy A2A message.
-    Legacy(Legacy),
+    /// A message of any other family.
+    Message(Message),
 }
 
-impl Envelope {
-    /// The family.
-    #[must_use]
-    pub fn family(&self) -> Family {
-        match self {
-            Self::CloudEvent(_) => Family::CloudEvent,
-            Self::JsonRpc(_) => Family::JsonRpc,
-            Self::Legacy(_) => Family::Legacy,
+/// What a message of a family other than JSON-RPC becomes: the attributes of its event. The typed models of the
+/// families hold the whole of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// What it is in its exchange.
+    pub kind: Kind,
+    pub(crate) ty: Type,
+    pub(crate) id: Option<Text>,
+    pub(crate) subject: Option<Text>,
+    pub(crate) time: Option<Text>,
+    pub(crate) media_type: Text,
+    pub(crate) extensions: Extensions,
+}
+
+/// An event type without the prefix all types have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Type {
+    pub(crate) category: &'static str,
+    /// A name whose slashes become dots.
+    pub(crate) name: Text,
+    pub(crate) suffix: &'static str,
+}
+
+// === impl Message ===
+
+impl Message {
+    pub(crate) fn new(kind: Kind, ty: Type, protocol: &'static str) -> Self {
+        let mut extensions = Extensions::with_capacity(EXTENSION_CAPACITY);
+        let protocol = Text::from_static(protocol);
+        extensions.push((Text::from_static(extension::PROTOCOL), protocol.into()));
+        Self {
+            kind,
+            ty,
+            id: None,
+            subject: None,
+            time: None,
+            media_type: MEDIA_TYPE_JSON,
+            extensions,
+        }
+    }
+
+    /// Adds an extension that is valid, and not there yet.
+    pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.extensions
+            .push((Text::from_static(name), value.into()));
+    }
+
+    /// As [`Message::put`], where there is a value.
+    pub(crate) fn put_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.put(name, value);
         }
     }
 }
+
+/// Room for the extensions of nearly every mapped and routed event, so that it is allocated once.
+pub(crate) const EXTENSION_CAPACITY: usize = 12;
+
+/// The media type of a body that is one JSON value.
+pub(crate) const MEDIA_TYPE_JSON: Text = Text::from_static("application/json");
 
 /// The longest target, in characters. Source: `eventmesh-a2a` D6.
 pub const MAX_TARGET_CHARS: usize = 256;
@@ -153,4 +204,19 @@ pub fn is_method(text: &str) -> bool {
     }
     let visible = |c: char| crate::event::is_string_char(c) && !c.is_whitespace();
     text.chars().count() <= MAX_METHOD_CHARS && text.chars().all(visible)
+}
+
+/// Whether the text may tie the lines of a workflow together: a short string attribute.
+#[must_use]
+pub(crate) fn is_collaboration_id(text: &str) -> bool {
+    (1..=MAX_ID_BYTES).contains(&text.len()) && crate::event::is_string(text)
+}
+
+/// Whether the text may name an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`. Source: `a2e-execution`
+/// section 1.
+pub(crate) fn is_operation_id(text: &str) -> bool {
+    (1..=100).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }

@@ -1,29 +1,31 @@
-//! Short immutable UTF-8 text that shares its bytes instead of copying them.
+//! Short immutable UTF-8 text, cheap to clone.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 
 use bytes::Bytes;
-use bytestring::ByteString;
+use smol_str::SmolStr;
 
 use crate::error::{DecodeError, DecodeErrorKind};
 
-/// UTF-8 text, cheap to clone. A value taken from a payload shares the payload's bytes; a constant shares static memory.
+/// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
+///
+/// Nothing refers to the payload a value was read from, so that a name does not keep a megabyte alive.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Text(ByteString);
+pub struct Text(SmolStr);
 
 impl Text {
     /// Text over static memory; never allocates.
     #[must_use]
     pub const fn from_static(text: &'static str) -> Self {
-        Self(ByteString::from_static(text))
+        Self(SmolStr::new_static(text))
     }
 
-    /// Text over shared bytes, or `None` when they are not UTF-8.
+    /// The text the bytes are in UTF-8; `None` when they are not.
     #[must_use]
-    pub fn from_utf8(bytes: Bytes) -> Option<Self> {
-        ByteString::try_from(bytes).ok().map(Self)
+    pub fn from_utf8(bytes: &[u8]) -> Option<Self> {
+        std::str::from_utf8(bytes).ok().map(Self::from)
     }
 
     /// The text.
@@ -32,10 +34,10 @@ impl Text {
         &self.0
     }
 
-    /// The bytes of the text, shared.
+    /// The bytes of the text.
     #[must_use]
-    pub fn into_bytes(self) -> Bytes {
-        self.0.into_bytes()
+    pub fn to_bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(self.0.as_bytes())
     }
 }
 
@@ -63,13 +65,13 @@ impl AsRef<str> for Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(ByteString::from(text))
+        Self(SmolStr::from(text))
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(ByteString::from(text))
+        Self(SmolStr::from(text))
     }
 }
 
@@ -109,17 +111,12 @@ impl<'de> serde::Deserialize<'de> for Text {
     }
 }
 
-/// Refuses bytes that are not UTF-8.
-pub(crate) fn check_utf8(bytes: &[u8]) -> Result<(), DecodeError> {
-    if simdutf8::basic::from_utf8(bytes).is_ok() {
-        return Ok(());
-    }
-    let offset = simdutf8::compat::from_utf8(bytes)
-        .err()
-        .map_or(0, |error| error.valid_up_to());
-    Err(DecodeError::new(
-        DecodeErrorKind::NotUtf8,
-        offset,
-        "not UTF-8",
-    ))
+/// The bytes as text.
+pub(crate) fn check_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
+    simdutf8::basic::from_utf8(bytes).map_err(|_| {
+        let offset = simdutf8::compat::from_utf8(bytes)
+            .err()
+            .map_or(0, |error| error.valid_up_to());
+        DecodeError::new(DecodeErrorKind::NotUtf8, offset, "not UTF-8")
+    })
 }

@@ -1,11 +1,10 @@
 //! JSON as a value: for the typed models, off the path of a message.
 //!
 //! Unlike the usual trees it keeps what was written: members stay in order, numbers keep their digits, and names that
-//! stand twice are known. Unescaped text shares the bytes it was read from.
+//! stand twice are known.
 
 use std::fmt::{self, Write as _};
 
-use bytes::Bytes;
 use indexmap::IndexMap;
 
 use crate::error::{DecodeError, DecodeErrorKind};
@@ -18,7 +17,7 @@ use crate::text::Text;
 /// ```
 /// use a2abus_plugin::{Json, Limits};
 ///
-/// let value = Json::parse(&r#"{"n": 1.50, "list": [true, "é"]}"#.into(), &Limits::default()).unwrap();
+/// let value = Json::parse(r#"{"n": 1.50, "list": [true, "é"]}"#.as_bytes(), &Limits::default()).unwrap();
 /// assert_eq!(value.to_string(), r#"{"n":1.50,"list":[true,"é"]}"#);
 /// assert_eq!(format!("{:#}", value.get("list").unwrap()), r#"[true,"\u00e9"]"#);
 /// ```
@@ -58,10 +57,10 @@ impl Json {
     /// # Errors
     /// What is wrong with the text, with its byte offset: not UTF-8, not JSON (a lone surrogate in a string included),
     /// or over one of the limits.
-    pub fn parse(text: &Bytes, limits: &Limits) -> Result<Self, DecodeError> {
+    pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
         limits.check_bytes(text)?;
-        crate::text::check_utf8(text)?;
-        let mut reader = Reader::new(text, limits).refusing_lone_surrogates();
+        let text = crate::text::check_utf8(text)?;
+        let mut reader = Reader::new(text.as_bytes(), limits).refusing_lone_surrogates();
         let value = read(&mut reader, text)?;
         reader.skip_white_space();
         match reader.peek() {
@@ -157,12 +156,12 @@ impl Json {
     }
 }
 
-fn read(reader: &mut Reader<'_>, text: &Bytes) -> Result<Json, DecodeError> {
+fn read(reader: &mut Reader<'_>, text: &str) -> Result<Json, DecodeError> {
     match reader.kind()? {
         Kind::Object => {
             let mut object = Object::default();
             reader.object(|reader, name| {
-                let name = Text::from_utf8(Bytes::copy_from_slice(name)).unwrap_or_default();
+                let name = Text::from_utf8(name).unwrap_or_default();
                 let value = read(reader, text)?;
                 if object.insert(name.clone(), value).is_some() {
                     object.repeated.push(name);
@@ -182,17 +181,18 @@ fn read(reader: &mut Reader<'_>, text: &Bytes) -> Result<Json, DecodeError> {
         Kind::String => {
             let span = reader.value()?;
             let raw = text.get(span.inside_quotes()).unwrap_or_default();
-            if !raw.contains(&b'\\') {
-                return Ok(Json::String(share(text, span.inside_quotes())));
+            if !span.escaped {
+                return Ok(Json::String(raw.into()));
             }
-            let unescaped = unescape(raw).ok_or_else(|| {
+            let unescaped = unescape(raw.as_bytes()).ok_or_else(|| {
                 DecodeError::new(DecodeErrorKind::NotJson, span.start(), LONE_SURROGATE)
             })?;
             Ok(Json::String(Text::from(unescaped)))
         }
         Kind::Number => {
             let span = reader.value()?;
-            Ok(Json::Number(Number(share(text, span.range()))))
+            let digits = text.get(span.range()).unwrap_or_default();
+            Ok(Json::Number(Number(digits.into())))
         }
         Kind::Boolean => {
             let span = reader.value()?;
@@ -200,11 +200,6 @@ fn read(reader: &mut Reader<'_>, text: &Bytes) -> Result<Json, DecodeError> {
         }
         Kind::Null => reader.value().map(|_| Json::Null),
     }
-}
-
-/// The document is UTF-8 as a whole and a token ends at ASCII, so the part is UTF-8 too.
-fn share(text: &Bytes, range: std::ops::Range<usize>) -> Text {
-    Text::from_utf8(text.slice(range)).unwrap_or_default()
 }
 
 impl From<bool> for Json {
@@ -462,7 +457,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<Json, DecodeError> {
-        Json::parse(&Bytes::copy_from_slice(text.as_bytes()), &Limits::default())
+        Json::parse(text.as_bytes(), &Limits::default())
     }
 
     fn any_json() -> impl Strategy<Value = Json> {

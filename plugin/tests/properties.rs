@@ -5,13 +5,13 @@
 
 use a2abus_plugin::protocol::jsonrpc::{Id, splice};
 use a2abus_plugin::{
-    DecodeErrorKind, Envelope, Hint, Limits, MapContext, MapOptions, Mapped, Refused, decode, map,
+    DecodeErrorKind, Envelope, Hint, Limits, MapContext, MapOptions, Mapped, Units, decode, map,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn mapped(payload: &Bytes, hint: &Hint) -> Vec<Result<Mapped, Refused>> {
+fn mapped(payload: &Bytes, hint: &Hint) -> Units<Mapped> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
         source: "/test".into(),
@@ -36,8 +36,8 @@ fn hints() -> impl Strategy<Value = Hint> {
 
 /// The JSON-RPC id of a payload that is one good unit.
 fn id_of(payload: &Bytes) -> Id {
-    let mut units = decode(payload, &Hint::default(), &Limits::default());
-    let unit = units.remove(0).unwrap();
+    let units = decode(payload, &Hint::default(), &Limits::default());
+    let unit = units.into_only().unwrap().unwrap();
     let Envelope::JsonRpc(message) = unit.envelope else {
         panic!("JSON-RPC");
     };
@@ -199,7 +199,7 @@ fn check_total(payload: &Bytes, hint: &Hint) -> Result<(), TestCaseError> {
     let payload_ends = payload.as_ptr_range();
     for (index, unit) in units.iter().enumerate() {
         let (at, bytes) = match unit {
-            Ok(mapped) => (mapped.unit.index, &mapped.unit.bytes),
+            Ok(mapped) => (mapped.index, &mapped.bytes),
             Err(refused) => {
                 prop_assert!(refused.error.offset() <= payload.len());
                 (refused.index, &refused.bytes)

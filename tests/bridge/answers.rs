@@ -95,7 +95,8 @@ impl World {
             r#"{{"jsonrpc":"2.0","id":1.50,"method":"{method}","params":{{"_agentId":"weather"}}}}"#
         );
         let unit = decode(&Bytes::from(payload), &Hint::default(), &Limits::default())
-            .remove(0)
+            .into_only()
+            .unwrap()
             .unwrap();
         let request = Request {
             unit,

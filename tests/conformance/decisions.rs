@@ -317,6 +317,8 @@ fn map_with(payload: &str, options: &MapOptions) -> Vec<Outcome> {
         options,
         &context,
     )
+    .into_iter()
+    .collect()
 }
 
 #[test]
@@ -598,9 +600,7 @@ fn d2_the_number_1_and_the_string_1_are_two_ids_of_one_text() {
     let ids = ["1", r#""1""#, "1.0", r#""\u0031""#].map(|token| {
         let payload = format!(r#"{{"jsonrpc":"2.0","id":{token},"result":1}}"#);
         let mapped = outcomes(payload).remove(0).unwrap();
-        let a2abus_plugin::Envelope::JsonRpc(message) = mapped.unit.envelope else {
-            panic!("JSON-RPC");
-        };
+        let message = mapped.json_rpc.expect("JSON-RPC");
         let text = mapped.event.attribute("collaborationid").unwrap();
         (message.id.unwrap().token().to_string(), text.to_string())
     });

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, Part, RpcBody, code_of};
 use a2abus_plugin::{
-    DecodeErrorKind, Envelope, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused,
-    extension, map,
+    DecodeErrorKind, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, extension, map,
 };
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -37,6 +36,8 @@ fn outcomes_with(payload: impl Into<Bytes>, hint: &Hint, limits: &Limits) -> Vec
         &MapOptions::default(),
         &context,
     )
+    .into_iter()
+    .collect()
 }
 
 fn hint_of(headers: &[(&str, &str)]) -> Hint {
@@ -54,7 +55,7 @@ fn lines_hint() -> Hint {
 /// The units as words: the family of what was mapped, the kind of error of what was refused.
 fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
     let word = |outcome: &Outcome| match outcome {
-        Ok(mapped) => mapped.unit.envelope.family().as_str(),
+        Ok(mapped) => mapped.because.family.as_str(),
         Err(refused) => refused.error.kind().as_str(),
     };
     outcomes.iter().map(word).collect()
@@ -231,9 +232,7 @@ fn told(outcome: &Outcome, member: &str) -> Value {
         Ok(mapped) => mapped,
         Err(refused) => return told_of_refused(refused, member),
     };
-    let Envelope::JsonRpc(message) = &mapped.unit.envelope else {
-        panic!("not JSON-RPC");
-    };
+    let message = mapped.json_rpc.as_ref().expect("JSON-RPC");
     let event = &mapped.event;
     match member {
         "protocol" => message.dialect.as_str().into(),
@@ -371,7 +370,7 @@ fn a_batch_is_one_unit_an_element_in_order() {
         ["jsonrpc", "jsonrpc", "legacy", "cloudevent"]
     );
     for (index, (unit, element)) in units.iter().zip([CALL, NOTE, FIPA, EVENT]).enumerate() {
-        let unit = &unit.as_ref().unwrap().unit;
+        let unit = &unit.as_ref().unwrap();
         assert_eq!(
             (unit.index, unit.bytes.as_ref()),
             (index, element.as_bytes())
@@ -414,7 +413,7 @@ fn lines_are_one_unit_each() {
     let units = outcomes(payload);
     assert_eq!(words(&units), ["jsonrpc", "jsonrpc", "legacy"]);
     for (index, (unit, line)) in units.iter().zip([CALL, NOTE, FIPA]).enumerate() {
-        let unit = &unit.as_ref().unwrap().unit;
+        let unit = &unit.as_ref().unwrap();
         assert_eq!((unit.index, unit.bytes.as_ref()), (index, line.as_bytes()));
     }
 }
@@ -423,7 +422,7 @@ fn lines_are_one_unit_each() {
 fn lines_after_a_byte_order_mark_are_one_unit_each() {
     let units = outcomes(format!("\u{feff}{CALL}\n{NOTE}"));
     assert_eq!(words(&units), ["jsonrpc", "jsonrpc"]);
-    assert_eq!(units[0].as_ref().unwrap().unit.bytes, CALL);
+    assert_eq!(units[0].as_ref().unwrap().bytes, CALL);
 }
 
 #[test]
@@ -528,7 +527,7 @@ fn limits_are_kept_to_the_unit() {
 #[track_caller]
 fn check_because(payload: &str, family: Family, rule: u8, member: &str) {
     let units = outcomes(payload.to_owned());
-    let because = units[0].as_ref().unwrap().unit.because;
+    let because = units[0].as_ref().unwrap().because;
     assert_eq!(
         (because.family, because.rule, because.member),
         (family, rule, member),
@@ -646,7 +645,8 @@ fn headers_tell_the_framing_and_the_dialect() {
 #[test]
 fn a_binding_that_demands_one_family_refuses_the_others() {
     let mut strict = Hint::default();
-    strict.only = Some(Family::Legacy);
+    strict.family = Some(Family::Legacy);
+    strict.strict = true;
     let payload = format!("[{FIPA},{CALL},{EVENT},{{}}]");
     let units = outcomes_with(payload, &strict, &Limits::default());
     assert_eq!(

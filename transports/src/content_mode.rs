@@ -118,7 +118,7 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
         return Ok(Content::Event(event));
     }
     Ok(Content::Plain {
-        content_type: content_type.first.and_then(Text::from_utf8),
+        content_type: content_type.first.and_then(|value| Text::from_utf8(&value)),
         body: body(),
     })
 }
@@ -145,7 +145,7 @@ pub fn foreign_headers(binding: Binding, message: &Message) -> impl Iterator<Ite
 /// The key that orders an event: the text of the named attribute, if the event has it. The event stays as it is.
 #[must_use]
 pub fn key(event: &Event, attribute: &str) -> Option<Bytes> {
-    event.attribute(attribute).map(Text::into_bytes)
+    event.attribute(attribute).map(|text| text.to_bytes())
 }
 
 fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> {
@@ -162,14 +162,14 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
     if let Some(content_type) = written_content_type(event) {
         match binding {
             Binding::Kafka | Binding::Memory => {
-                headers.push(Text::from_static("content-type"), content_type.into_bytes());
+                headers.push(Text::from_static("content-type"), content_type.to_bytes());
             }
             Binding::Nats => headers.push(
                 Text::from_static("ce-datacontenttype"),
                 binding.encode(content_type),
             ),
             Binding::Http if content_type.is_ascii() => {
-                headers.push(Text::from_static("content-type"), content_type.into_bytes());
+                headers.push(Text::from_static("content-type"), content_type.to_bytes());
             }
             Binding::Http => {
                 let kind = EventErrorKind::InvalidAttributeValue;
@@ -286,7 +286,7 @@ impl Binding {
 
     fn encode(self, value: Text) -> Bytes {
         match self {
-            Self::Kafka | Self::Memory => value.into_bytes(),
+            Self::Kafka | Self::Memory => value.to_bytes(),
             Self::Nats | Self::Http => percent::encode(value),
         }
     }
@@ -428,7 +428,7 @@ fn is_content_type(name: &str) -> bool {
 }
 
 fn utf8(name: &str, value: Bytes) -> Result<Text, EventError> {
-    Text::from_utf8(value).ok_or_else(|| {
+    Text::from_utf8(&value).ok_or_else(|| {
         EventError::new(EventErrorKind::InvalidUtf8, name).because("the value is not UTF-8")
     })
 }

@@ -150,7 +150,7 @@ fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misu
 
 impl Explained {
     fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
-        let because = mapped.unit.because;
+        let because = mapped.because;
         Self {
             because: BecauseTold {
                 rule: because.rule,
@@ -169,15 +169,14 @@ impl Explained {
 
 /// What the member that decided says.
 fn deciding_value(mapped: &Mapped) -> Value {
-    let because = mapped.unit.because;
+    let because = mapped.because;
     if because.family == Family::CloudEvent {
         return SPEC_VERSION.into();
     }
     let bytes = mapped
-        .unit
         .bytes
         .strip_prefix(b"\xef\xbb\xbf")
-        .unwrap_or(&mapped.unit.bytes);
+        .unwrap_or(&mapped.bytes);
     let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
     // A document nested deeper than this reader goes keeps its value to itself.
     members

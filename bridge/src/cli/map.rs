@@ -1,6 +1,6 @@
 //! `a2abus map`: payloads in, CloudEvents out, one JSON line a unit.
 
-use a2abus_plugin::{Envelope, Event, Mapped, format};
+use a2abus_plugin::{Event, Mapped, format};
 use clap::Args;
 use serde::Serialize;
 
@@ -106,16 +106,13 @@ pub(crate) fn line(outcome: &Outcome, more: &impl Serialize) -> Vec<u8> {
 }
 
 fn told(mapped: &Mapped) -> Told<'_> {
-    let because = mapped.unit.because;
-    let json_rpc = match &mapped.unit.envelope {
-        Envelope::JsonRpc(message) => Some(ToldOfJsonRpc {
-            dialect: message.dialect.as_str(),
-            id_raw: message.id.as_ref().map(|id| id.token().as_str()),
-        }),
-        _ => None,
-    };
+    let because = mapped.because;
+    let json_rpc = mapped.json_rpc.as_ref().map(|message| ToldOfJsonRpc {
+        dialect: message.dialect.as_str(),
+        id_raw: message.id.as_ref().map(|id| id.token().as_str()),
+    });
     Told {
-        index: mapped.unit.index,
+        index: mapped.index,
         ok: true,
         family: because.family.as_str(),
         rule: because.rule,

@@ -10,18 +10,19 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use a2abus_plugin::{
-    Because, DecodeErrorKind, Envelope, Event, EventError, Family, Hint, Limits, MapContext,
-    MapOptions, Mapped, Notifications, Refused, Text, kind_of_event, map,
+    Because, DecodeErrorKind, Event, EventError, Family, Hint, Limits, MapContext, MapOptions,
+    Mapped, Refused, Text, kind_of_event, map,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Headers, Message};
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use super::Misuse;
 use crate::calls::DOOR;
-use crate::config::{BindingConfig, Config};
+use crate::config::{BindingConfig, Config, MappingConfig, check_mapping};
 
 /// What is asked about.
 #[derive(Debug, Args)]
@@ -38,7 +39,7 @@ pub(crate) struct PayloadArgs {
     /// A header that came with the payload; ce-* headers make it a CloudEvent in binary mode.
     #[arg(long = "header", value_name = "NAME=VALUE")]
     headers: Vec<Pair>,
-    /// A mapping option: type_prefix, source or notifications.
+    /// An option of the `mapping` section of a binding, as type_prefix=x. or stream_mcptype=response.
     #[arg(long = "option", value_name = "NAME=VALUE")]
     options: Vec<Pair>,
     /// The time of the events: an RFC 3339 time, or `real`. Without it: the word <now>.
@@ -71,9 +72,6 @@ enum Ids {
     Random,
 }
 
-/// The mapping options that can be given, for a person who named another one.
-const OPTIONS: &str = "type_prefix, source, notifications";
-
 /// Where in a bridge the payloads come in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -88,6 +86,7 @@ pub(crate) struct Asked {
     hint: Hint,
     headers: Headers,
     limits: Limits,
+    mapping: MappingConfig,
     options: MapOptions,
     source: Text,
     time: Text,
@@ -135,8 +134,9 @@ impl PayloadArgs {
         for Pair { name, value } in &self.options {
             asked.set_option(name, value)?;
         }
-        if self.strict {
-            asked.hint.only = self.family;
+        if self.family.is_some() {
+            asked.hint.family = self.family;
+            asked.hint.strict = self.strict;
         }
         let content_type = self
             .content_type
@@ -235,6 +235,7 @@ impl Asked {
             hint: Hint::default(),
             headers: Headers::new(),
             limits: Limits::default(),
+            mapping: MappingConfig::default(),
             options: MapOptions::default(),
             source: Text::from_static("/a2abus/map"),
             time: Text::from_static("<now>"),
@@ -255,46 +256,40 @@ impl Asked {
         let Some(binding) = place.binding else {
             return asked;
         };
-        if binding.strict {
-            asked.hint.only = binding.protocol.map(Into::into);
-        }
-        if let Some(source) = &binding.mapping.source {
-            asked.source = source.clone();
-        }
-        asked.options = MapOptions::from(&binding.mapping);
+        asked.hint = binding.hint();
+        asked.set_mapping(binding.mapping.clone());
         asked
     }
 
+    /// Sets an option of the `mapping` section of a binding.
     fn set_option(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
-        let wrong = |wanted| {
-            Err(Misuse(format!(
-                "the option {name} is {wanted}, not {value:?}"
-            )))
+        let member = match name {
+            "e2a.stream_mcptype" => "stream_mcptype".to_owned(),
+            name => name.replace('.', "_"),
         };
-        let is = |allowed: fn(u8) -> bool, most| {
-            (1..=most).contains(&value.len()) && value.bytes().all(allowed)
+        let wrong = |why: &dyn std::fmt::Display| Misuse(format!("--option {name}={value}: {why}"));
+        let written = match value {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            text => Value::from(text),
         };
-        match name {
-            "type_prefix" if is(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b), 128) => {
-                self.options.type_prefix = value.into();
-            }
-            "type_prefix" => return wrong("1 to 128 letters, digits, '.', '_' or '-'"),
-            "source" if is(|b| b.is_ascii_graphic(), 256) => self.source = value.into(),
-            "source" => return wrong("1 to 256 visible ASCII characters"),
-            "notifications" => {
-                self.options.notifications = match value {
-                    "as_notifications" => Notifications::AsNotifications,
-                    "as_requests" => Notifications::AsRequests,
-                    _ => return wrong("as_notifications or as_requests"),
-                };
-            }
-            _ => {
-                return Err(Misuse(format!(
-                    "there is no option {name:?}; there are {OPTIONS}"
-                )));
-            }
+        let mut mapping = serde_json::to_value(&self.mapping).map_err(|error| wrong(&error))?;
+        if let Some(members) = mapping.as_object_mut() {
+            members.insert(member, written);
         }
+        let read = serde_json::from_value(mapping.clone()).map_err(|error| wrong(&error))?;
+        check_mapping(&mapping).map_err(|why| wrong(&why))?;
+        self.set_mapping(read);
         Ok(())
+    }
+
+    fn set_mapping(&mut self, mapping: MappingConfig) {
+        if let Some(source) = &mapping.source {
+            self.source = source.clone();
+        }
+        self.options = MapOptions::from(&mapping);
+        mapping.tell(&mut self.hint);
+        self.mapping = mapping;
     }
 
     /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
@@ -370,14 +365,14 @@ fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outc
         member: "specversion",
     };
     let kind = kind_of_event(&event);
-    let envelope = Envelope::CloudEvent(event.clone());
-    let unit = a2abus_plugin::Unit {
+    Ok(Box::new(Mapped {
         index,
         bytes: payload.clone(),
         because,
-        envelope,
-    };
-    Ok(Box::new(Mapped { unit, kind, event }))
+        kind,
+        json_rpc: None,
+        event,
+    }))
 }
 
 // === impl Refusal ===
@@ -445,6 +440,7 @@ impl Documents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2abus_plugin::{Notifications, Streams};
 
     #[test]
     fn every_option_of_the_mapping_can_be_set() {
@@ -453,17 +449,39 @@ mod tests {
             ("type_prefix", "x."),
             ("source", "/x"),
             ("notifications", "as_requests"),
+            ("e2a.stream_mcptype", "response"),
+            ("executor", "runner"),
+            ("validate_workflows", "true"),
+            ("e2a.shapes", "strict"),
+            ("e2a.trusted", "true"),
+            ("strict_ids", "true"),
         ] {
-            assert!(OPTIONS.contains(name));
             asked.set_option(name, value).unwrap();
         }
-        // A field more is an option more.
-        let MapOptions {
-            type_prefix,
-            notifications,
-        } = asked.options;
-        assert_eq!((type_prefix.as_str(), asked.source.as_str()), ("x.", "/x"));
-        assert_eq!(notifications, Notifications::AsRequests);
+        assert_eq!(
+            (asked.options.type_prefix.as_str(), asked.source.as_str()),
+            ("x.", "/x")
+        );
+        assert_eq!(asked.options.notifications, Notifications::AsRequests);
+        assert_eq!(asked.options.streams, Streams::AsResponses);
+        assert_eq!(asked.hint.executor.as_deref(), Some("runner"));
+        let hint = &asked.hint;
+        let flags = [
+            hint.validate_workflows,
+            hint.e2a_versions_only,
+            hint.e2a_trusted,
+            hint.strict_ids,
+        ];
+        assert_eq!(flags, [true; 4]);
+        for (name, value) in [
+            ("type_prefix", "a b"),
+            ("source", ""),
+            ("notifications", "never"),
+            ("strict_ids", "yes"),
+            ("colour", "red"),
+        ] {
+            assert!(asked.set_option(name, value).is_err(), "{name}={value}");
+        }
     }
 
     #[test]

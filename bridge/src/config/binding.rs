@@ -1,6 +1,6 @@
 //! The `bindings` section: what is read and how.
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{Hint, Text};
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
@@ -153,6 +153,52 @@ pub struct MappingConfig {
     /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
     #[serde(default)]
     pub notifications: Notifications,
+    /// What `mcptype` says of a part of an answer that more parts follow: `stream`, or `response` for consumers that
+    /// know two values only; `isfinal` then tells the parts apart.
+    #[serde(default)]
+    pub stream_mcptype: StreamMcptype,
+    /// The agent that A2E workflows go to when they name none.
+    #[serde(default)]
+    #[schemars(
+        with = "Option<String>",
+        length(min = 1, max = 256),
+        pattern("^[A-Za-z0-9._/:@+-]+$")
+    )]
+    pub executor: Option<Text>,
+    /// A2E workflows are to be validated, not executed.
+    #[serde(default)]
+    pub validate_workflows: bool,
+    /// Whether E2A records without a `protocol_version` are recognised: `any`, or `strict` for none of them.
+    #[serde(default)]
+    pub e2a_shapes: E2aShapes,
+    /// Believe the marks that only an E2A server sets. A binding of `protocol: e2a` always does.
+    #[serde(default)]
+    pub e2a_trusted: bool,
+    /// Refuse A2E messages without an `id` instead of making one.
+    #[serde(default)]
+    pub strict_ids: bool,
+}
+
+/// What `mcptype` says of a part of an answer that more parts follow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamMcptype {
+    /// A value of its own.
+    #[default]
+    Stream,
+    /// The value of the last part.
+    Response,
+}
+
+/// Which E2A records are recognised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum E2aShapes {
+    /// Those of before E2A had versions too.
+    #[default]
+    Any,
+    /// Those with a version only.
+    Strict,
 }
 
 /// How JSON-RPC notifications are marked.
@@ -169,6 +215,16 @@ pub enum Notifications {
 // === impl BindingConfig ===
 
 impl BindingConfig {
+    /// What to know of a payload before it is read.
+    #[must_use]
+    pub fn hint(&self) -> Hint {
+        let mut hint = Hint::default();
+        hint.family = self.protocol.map(Into::into);
+        hint.strict = self.strict;
+        self.mapping.tell(&mut hint);
+        hint
+    }
+
     /// What to ask the transport for.
     #[must_use]
     pub fn subscription(&self) -> Subscription {
@@ -206,12 +262,31 @@ impl Default for DeadLetterConfig {
     }
 }
 
+// === impl MappingConfig ===
+
+impl MappingConfig {
+    /// Adds what to know of a payload before it is read.
+    pub fn tell(&self, hint: &mut Hint) {
+        hint.executor.clone_from(&self.executor);
+        hint.validate_workflows = self.validate_workflows;
+        hint.e2a_versions_only = self.e2a_shapes == E2aShapes::Strict;
+        hint.e2a_trusted = self.e2a_trusted;
+        hint.strict_ids = self.strict_ids;
+    }
+}
+
 impl Default for MappingConfig {
     fn default() -> Self {
         Self {
             type_prefix: default_type_prefix(),
             source: None,
             notifications: Notifications::default(),
+            stream_mcptype: StreamMcptype::default(),
+            executor: None,
+            validate_workflows: false,
+            e2a_shapes: E2aShapes::default(),
+            e2a_trusted: false,
+            strict_ids: false,
         }
     }
 }

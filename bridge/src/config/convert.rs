@@ -47,6 +47,10 @@ impl From<&MappingConfig> for MapOptions {
         Self {
             type_prefix: config.type_prefix.clone(),
             notifications: config.notifications.into(),
+            streams: match config.stream_mcptype {
+                super::StreamMcptype::Stream => a2abus_plugin::Streams::AsStreams,
+                super::StreamMcptype::Response => a2abus_plugin::Streams::AsResponses,
+            },
         }
     }
 }

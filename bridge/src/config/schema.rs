@@ -12,10 +12,10 @@ use jsonschema::paths::Location;
 use jsonschema::{Keyword, ValidationError, Validator};
 use serde_json::{Map, Value};
 
-use super::Config;
 use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
 use super::value::{FORMATS, Wording};
+use super::{Config, MappingConfig};
 
 /// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest
 /// and the largest value of a duration or size written as text.
@@ -45,6 +45,14 @@ pub(super) fn check(root: &Node, problems: &mut ConfigErrors) {
             format!("the schema of this program is broken: {error}"),
         ),
     }
+}
+
+/// Checks the `mapping` section of a binding alone; its first problem in words.
+pub(crate) fn check_mapping(mapping: &Value) -> Result<(), String> {
+    let schema = schemars::schema_for!(MappingConfig).to_value();
+    let validator = validator(&schema).map_err(|error| error.to_string())?;
+    let first = validator.iter_errors(mapping).next();
+    first.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
 fn validator(schema: &Value) -> Result<Validator, ValidationError<'static>> {

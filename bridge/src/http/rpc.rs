@@ -112,7 +112,7 @@ async fn respond(door: &Door, target: Target, request: Request<Body>) -> Respons
     };
     let units = decode(&payload, &negotiate::hint(&head.headers), &door.limits);
     match Framed::of(&payload, units) {
-        Framed::One(unit) => respond_to_one(&common, Item::of(door, common.dialect, *unit)).await,
+        Framed::One(unit) => respond_to_one(&common, Item::of(door, common.dialect, unit)).await,
         Framed::Batch(units) => batch::respond(door, &common, units).await,
         Framed::Lines => {
             let message = "more text follows the JSON value; several requests go in one array";

@@ -69,10 +69,87 @@ pub(crate) fn of_method(method: &str, marks: ParamsMarks) -> Dialect {
         "tasks/cancel" if marks.has_reason => Dialect::JafDoc,
         "elicitation/create" if marks.has_session_id => Dialect::Acp,
         "message/send" | "message/stream" if marks.jaf => Dialect::JafDoc,
-        _ if A2A_03.contains(&method) => Dialect::A2a03,
-        _ if MCP.contains(&method) || method.starts_with("notifications/") => Dialect::Mcp,
-        _ if A2A_10.contains(&method) => Dialect::A2a10,
-        _ if ACP.contains(&method) => Dialect::Acp,
+        // Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
+        "message/send"
+        | "message/stream"
+        | "message/sendStream"
+        | "tasks/get"
+        | "tasks/cancel"
+        | "tasks/resubscribe"
+        | "tasks/pushNotificationConfig/set"
+        | "tasks/pushNotificationConfig/get"
+        | "tasks/pushNotificationConfig/list"
+        | "tasks/pushNotificationConfig/delete"
+        | "agent/getAuthenticatedExtendedCard"
+        | "agent/card/register"
+        | "agent/card/update"
+        | "agent/card/get"
+        | "agent/card/delete"
+        | "agent/card/list" => Dialect::A2a03,
+        // Source: `a2a-http` section 4.2.
+        "initialize"
+        | "ping"
+        | "tools/list"
+        | "tools/call"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "resources/subscribe"
+        | "resources/unsubscribe"
+        | "prompts/list"
+        | "prompts/get"
+        | "logging/setLevel"
+        | "completion/complete"
+        | "tasks/list"
+        | "tasks/result"
+        | "tasks/update"
+        | "server/discover"
+        | "subscriptions/listen"
+        | "sampling/createMessage"
+        | "roots/list"
+        | "elicitation/create" => Dialect::Mcp,
+        // Source: `a2a-http` section 3.1.
+        "SendMessage"
+        | "SendStreamingMessage"
+        | "GetTask"
+        | "ListTasks"
+        | "CancelTask"
+        | "SubscribeToTask"
+        | "CreateTaskPushNotificationConfig"
+        | "GetTaskPushNotificationConfig"
+        | "ListTaskPushNotificationConfig"
+        | "ListTaskPushNotificationConfigs"
+        | "DeleteTaskPushNotificationConfig"
+        | "GetExtendedAgentCard" => Dialect::A2a10,
+        // Source: `a2a-http` section 5, versions 1 and 2.
+        "authenticate"
+        | "auth/login"
+        | "auth/logout"
+        | "logout"
+        | "session/new"
+        | "session/load"
+        | "session/resume"
+        | "session/list"
+        | "session/delete"
+        | "session/close"
+        | "session/set_mode"
+        | "session/set_config_option"
+        | "session/set_model"
+        | "session/fork"
+        | "session/prompt"
+        | "session/cancel"
+        | "session/request_permission"
+        | "session/update"
+        | "fs/read_text_file"
+        | "fs/write_text_file"
+        | "terminal/create"
+        | "terminal/output"
+        | "terminal/release"
+        | "terminal/wait_for_exit"
+        | "terminal/kill"
+        | "elicitation/complete"
+        | "$/cancel_request" => Dialect::Acp,
+        _ if method.starts_with("notifications/") => Dialect::Mcp,
         _ => Dialect::JsonRpc,
     }
 }
@@ -89,98 +166,6 @@ pub fn is_streaming(method: &str) -> bool {
             | "SubscribeToTask"
     )
 }
-
-/// Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
-const A2A_03: [&str; 16] = [
-    "message/send",
-    "message/stream",
-    "message/sendStream",
-    "tasks/get",
-    "tasks/cancel",
-    "tasks/resubscribe",
-    "tasks/pushNotificationConfig/set",
-    "tasks/pushNotificationConfig/get",
-    "tasks/pushNotificationConfig/list",
-    "tasks/pushNotificationConfig/delete",
-    "agent/getAuthenticatedExtendedCard",
-    "agent/card/register",
-    "agent/card/update",
-    "agent/card/get",
-    "agent/card/delete",
-    "agent/card/list",
-];
-
-/// Source: `a2a-http` section 3.1.
-const A2A_10: [&str; 12] = [
-    "SendMessage",
-    "SendStreamingMessage",
-    "GetTask",
-    "ListTasks",
-    "CancelTask",
-    "SubscribeToTask",
-    "CreateTaskPushNotificationConfig",
-    "GetTaskPushNotificationConfig",
-    "ListTaskPushNotificationConfig",
-    "ListTaskPushNotificationConfigs",
-    "DeleteTaskPushNotificationConfig",
-    "GetExtendedAgentCard",
-];
-
-/// Source: `a2a-http` section 4.2.
-const MCP: [&str; 21] = [
-    "initialize",
-    "ping",
-    "tools/list",
-    "tools/call",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "prompts/list",
-    "prompts/get",
-    "logging/setLevel",
-    "completion/complete",
-    "tasks/list",
-    "tasks/result",
-    "tasks/update",
-    "server/discover",
-    "subscriptions/listen",
-    "sampling/createMessage",
-    "roots/list",
-    "elicitation/create",
-];
-
-/// Source: `a2a-http` section 5, versions 1 and 2.
-const ACP: [&str; 27] = [
-    "authenticate",
-    "auth/login",
-    "auth/logout",
-    "logout",
-    "session/new",
-    "session/load",
-    "session/resume",
-    "session/list",
-    "session/delete",
-    "session/close",
-    "session/set_mode",
-    "session/set_config_option",
-    "session/set_model",
-    "session/fork",
-    "session/prompt",
-    "session/cancel",
-    "session/request_permission",
-    "session/update",
-    "fs/read_text_file",
-    "fs/write_text_file",
-    "terminal/create",
-    "terminal/output",
-    "terminal/release",
-    "terminal/wait_for_exit",
-    "terminal/kill",
-    "elicitation/complete",
-    "$/cancel_request",
-];
 
 #[cfg(test)]
 mod tests {

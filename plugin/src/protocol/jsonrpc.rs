@@ -59,6 +59,7 @@ pub enum Part {
 pub struct Id {
     token: Text,
     start: usize,
+    escaped: bool,
 }
 
 // === impl JsonRpc ===
@@ -77,9 +78,13 @@ impl JsonRpc {
 // === impl Id ===
 
 impl Id {
-    /// `start` is the token's offset within its unit.
-    pub(crate) fn new(token: Text, start: usize) -> Self {
-        Self { token, start }
+    /// `start` is the token's offset within its unit; `escaped` tells a string that holds an escape.
+    pub(crate) fn new(token: Text, start: usize, escaped: bool) -> Self {
+        Self {
+            token,
+            start,
+            escaped,
+        }
     }
 
     /// The exact JSON text.
@@ -110,11 +115,10 @@ impl Id {
         else {
             return (!self.is_null()).then(|| self.token.clone());
         };
-        if inside.contains('\\') {
+        if self.escaped {
             return unescape(inside.as_bytes()).map(Text::from);
         }
-        let token = self.token.clone().into_bytes();
-        Text::from_utf8(token.slice(1..token.len() - 1))
+        Some(Text::from(inside))
     }
 }
 
@@ -164,6 +168,9 @@ pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
         | K::BadId
         | K::BadMethod
         | K::BadError
+        | K::MissingVersion
+        | K::MissingId
+        | K::MissingCollaborationId
         | K::BadMember
         | K::BothResultAndError
         | K::Invalid

@@ -1,20 +1,6 @@
 //! Legacy A2A: messages marked `"protocol":"A2A"` that carry a FIPA act.
 
 use crate::protocol::Kind;
-use crate::text::Text;
-
-/// A legacy A2A message. Source: `eventmesh-a2a` section 2.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Legacy {
-    /// `messageType` as written; `None` when it is missing.
-    pub message_type: Option<Text>,
-    /// `sourceAgent.agentId`.
-    pub source_agent: Option<Text>,
-    /// `targetAgent.agentId`.
-    pub target_agent: Option<Text>,
-    /// `metadata.correlationId`.
-    pub correlation_id: Option<Text>,
-}
 
 /// A FIPA communicative act. Source: `eventmesh-a2a` section 2, FIPA ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,21 +104,14 @@ impl Act {
     }
 }
 
-// === impl Legacy ===
-
-impl Legacy {
-    /// What the message is in its exchange. An unknown act is a notification.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        match self
-            .message_type
-            .as_deref()
-            .and_then(Act::from_message_type)
-        {
-            Some(act) if act.is_request() => Kind::Request,
-            Some(_) if self.correlation_id.is_some() => Kind::Response,
-            Some(_) | None => Kind::Notification,
-        }
+/// What a message is in its exchange, by its type and whether it names the message it answers. An unknown act is a
+/// notification.
+#[must_use]
+pub fn kind_of(message_type: Option<&str>, correlated: bool) -> Kind {
+    match message_type.and_then(Act::from_message_type) {
+        Some(act) if act.is_request() => Kind::Request,
+        Some(_) if correlated => Kind::Response,
+        Some(_) | None => Kind::Notification,
     }
 }
 

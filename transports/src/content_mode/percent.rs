@@ -24,7 +24,7 @@ pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
 pub(super) fn encode(value: Text) -> Bytes {
     let is_safe = |byte: u8| (0x21..=0x7e).contains(&byte) && byte != b'"' && byte != b'%';
     if value.bytes().all(is_safe) {
-        return value.into_bytes();
+        return value.to_bytes();
     }
     let mut out = Vec::with_capacity(value.len() + 16);
     for byte in value.bytes() {

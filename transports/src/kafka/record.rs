@@ -32,7 +32,10 @@ pub(super) fn message(record: &BorrowedMessage<'_>) -> Message {
     let mut ours = Headers::with_capacity(headers.len());
     for (name, value) in headers {
         // It was text when it was copied.
-        let name = Text::from_utf8(bytes.slice(name)).unwrap_or_default();
+        let name = bytes
+            .get(name)
+            .and_then(Text::from_utf8)
+            .unwrap_or_default();
         match value {
             Some(value) => ours.push(name, bytes.slice(value)),
             None => ours.push_null(name),

@@ -83,7 +83,7 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
         block.extend_from_slice(name.as_bytes());
         let name = block.split().freeze();
         block.extend_from_slice(value.as_bytes());
-        if let Some(name) = Text::from_utf8(name) {
+        if let Some(name) = Text::from_utf8(&name) {
             headers.push(name, block.split().freeze());
         }
     }

@@ -1,7 +1,7 @@
 //! Where each attribute of an event comes from. Source: `eventmesh-a2a` section 2, `detection` section 3.
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
-use a2abus_plugin::{Envelope, Mapped, extension};
+use a2abus_plugin::{Family, Kind, Mapped, extension};
 
 /// Where an attribute comes from: a member of the payload as `params._agentId`, or in words.
 pub(super) type Origin = &'static str;
@@ -25,11 +25,14 @@ pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
 }
 
 fn origin(mapped: &Mapped, name: &str) -> Origin {
-    let own = match &mapped.unit.envelope {
-        Envelope::CloudEvent(_) => Some("the event itself"),
-        Envelope::JsonRpc(message) => json_rpc(message, name),
-        Envelope::Legacy(_) => legacy(name),
-        _ => None,
+    let own = match (mapped.because.family, &mapped.json_rpc) {
+        (Family::CloudEvent, _) => Some("the event itself"),
+        (_, Some(message)) => json_rpc(message, name),
+        (Family::Legacy, _) => legacy(name),
+        (Family::A2eMessage, _) => a2e_message(name),
+        (Family::A2eWorkflow, _) => a2e_workflow(name),
+        (Family::E2a, _) => e2a(mapped, name),
+        (Family::JsonRpc, None) => None,
     };
     own.unwrap_or(match name {
         "id" => NEW_ID,
@@ -77,6 +80,76 @@ fn legacy(name: &str) -> Option<Origin> {
         extension::SOURCE_AGENT => "sourceAgent.agentId",
         extension::TARGET_AGENT => "targetAgent.agentId",
         extension::COLLABORATION_ID => "metadata.correlationId",
+        _ => return None,
+    })
+}
+
+fn a2e_message(name: &str) -> Option<Origin> {
+    Some(match name {
+        "id" => "id, or new",
+        "type" => "type_prefix and type",
+        "subject" => "_topic",
+        "time" => "ts, or the clock",
+        extension::A2A_METHOD | extension::A2E_TYPE => "type",
+        extension::MCP_TYPE => "type, and whether there is a req_id",
+        extension::IS_FINAL => "type",
+        extension::COLLABORATION_ID => "req_id, or the id of a request",
+        extension::TARGET_AGENT => "_agentId",
+        extension::SESSION_ID => "session_id",
+        extension::A2E_CAPABILITY => "capability_name, or type",
+        extension::A2E_OBJECT => "the member that names what the request is about",
+        extension::A2E_KIND => "kind",
+        extension::SEQ => "seq",
+        extension::A2E_CODE => "code",
+        extension::RETRYABLE => "retryable",
+        extension::CORRELATION_ID => "correlation_id",
+        extension::PROTOCOL_VERSION => "version or a2e",
+        _ => return None,
+    })
+}
+
+fn a2e_workflow(name: &str) -> Option<Origin> {
+    Some(match name {
+        "id" => "executionId, or new",
+        "type" => "type_prefix and the kind of line",
+        extension::A2A_METHOD | extension::MCP_TYPE => "the kind of line",
+        extension::COLLABORATION_ID => "executionId, or the binding",
+        extension::TARGET_AGENT => "_agentId of the begin line, or the executor of the binding",
+        extension::PROTOCOL_VERSION => FAMILY,
+        _ => return None,
+    })
+}
+
+fn e2a(mapped: &Mapped, name: &str) -> Option<Origin> {
+    let is_answer = mapped.event.extension(extension::IS_FINAL).is_some();
+    Some(match name {
+        "id" if is_answer => "response_id, or request_id and sequence, or new",
+        "id" => "request_id, or jsonrpc_id, or new",
+        "type" if is_answer => "type_prefix and response_kind",
+        "type" => "type_prefix and method",
+        "subject" => "params._topic",
+        "time" => "timestamp, or the clock",
+        extension::A2A_METHOD => "method",
+        extension::MCP_TYPE if mapped.kind == Kind::Notification => "no id to answer to",
+        extension::MCP_TYPE if is_answer => "is_final",
+        extension::MCP_TYPE => "method",
+        extension::COLLABORATION_ID => "request_id, or jsonrpc_id",
+        extension::TARGET_AGENT => "params._agentId, or agent_id, or agent_ref.id",
+        extension::SOURCE_AGENT => "source_agent_id",
+        extension::SEQ if is_answer => "sequence",
+        extension::SEQ => "params._seq",
+        extension::IS_FINAL => "is_final",
+        extension::E2A_KIND => "response_kind",
+        extension::E2A_STATUS => "status",
+        extension::RPC_ERROR_CODE | extension::E2A_CODE => "body.code",
+        extension::SESSION_ID => "session_id",
+        extension::TASK_ID => "task_id",
+        extension::CONTEXT_ID => "context_id",
+        extension::E2A_CHANNEL => "channel, or channel_id",
+        extension::CORRELATION_ID => "correlation_id",
+        extension::TRACE_PARENT | extension::TRACE_STATE => "channel_context",
+        extension::SOURCE_PROTOCOL => "provenance.source_protocol",
+        extension::PROTOCOL_VERSION => "protocol_version",
         _ => return None,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use a2abus_plugin::{DecodeErrorKind, Envelope, Mapped};
+use a2abus_plugin::{DecodeErrorKind, Family, Mapped};
 use bytes::Bytes;
 
 use super::Explained;
@@ -17,11 +17,7 @@ const AROUND: usize = 32;
 pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
     let mut story = String::new();
     let because = &explained.because;
-    section(
-        &mut story,
-        &format!("unit {}", mapped.unit.index),
-        &what(mapped),
-    );
+    section(&mut story, &format!("unit {}", mapped.index), &what(mapped));
     section(
         &mut story,
         "why",
@@ -77,17 +73,20 @@ fn section(story: &mut String, word: &str, text: &str) {
 
 fn what(mapped: &Mapped) -> String {
     let kind = mapped.kind.as_str();
-    match &mapped.unit.envelope {
-        Envelope::JsonRpc(message) => {
+    match (&mapped.json_rpc, mapped.because.family) {
+        (Some(message), _) => {
             let id = message
                 .id
                 .as_ref()
                 .map_or("no id".to_owned(), |id| format!("id {}", id.token()));
             format!("JSON-RPC {kind}, {}, {id}", message.dialect.as_str())
         }
-        Envelope::Legacy(_) => format!("legacy A2A message, {kind}"),
-        Envelope::CloudEvent(_) => format!("CloudEvent, {kind}"),
-        _ => format!("{}, {kind}", mapped.unit.because.family.as_str()),
+        (_, Family::Legacy) => format!("legacy A2A message, {kind}"),
+        (_, Family::CloudEvent) => format!("CloudEvent, {kind}"),
+        (_, Family::A2eMessage) => format!("A2E message, {kind}"),
+        (_, Family::A2eWorkflow) => format!("A2E workflow, {kind}"),
+        (_, Family::E2a) => format!("E2A record, {kind}"),
+        (None, Family::JsonRpc) => format!("JSON-RPC {kind}"),
     }
 }
 
@@ -220,7 +219,8 @@ routes:
             &options,
             &context,
         )
-        .remove(0);
+        .into_only()
+        .unwrap();
         let config = Config::read("f", CONFIG, []).unwrap();
         let place = Place {
             config: &config,

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(super) enum Framed {
     /// One value, or a payload that is refused as a whole.
-    One(Box<Result<Unit, Refused>>),
+    One(Result<Unit, Refused>),
     /// A batch, with at least one unit.
     Batch(Units),
     /// Several values without an array around them, which is not JSON.
@@ -44,19 +44,17 @@ pub(super) struct Ask {
 // === impl Framed ===
 
 impl Framed {
-    pub(super) fn of(payload: &Bytes, mut units: Units) -> Self {
+    pub(super) fn of(payload: &Bytes, units: Units) -> Self {
         let json = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
         let is_array = json.trim_ascii_start().first() == Some(&b'[');
         // The element of an array is shorter than the array; what is as long is the payload itself.
         let is_whole = |refused: &Refused| refused.bytes.len() == payload.len();
-        match (units.pop(), units.is_empty()) {
-            (Some(Err(refused)), true) if is_whole(&refused) => Self::One(Box::new(Err(refused))),
-            (Some(unit), true) if !is_array => Self::One(Box::new(unit)),
-            (Some(unit), _) if is_array => {
-                units.push(unit);
-                Self::Batch(units)
-            }
-            _ => Self::Lines,
+        match units.into_only() {
+            Ok(Err(refused)) if is_whole(&refused) => Self::One(Err(refused)),
+            Ok(unit) if !is_array => Self::One(unit),
+            Ok(unit) => Self::Batch(unit.into()),
+            Err(units) if is_array => Self::Batch(units),
+            Err(_) => Self::Lines,
         }
     }
 }
@@ -97,9 +95,9 @@ impl Item {
                 }
                 (RpcBody::Result(_) | RpcBody::Error(_), _) => Self::response(metrics, message),
             },
-            other => {
+            _ => {
                 metrics.refused(DecodeErrorKind::WrongFamily);
-                let failure = Failure::other_family(other.family());
+                let failure = Failure::other_family(unit.because.family);
                 Self::Refused(failure.render(&Asker::unknown(fallback)))
             }
         }

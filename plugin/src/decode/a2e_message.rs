@@ -1,0 +1,159 @@
+//! A2E messages by their facts. Source: `a2e-message` section 8.2.
+
+use super::parser::{Parser, is_attribute};
+use crate::detect::Place;
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::extension;
+use crate::json::Kind as JsonKind;
+use crate::protocol::a2e_message::{capability, is_event, kind_of, operation};
+use crate::protocol::{Kind, Message, Type};
+use crate::text::Text;
+use crate::time;
+
+/// The members that must not occur twice. Source: `a2e-message` section 1.3.
+const MEMBERS: [Place; 8] = [
+    Place::Type,
+    Place::Id,
+    Place::ReqId,
+    Place::Version,
+    Place::A2e,
+    Place::SessionId,
+    Place::OwnAgentId,
+    Place::OwnTopic,
+];
+
+/// Where a request names what it is about, the first that does. Source: `a2e-message` section 8.2.
+const OBJECTS: [Place; 12] = [
+    Place::ToolName,
+    Place::Name,
+    Place::ToolkitName,
+    Place::ProcId,
+    Place::MemoryId,
+    Place::EpisodeId,
+    Place::EnvName,
+    Place::PlanId,
+    Place::SubagentId,
+    Place::ServerId,
+    Place::ChainId,
+    Place::ComponentName,
+];
+
+impl Parser<'_> {
+    pub(super) fn a2e_message(&self) -> Result<Message, DecodeError> {
+        let facts = self.facts;
+        facts.refuse_repeated(&MEMBERS)?;
+        let ty = self.method(Place::Type)?.unwrap_or_default();
+        let version = self.a2e_version()?;
+        let id = self.a2e_id()?;
+        let req_id = self.attribute(Place::ReqId);
+        let kind = kind_of(&ty, req_id.is_some());
+        let mut message = Message::new(
+            kind,
+            Type {
+                category: "a2e.",
+                name: ty.clone(),
+                suffix: "",
+            },
+            "A2E",
+        );
+        message.put(extension::PROTOCOL_VERSION, version);
+        message.put(extension::A2A_METHOD, Text::from(operation(&ty)));
+        let capability = self
+            .attribute(Place::CapabilityName)
+            .or_else(|| capability(&ty).map(Text::from_static));
+        message.put_if(extension::A2E_CAPABILITY, capability);
+        message.put_if(extension::SESSION_ID, self.attribute(Place::SessionId));
+        message.put_if(
+            extension::CORRELATION_ID,
+            self.attribute(Place::CorrelationId),
+        );
+        let target = self.target(Place::OwnAgentId)?;
+        let topic = self.topic(Place::OwnTopic)?;
+        match kind {
+            Kind::Request => {
+                message.put_if(extension::COLLABORATION_ID, id.clone());
+                let object = OBJECTS.into_iter().find_map(|place| self.attribute(place));
+                message.put_if(extension::A2E_OBJECT, object);
+            }
+            Kind::Response | Kind::Stream | Kind::Notification => {
+                message.put_if(extension::COLLABORATION_ID, req_id);
+            }
+        }
+        match kind {
+            Kind::Response => message.put(extension::IS_FINAL, true),
+            Kind::Stream => message.put(extension::IS_FINAL, false),
+            Kind::Request | Kind::Notification => {}
+        }
+        // An answer goes back the way its request came.
+        if topic.is_none() && matches!(kind, Kind::Request | Kind::Notification) {
+            message.put_if(extension::TARGET_AGENT, target);
+        }
+        message.subject = topic;
+        if is_event(&ty) {
+            let word = self.attribute(Place::Kind);
+            message.put(
+                extension::A2E_KIND,
+                word.unwrap_or(Text::from_static("status")),
+            );
+            let seq = self.scalar(Place::Seq, DecodeErrorKind::BadSeq)?;
+            message.put(extension::SEQ, seq.unwrap_or(Text::from_static("0")));
+        }
+        if ty == "error" {
+            message.put_if(extension::A2E_CODE, self.attribute(Place::Code));
+            message.put_if(extension::RETRYABLE, facts.flag(Place::Retryable));
+        }
+        message.put(extension::A2E_TYPE, ty);
+        message.id = id;
+        message.time = self.a2e_time();
+        Ok(message)
+    }
+
+    /// `version` or `a2e`, which must agree, of major version 1. Source: `a2e-message` sections 1.1 and 6.
+    fn a2e_version(&self) -> Result<Text, DecodeError> {
+        let text = |place| match self.facts.text(place) {
+            _ if self.facts.set(place).is_none() => Ok(None),
+            Some(text) if is_version_1(&text) => Ok(Some(text)),
+            _ => Err(self
+                .facts
+                .unsupported(place, "only major version 1 is supported")),
+        };
+        match (text(Place::Version)?, text(Place::A2e)?) {
+            (Some(version), Some(a2e)) if version != a2e => {
+                Err(self.facts.unsupported(Place::A2e, "version and a2e differ"))
+            }
+            (Some(version), _) | (None, Some(version)) => Ok(version),
+            (None, None) => Ok(Text::from_static("1.0")),
+        }
+    }
+
+    /// The message's own id; one that cannot be an event's id is replaced by a new one, as is none.
+    /// Source: `a2e-message` sections 1.2 and 8.2.
+    fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
+        let id = match self.facts.set(Place::Id) {
+            None => None,
+            Some(span) if span.kind == JsonKind::String => self.facts.text(Place::Id),
+            Some(_) => {
+                let message = "an id is a string";
+                return Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));
+            }
+        };
+        let id = id.filter(|id| is_attribute(id));
+        if id.is_none() && self.hint.strict_ids {
+            let message = "a message without an id that can be answered";
+            return Err(self.refused(DecodeErrorKind::MissingId, Place::Id, message));
+        }
+        Ok(id)
+    }
+
+    fn a2e_time(&self) -> Option<Text> {
+        let seconds = self.number(Place::Ts)?;
+        time::of_unix_seconds(seconds).filter(|_| seconds > 0.0)
+    }
+}
+
+/// `digits(.digits)*` with a major version of 1.
+fn is_version_1(version: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = version.split('.');
+    parts.next() == Some("1") && parts.all(is_number)
+}

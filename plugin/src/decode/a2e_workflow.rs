@@ -1,0 +1,120 @@
+//! A2E workflows by their facts: a document of lines, or one line of it. Source: `a2e-execution` section 11.
+
+use super::Hint;
+use super::parser::Parser;
+use crate::detect::{Because, Place};
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::extension;
+use crate::protocol::{Family, Kind, Message, Type, is_operation_id};
+use crate::text::Text;
+
+/// The agent that executes workflows where neither they nor the binding name one.
+const DEFAULT_EXECUTOR: Text = Text::from_static("a2e-executor");
+
+/// What the lines of a workflow read so far say.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    because: Option<Because>,
+    execution_id: Option<Text>,
+    agent: Option<Text>,
+}
+
+impl Lines {
+    pub(super) fn note(&mut self, parser: &Parser<'_>, because: Because) {
+        self.because.get_or_insert(because);
+        if parser.is_begin_line() && self.execution_id.is_none() {
+            self.execution_id = parser.execution_id();
+            self.agent = parser.executor().ok().flatten();
+        }
+    }
+
+    pub(super) fn because(&self) -> Because {
+        self.because.unwrap_or(Because {
+            family: Family::A2eWorkflow,
+            rule: 5,
+            member: Place::Type.name(),
+        })
+    }
+
+    /// The event of the whole workflow.
+    pub(super) fn message(self, hint: &Hint) -> Message {
+        let mut message = request(self.execution_id, self.agent, hint);
+        message.media_type = Text::from_static("application/x-ndjson");
+        message
+    }
+}
+
+impl Parser<'_> {
+    /// One line on its own: the begin line asks for the execution, a definition is a part of it that something else
+    /// must tie to the others.
+    pub(super) fn workflow_line(&self) -> Result<Message, DecodeError> {
+        if self.is_begin_line() {
+            return Ok(request(self.execution_id(), self.executor()?, self.hint));
+        }
+        let Some(collaboration_id) = self.hint.collaboration_id.clone() else {
+            let message = "a line of a workflow on its own: send the workflow whole, or give its lines a collaborationid";
+            return Err(self.refused(
+                DecodeErrorKind::MissingCollaborationId,
+                Place::Root,
+                message,
+            ));
+        };
+        let ty = Type {
+            category: "a2e.",
+            name: Text::from_static("operation.update"),
+            suffix: "",
+        };
+        let mut message = Message::new(Kind::Notification, ty, "A2E-EXEC");
+        message.put(extension::A2A_METHOD, Text::from_static("operationUpdate"));
+        message.put(extension::PROTOCOL_VERSION, Text::from_static("1.0"));
+        message.put(extension::COLLABORATION_ID, collaboration_id);
+        message.put(extension::TARGET_AGENT, executor_of(None, self.hint));
+        Ok(message)
+    }
+
+    fn is_begin_line(&self) -> bool {
+        self.facts.equals(Place::Type, "beginExecution")
+            || (!self.facts.has(Place::Type) && self.facts.has(Place::BeginExecution))
+    }
+
+    /// The id of the execution; one that breaks the rule is the executor's to refuse.
+    fn execution_id(&self) -> Option<Text> {
+        let places = [Place::ExecutionId, Place::WrappedExecutionId];
+        let id = places.into_iter().find_map(|place| self.facts.text(place));
+        id.filter(|id| is_operation_id(id))
+    }
+
+    fn executor(&self) -> Result<Option<Text>, DecodeError> {
+        match self.target(Place::OwnAgentId)? {
+            Some(agent) => Ok(Some(agent)),
+            None => self.target(Place::WrappedAgentId),
+        }
+    }
+}
+
+fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Message {
+    let (name, method) = if hint.validate_workflows {
+        ("workflow.validate", "workflows/validate")
+    } else {
+        ("workflow.execute", "workflows/execute")
+    };
+    let ty = Type {
+        category: "a2e.",
+        name: Text::from_static(name),
+        suffix: ".req",
+    };
+    let mut message = Message::new(Kind::Request, ty, "A2E-EXEC");
+    message.id.clone_from(&execution_id);
+    message.put(extension::A2A_METHOD, Text::from_static(method));
+    message.put(extension::PROTOCOL_VERSION, Text::from_static("1.0"));
+    let collaboration_id = execution_id.or_else(|| hint.collaboration_id.clone());
+    message.put_if(extension::COLLABORATION_ID, collaboration_id);
+    message.put(extension::TARGET_AGENT, executor_of(agent, hint));
+    message
+}
+
+fn executor_of(agent: Option<Text>, hint: &Hint) -> Text {
+    agent
+        .or_else(|| hint.executor.clone())
+        .unwrap_or(DEFAULT_EXECUTOR)
+}

@@ -1,0 +1,386 @@
+//! E2A records by their facts. Source: `e2a` section 10.2.
+
+use super::parser::{Parser, is_attribute};
+use crate::detect::{Place, Shape};
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::extension;
+use crate::json::Kind as JsonKind;
+use crate::protocol::{Family, Kind, Message, Type};
+use crate::text::Text;
+use crate::time;
+
+/// The members that must not occur twice. Source: `e2a` section 9, S6.
+const MEMBERS: [Place; 15] = [
+    Place::ProtocolVersion,
+    Place::RequestId,
+    Place::ResponseKind,
+    Place::Method,
+    Place::Params,
+    Place::AgentId,
+    Place::AgentRef,
+    Place::SourceAgentId,
+    Place::Channel,
+    Place::ChannelId,
+    Place::ChannelContext,
+    Place::Metadata,
+    Place::Sequence,
+    Place::IsFinal,
+    Place::JsonrpcId,
+];
+
+/// The JSON-RPC code of an error whose own code is none.
+const INTERNAL_ERROR: i32 = -32_603;
+
+impl Parser<'_> {
+    pub(super) fn e2a(&self) -> Result<Message, DecodeError> {
+        self.facts.refuse_repeated(&MEMBERS)?;
+        let shape = self.facts.e2a(self.hint)?.map(|(shape, _)| shape);
+        let mut message = match shape {
+            None | Some(Shape::Request | Shape::LegacyRequest) => self.e2a_request()?,
+            Some(Shape::Response) => self.e2a_response()?,
+            Some(Shape::LegacyResponse | Shape::LegacyChunk) => self.e2a_legacy_response()?,
+            Some(Shape::Control) => self.e2a_control()?,
+        };
+        let version = match shape {
+            Some(Shape::LegacyRequest | Shape::LegacyResponse | Shape::LegacyChunk) => {
+                Some(Text::from_static("0"))
+            }
+            _ => self.attribute(Place::ProtocolVersion),
+        };
+        let version = version.unwrap_or(Text::from_static("1.0"));
+        message.put(extension::PROTOCOL_VERSION, version);
+        for (name, place) in [
+            (extension::SESSION_ID, Place::SessionId),
+            (extension::TASK_ID, Place::TaskId),
+            (extension::CONTEXT_ID, Place::ContextId),
+            (extension::CORRELATION_ID, Place::CorrelationId),
+        ] {
+            message.put_if(name, self.attribute(place));
+        }
+        let channel = match self.facts.set(Place::Channel) {
+            Some(_) => self.attribute(Place::Channel),
+            None => self.attribute(Place::ChannelId),
+        };
+        message.put_if(extension::E2A_CHANNEL, channel);
+        let source_protocol = self.attribute(Place::SourceProtocol);
+        message.put_if(
+            extension::SOURCE_PROTOCOL,
+            source_protocol.filter(|protocol| protocol != "e2a"),
+        );
+        let trace_parent = self.attribute(Place::ContextTraceparent);
+        if let Some(trace_parent) = trace_parent.filter(|text| is_trace_parent(text)) {
+            message.put(extension::TRACE_PARENT, trace_parent);
+            message.put_if(
+                extension::TRACE_STATE,
+                self.attribute(Place::ContextTracestate),
+            );
+        }
+        message.time = self.e2a_time();
+        Ok(message)
+    }
+
+    fn e2a_request(&self) -> Result<Message, DecodeError> {
+        let request_id = self.e2a_id(Place::RequestId)?;
+        let jsonrpc_id = self.e2a_id(Place::JsonrpcId)?;
+        let method = self.e2a_method()?;
+        let kind = match method.as_deref() {
+            Some("acp.tool_response") => Kind::Response,
+            Some("session/cancel" | "session/update" | "session/elicitation/complete")
+                if jsonrpc_id.is_none() =>
+            {
+                Kind::Notification
+            }
+            _ if request_id.is_none() && jsonrpc_id.is_none() => Kind::Notification,
+            _ => Kind::Request,
+        };
+        let is_stream = self.e2a_flag(Place::IsStream)?.unwrap_or(false);
+        let name = match (&method, self.e2a_is_ext()) {
+            (Some(method), true) => Text::from(format!("ext.{method}")),
+            (Some(method), false) => method.clone(),
+            (None, _) => Text::from_static("unnamed"),
+        };
+        let suffix = match kind {
+            Kind::Notification => "",
+            _ if is_stream => ".stream",
+            _ => ".req",
+        };
+        let mut message = e2a_message(kind, name, suffix);
+        message.put_if(extension::A2A_METHOD, method);
+        let collaboration_id = if kind == Kind::Response {
+            self.e2a_id(Place::ParamsJsonrpcId)?
+        } else {
+            request_id.clone().or_else(|| jsonrpc_id.clone())
+        };
+        message.put_if(extension::COLLABORATION_ID, collaboration_id);
+        message.id = request_id.or(jsonrpc_id);
+        let target = self.e2a_target()?;
+        message.subject = self.topic(Place::ParamsTopic)?;
+        if message.subject.is_none() {
+            message.put_if(extension::TARGET_AGENT, target);
+        }
+        message.put_if(
+            extension::SOURCE_AGENT,
+            self.attribute(Place::SourceAgentId),
+        );
+        let seq = self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?;
+        message.put_if(extension::SEQ, seq);
+        Ok(message)
+    }
+
+    fn e2a_response(&self) -> Result<Message, DecodeError> {
+        let response_kind = self.method(Place::ResponseKind)?.unwrap_or_default();
+        let is_final = self.e2a_flag(Place::IsFinal)?.unwrap_or(false);
+        let is_push = self.e2a_is_push();
+        let asks = response_kind == "acp.output_request";
+        let kind = match () {
+            () if asks => Kind::Request,
+            () if is_push => Kind::Notification,
+            () if is_final => Kind::Response,
+            () => Kind::Stream,
+        };
+        let name = Text::from(response_kind.strip_prefix("e2a.").unwrap_or(&response_kind));
+        let suffix = match (is_push, is_final) {
+            (true, _) => "",
+            (false, true) => ".resp",
+            (false, false) => ".stream",
+        };
+        let mut message = e2a_message(kind, name, suffix);
+        let request_id = self.e2a_id(Place::RequestId)?;
+        let sequence = self
+            .e2a_sequence()?
+            .filter(|number| *number >= 0 && !is_push);
+        let keeps_alive = self.facts.equals(Place::BodyEventType, "keepalive");
+        let sequence = sequence.filter(|_| !keeps_alive);
+        message.id = match (self.e2a_id(Place::ResponseId)?, &request_id, sequence) {
+            (Some(id), request_id, _) if request_id.as_ref() != Some(&id) => Some(id),
+            (_, Some(request_id), Some(number)) => {
+                Some(Text::from(format!("{request_id}:{number}")))
+            }
+            _ => None,
+        };
+        if asks {
+            message.put_if(extension::A2A_METHOD, self.method(Place::BodyMethod)?);
+            message.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::BodyId)?);
+        } else {
+            message.put_if(extension::A2A_METHOD, self.method(Place::Method)?);
+            message.put_if(extension::COLLABORATION_ID, request_id);
+        }
+        message.put_if(extension::SOURCE_AGENT, self.e2a_source());
+        message.put_if(
+            extension::SEQ,
+            sequence.map(|number| Text::from(number.to_string())),
+        );
+        message.put_if(extension::IS_FINAL, (!is_push).then_some(is_final));
+        message.put_if(extension::E2A_STATUS, self.attribute(Place::Status));
+        if matches!(response_kind.as_str(), "e2a.error" | "acp.jsonrpc_error") {
+            let code = self.e2a_code();
+            message.put(extension::RPC_ERROR_CODE, code.unwrap_or(INTERNAL_ERROR));
+            message.put_if(extension::E2A_CODE, self.attribute(Place::BodyCode));
+        }
+        message.put(extension::E2A_KIND, response_kind);
+        Ok(message)
+    }
+
+    /// An answer in the shape of before E2A, as the encoders would write it. Source: `e2a` section 8.
+    fn e2a_legacy_response(&self) -> Result<Message, DecodeError> {
+        let is_unary = self.facts.has(Place::Ok);
+        let complete = is_unary || self.e2a_flag(Place::IsComplete)?.unwrap_or(false);
+        let failed = if is_unary {
+            !self.e2a_flag(Place::Ok)?.unwrap_or(true)
+        } else {
+            complete && self.facts.equals(Place::PayloadEventType, "chat.error")
+        };
+        let (kind, name, suffix) = match (complete, failed) {
+            (false, _) => (Kind::Stream, "chunk", ".stream"),
+            (true, false) => (Kind::Response, "complete", ".resp"),
+            (true, true) => (Kind::Response, "error", ".resp"),
+        };
+        let mut message = e2a_message(kind, Text::from_static(name), suffix);
+        message.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::RequestId)?);
+        message.put_if(extension::SOURCE_AGENT, self.e2a_source());
+        message.put(extension::IS_FINAL, complete);
+        if failed {
+            message.put(extension::RPC_ERROR_CODE, INTERNAL_ERROR);
+        }
+        Ok(message)
+    }
+
+    /// A frame about the connection itself.
+    fn e2a_control(&self) -> Result<Message, DecodeError> {
+        let name = self.method(Place::Event)?.unwrap_or_default();
+        let mut message = e2a_message(Kind::Notification, name.clone(), "");
+        message.put(extension::A2A_METHOD, name);
+        Ok(message)
+    }
+
+    fn e2a_is_ext(&self) -> bool {
+        self.facts.equals(Place::Method, "ext")
+    }
+
+    /// `method`, or what it stands for; a blank one counts as absent. Source: `e2a` section 2.
+    fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
+        let is_blank = |place| {
+            self.facts
+                .raw(place)
+                .is_some_and(|raw| raw.trim_ascii().is_empty())
+        };
+        if self.e2a_is_ext() && !is_blank(Place::ExtMethod) {
+            let method = self.method(Place::ExtMethod)?;
+            return Ok(method.or(Some(Text::from_static("ext"))));
+        }
+        if self.facts.set(Place::Method).is_some() && !is_blank(Place::Method) {
+            return self.method(Place::Method);
+        }
+        let has_other = self.facts.is(Place::ReqMethod, JsonKind::String);
+        if has_other && !is_blank(Place::ReqMethod) {
+            return self.method(Place::ReqMethod);
+        }
+        Ok(None)
+    }
+
+    /// A string or number that identifies; null and the empty string count as absent.
+    fn e2a_id(&self, place: Place) -> Result<Option<Text>, DecodeError> {
+        let is_empty = self.facts.raw(place).is_some_and(str::is_empty);
+        let id = if is_empty {
+            None
+        } else {
+            self.scalar(place, DecodeErrorKind::BadId)?
+        };
+        if id.as_ref().is_some_and(|id| !is_attribute(id)) {
+            let message = "longer than 256 characters";
+            return Err(self.refused(DecodeErrorKind::BadId, place, message));
+        }
+        Ok(id)
+    }
+
+    /// Whom a request is for. Source: `e2a` section 10.2.
+    fn e2a_target(&self) -> Result<Option<Text>, DecodeError> {
+        let named = self.target(Place::ParamsAgentId)?;
+        let is_blank = self
+            .facts
+            .raw(Place::AgentId)
+            .is_none_or(|raw| raw.trim_ascii().is_empty());
+        let agent = if is_blank {
+            None
+        } else {
+            self.target(Place::AgentId)?
+        };
+        match (named, agent) {
+            (Some(named), Some(agent)) if named != agent => {
+                let message = "params._agentId and agent_id name two different agents";
+                Err(self.refused(DecodeErrorKind::BadTarget, Place::AgentId, message))
+            }
+            (Some(target), _) | (None, Some(target)) => Ok(Some(target)),
+            (None, None) => self.e2a_agent_ref(),
+        }
+    }
+
+    fn e2a_agent_ref(&self) -> Result<Option<Text>, DecodeError> {
+        let raw = self.facts.raw(Place::AgentRefId).unwrap_or_default();
+        if raw.trim_ascii().is_empty() || raw == "default" {
+            return Ok(None);
+        }
+        self.target(Place::AgentRefId)
+    }
+
+    fn e2a_source(&self) -> Option<Text> {
+        self.attribute(Place::SourceAgentId).or_else(|| {
+            let agent = self.attribute(Place::AgentRefId);
+            agent.filter(|agent| agent != "default")
+        })
+    }
+
+    /// Source: `e2a` section 2, `is_stream`.
+    fn e2a_flag(&self, place: Place) -> Result<Option<bool>, DecodeError> {
+        let Some(span) = self.facts.set(place) else {
+            return Ok(None);
+        };
+        let flag = match span.kind {
+            JsonKind::Boolean => self.facts.flag(place),
+            JsonKind::Number => self.number(place).map(|number| number != 0.0),
+            JsonKind::String => self.facts.raw(place).and_then(|raw| match raw {
+                raw if raw.eq_ignore_ascii_case("true") => Some(true),
+                raw if raw.eq_ignore_ascii_case("false") => Some(false),
+                _ => None,
+            }),
+            JsonKind::Object | JsonKind::Array | JsonKind::Null => None,
+        };
+        match flag {
+            Some(flag) => Ok(Some(flag)),
+            None => Err(self.refused(DecodeErrorKind::BadMember, place, "must be true or false")),
+        }
+    }
+
+    /// Source: `e2a` section 3, `sequence`.
+    fn e2a_sequence(&self) -> Result<Option<i64>, DecodeError> {
+        let Some(text) = self.scalar(Place::Sequence, DecodeErrorKind::BadSeq)? else {
+            return Ok(None);
+        };
+        let whole = |number: f64| number.fract() == 0.0 && number.abs() < 9e15;
+        // Whole and well inside 64 bits.
+        #[allow(clippy::cast_possible_truncation)]
+        let number = text.parse::<i64>().ok().or_else(|| {
+            text.parse()
+                .ok()
+                .filter(|number| whole(*number))
+                .map(|number| number as i64)
+        });
+        match number {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let message = "must be a whole number of 64 bits";
+                Err(self.refused(DecodeErrorKind::BadSeq, Place::Sequence, message))
+            }
+        }
+    }
+
+    fn e2a_code(&self) -> Option<i32> {
+        let span = self.facts.get(Place::BodyCode)?;
+        self.facts.token(span).parse().ok()
+    }
+
+    /// Only a server's own connection says so truthfully. Source: `e2a` section 9, S3.
+    fn e2a_is_push(&self) -> bool {
+        let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
+        trusted && self.facts.flag(Place::MetadataServerPush) == Some(true)
+    }
+
+    /// Source: `e2a` section 5; the epoch itself stands for no time.
+    fn e2a_time(&self) -> Option<Text> {
+        const EPOCH: &str = "1970-01-01T00:00:00Z";
+        let time = match self.number(Place::Timestamp) {
+            Some(millis) if millis.abs() >= 1e11 => time::of_unix_seconds(millis / 1e3),
+            Some(seconds) => time::of_unix_seconds(seconds),
+            None => time::in_utc(&self.facts.text(Place::Timestamp)?),
+        };
+        time.filter(|time| time != EPOCH)
+    }
+}
+
+fn e2a_message(kind: Kind, name: Text, suffix: &'static str) -> Message {
+    let category = "e2a.";
+    Message::new(
+        kind,
+        Type {
+            category,
+            name,
+            suffix,
+        },
+        "E2A",
+    )
+}
+
+/// A W3C trace parent of version 00. Source: W3C Trace Context section 3.2.
+fn is_trace_parent(text: &str) -> bool {
+    let is_hex = |part: &str, length| {
+        part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let mut parts = text.split('-');
+    let mut next = |length| parts.next().is_some_and(|part| is_hex(part, length));
+    let well_formed = next(2) && next(32) && next(16) && next(2);
+    well_formed
+        && parts.next().is_none()
+        && !text.starts_with("ff")
+        && !text.contains("-00000000000000000000000000000000-")
+        && !text.contains("-0000000000000000-")
+}

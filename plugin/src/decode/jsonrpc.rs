@@ -1,0 +1,233 @@
+//! JSON-RPC 2.0 by its facts. Source: JSON-RPC 2.0, `eventmesh-a2a` section 3, `a2a-http` section 6.
+
+use super::parser::Parser;
+use crate::detect::{Facts, Place};
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::json::{Kind, Span};
+use crate::protocol::MAX_ID_BYTES;
+use crate::protocol::dialect::{self, Dialect, ParamsMarks, Version};
+use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
+
+/// The members that must not occur twice. Source: `eventmesh-a2a` D10.
+const MEMBERS: [Place; 6] = [
+    Place::Jsonrpc,
+    Place::Id,
+    Place::Method,
+    Place::Params,
+    Place::Result,
+    Place::Error,
+];
+
+impl Parser<'_> {
+    pub(super) fn json_rpc(&self) -> Result<JsonRpc, DecodeError> {
+        let facts = self.facts;
+        facts.refuse_repeated(&MEMBERS)?;
+        let id = self.id()?;
+        let (method, result, error) = (
+            facts.has(Place::Method),
+            facts.has(Place::Result),
+            facts.has(Place::Error),
+        );
+        match (method, result, error) {
+            (true, false, false) => self.call(id),
+            (false, true, false) => Ok(JsonRpc {
+                body: RpcBody::Result(part_of(facts)),
+                id,
+                dialect: result_dialect(facts),
+            }),
+            (false, false, true) => self.error_response(id),
+            (false, true, true) => {
+                let kind = DecodeErrorKind::BothResultAndError;
+                Err(self.refused(kind, Place::Error, "both result and error"))
+            }
+            (true, _, _) => {
+                let message = "a method together with a result or an error";
+                Err(self.refused(DecodeErrorKind::Invalid, Place::Method, message))
+            }
+            (false, false, false) => {
+                let message = "neither method nor result nor error";
+                Err(self.refused(DecodeErrorKind::Invalid, Place::Root, message))
+            }
+        }
+    }
+
+    pub(super) fn id(&self) -> Result<Option<Id>, DecodeError> {
+        let Some(span) = self.facts.get(Place::Id) else {
+            return Ok(None);
+        };
+        let refuse = |message| Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));
+        match span.kind {
+            Kind::String | Kind::Number | Kind::Null => {}
+            Kind::Object | Kind::Array | Kind::Boolean => {
+                return refuse("an id is a string, a number or null");
+            }
+        }
+        if span.range().len() > MAX_ID_BYTES {
+            return refuse("the id is longer than 1024 bytes");
+        }
+        let token = self.facts.token(span);
+        let id = Id::new(token.into(), span.start() - self.base, span.escaped);
+        let legal = if span.escaped {
+            id.text().is_some_and(|text| crate::event::is_string(&text))
+        } else {
+            crate::event::is_string(token)
+        };
+        if legal {
+            Ok(Some(id))
+        } else {
+            refuse("the id holds a control character or half a surrogate pair")
+        }
+    }
+
+    fn call(&self, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
+        let Some(method) = self.method(Place::Method)? else {
+            let message = "a method is a string, not null";
+            return Err(self.refused(DecodeErrorKind::BadMethod, Place::Method, message));
+        };
+        let dialect = match dialect::of_method(&method, params_marks(self.facts)) {
+            Dialect::A2a03 if self.hint.dialect == Some(Dialect::JafDoc) => Dialect::JafDoc,
+            dialect => dialect,
+        };
+        let legal = match self.facts.get(Place::Params).map(|params| params.kind) {
+            None | Some(Kind::Object | Kind::Null) => true,
+            Some(Kind::Array) => !dialect.needs_object_params(),
+            Some(Kind::String | Kind::Number | Kind::Boolean) => false,
+        };
+        if !legal {
+            let message = "params of this method must be an object";
+            return Err(self.refused(DecodeErrorKind::BadParams, Place::Params, message));
+        }
+        let call = Call {
+            method,
+            target: self.target(Place::ParamsAgentId)?,
+            topic: self.topic(Place::ParamsTopic)?,
+            seq: self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?,
+        };
+        Ok(JsonRpc {
+            body: RpcBody::Call(call),
+            id,
+            dialect,
+        })
+    }
+
+    fn error_response(&self, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
+        let is_number = |span: &Span| span.kind == Kind::Number;
+        let code = self.facts.get(Place::ErrorCode).filter(is_number);
+        let code = code.map(|span| self.facts.token(span));
+        let has_message = self.facts.is(Place::ErrorMessage, Kind::String);
+        match code.filter(|token| !token.contains(['.', 'e', 'E']) && has_message) {
+            Some(token) => Ok(JsonRpc {
+                body: RpcBody::Error(token.parse().ok()),
+                id,
+                // A2A 1.0 writes the data of an error as a list.
+                dialect: if self.facts.is(Place::ErrorData, Kind::Array) {
+                    Dialect::A2a10
+                } else {
+                    Dialect::JsonRpc
+                },
+            }),
+            None => {
+                let message = "an error has an integer code and a string message";
+                Err(self.refused(DecodeErrorKind::BadError, Place::Error, message))
+            }
+        }
+    }
+}
+
+fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
+    let configuration = [
+        Place::ConfigurationMaxTurns,
+        Place::ConfigurationTimeout,
+        Place::ConfigurationPriority,
+    ];
+    ParamsMarks {
+        protocol_version: match facts
+            .get(Place::ParamsProtocolVersion)
+            .map(|span| span.kind)
+        {
+            None => Version::Absent,
+            Some(Kind::Number) => Version::Number,
+            Some(_) => Version::Other,
+        },
+        has_id: facts.set(Place::ParamsId).is_some(),
+        has_task_id: facts.set(Place::ParamsTaskId).is_some(),
+        has_session_id: facts.set(Place::ParamsSessionId).is_some(),
+        has_reason: facts.set(Place::ParamsReason).is_some(),
+        jaf: configuration.into_iter().any(|place| facts.has(place))
+            || facts.raw(Place::MessageRole) == Some("system"),
+    }
+}
+
+/// The dialect a result shows by its shape. Source: `a2a-http` section 6.
+fn result_dialect(facts: &Facts<'_>) -> Dialect {
+    let mcp = [
+        Place::ResultType,
+        Place::ResultContent,
+        Place::ResultProtocolVersion,
+    ];
+    match facts.raw(Place::ResultKind) {
+        Some("completion" | "partial-completion" | "error") => Dialect::JafDoc,
+        Some("task" | "message" | "status-update" | "artifact-update") => Dialect::A2a03,
+        _ if mcp.into_iter().any(|place| facts.has(place)) => Dialect::Mcp,
+        _ if wrapped(facts).is_some() => Dialect::A2a10,
+        _ => Dialect::JsonRpc,
+    }
+}
+
+/// The member that names the type of an A2A 1.0 result.
+fn wrapped(facts: &Facts<'_>) -> Option<Place> {
+    let wrappers = [
+        Place::ResultTask,
+        Place::ResultMessage,
+        Place::ResultStatusUpdate,
+        Place::ResultArtifactUpdate,
+    ];
+    wrappers
+        .into_iter()
+        .find(|place| facts.is(*place, Kind::Object))
+}
+
+/// Whether more parts follow a result. Source: `a2a-http` sections 2.5, 3.2.
+fn part_of(facts: &Facts<'_>) -> Part {
+    if let Some(is_final) = facts.flag(Place::ResultFinal) {
+        return if is_final { Part::Final } else { Part::Partial };
+    }
+    let states = [Place::ResultState, Place::TaskState, Place::UpdateState];
+    let state = states.into_iter().find_map(|place| facts.raw(place));
+    let unless_last = |part| {
+        if state.is_some_and(is_last_state) {
+            Part::Final
+        } else {
+            part
+        }
+    };
+    match (facts.raw(Place::ResultKind), wrapped(facts)) {
+        (Some("artifact-update" | "partial-completion"), _)
+        | (_, Some(Place::ResultArtifactUpdate)) => Part::Partial,
+        (Some("status-update"), _) | (_, Some(Place::ResultStatusUpdate)) => {
+            unless_last(Part::Partial)
+        }
+        (Some("task"), _) | (_, Some(Place::ResultTask)) => unless_last(Part::Snapshot),
+        _ => Part::Final,
+    }
+}
+
+/// States in which an agent says nothing more of its own accord: terminal, or waiting for the caller.
+fn is_last_state(state: &str) -> bool {
+    const LAST: [&str; 7] = [
+        "completed",
+        "canceled",
+        "cancelled",
+        "failed",
+        "rejected",
+        "input_required",
+        "auth_required",
+    ];
+    let state = state.strip_prefix("TASK_STATE_").unwrap_or(state);
+    let same = |word: &&str| {
+        let mut pairs = word.bytes().zip(state.bytes());
+        word.len() == state.len()
+            && pairs.all(|(a, b)| a == b.to_ascii_lowercase() || (a == b'_' && b == b'-'))
+    };
+    LAST.iter().any(same)
+}

@@ -1,0 +1,119 @@
+//! Which E2A record an object is. Source: `e2a` section 10.1, `detection` section 2 rule 8.
+
+use super::{Facts, Place};
+use crate::decode::Hint;
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::json::Kind;
+use crate::protocol::Family;
+
+/// An E2A record by its members. Source: `e2a` section 10.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Control,
+    Request,
+    Response,
+    LegacyResponse,
+    LegacyChunk,
+    LegacyRequest,
+}
+
+impl Facts<'_> {
+    /// The E2A record the object is, and the member that says so; `None` when it is none.
+    ///
+    /// # Errors
+    /// `UnsupportedVersion` for another version or a response without one.
+    pub(crate) fn e2a(&self, hint: &Hint) -> Result<Option<(Shape, Place)>, DecodeError> {
+        let carries_e2a = hint.family == Some(Family::E2a);
+        if self.equals(Place::Type, "event") {
+            let is_control = carries_e2a && self.is(Place::Event, Kind::String);
+            return Ok(is_control.then_some((Shape::Control, Place::Event)));
+        }
+        let has_request_id = self.set(Place::RequestId).is_some();
+        let is_response = self
+            .raw(Place::ResponseKind)
+            .is_some_and(|kind| !is_blank(kind));
+        if self.set(Place::ProtocolVersion).is_some() {
+            let marked = self.is(Place::Params, Kind::Object)
+                || self.has(Place::Method)
+                || has_request_id
+                || self.is(Place::Provenance, Kind::Object);
+            if is_response || marked {
+                if !self.raw(Place::ProtocolVersion).is_some_and(is_version_1) {
+                    let message = "protocol_version must be \"1\" or \"1.\" and digits";
+                    return Err(self.unsupported(Place::ProtocolVersion, message));
+                }
+                let shape = if is_response {
+                    Shape::Response
+                } else {
+                    Shape::Request
+                };
+                return Ok(Some((shape, Place::ProtocolVersion)));
+            }
+        } else if is_response && (has_request_id || self.is(Place::Body, Kind::Object)) {
+            let message = "a response without protocol_version";
+            let offset = self.span.start();
+            let error = DecodeError::new(DecodeErrorKind::MissingVersion, offset, message);
+            return Err(error.at(Place::ProtocolVersion.pointer()));
+        }
+        if hint.e2a_versions_only {
+            return Ok(None);
+        }
+        Ok(self.e2a_without_version(has_request_id))
+    }
+
+    fn e2a_without_version(&self, has_request_id: bool) -> Option<(Shape, Place)> {
+        let has_channel_id = self.has(Place::ChannelId);
+        if has_request_id && has_channel_id && self.has(Place::Ok) {
+            return Some((Shape::LegacyResponse, Place::Ok));
+        }
+        if has_request_id
+            && has_channel_id
+            && self.has(Place::IsComplete)
+            && self.has(Place::Payload)
+        {
+            return Some((Shape::LegacyChunk, Place::IsComplete));
+        }
+        if has_request_id && self.is(Place::ReqMethod, Kind::String) {
+            return Some((Shape::LegacyRequest, Place::ReqMethod));
+        }
+        if has_request_id && has_channel_id && self.is(Place::Params, Kind::Object) {
+            return Some((Shape::LegacyRequest, Place::ChannelId));
+        }
+        if !self.is(Place::Method, Kind::String) {
+            return None;
+        }
+        const MARKS: [Place; 10] = [
+            Place::JsonrpcId,
+            Place::IdentityOrigin,
+            Place::IsStream,
+            Place::Provenance,
+            Place::ChannelContext,
+            Place::A2aMetadata,
+            Place::AcpMeta,
+            Place::ExtMethod,
+            Place::SessionUpdateKind,
+            Place::ExpectedOutputModes,
+        ];
+        let mark = MARKS
+            .into_iter()
+            .find(|place| self.has(*place))
+            .or_else(|| {
+                let both = self.has(Place::RequestId) && self.has(Place::Channel);
+                both.then_some(Place::RequestId)
+            });
+        mark.map(|place| (Shape::Request, place))
+    }
+}
+
+fn is_blank(raw: &str) -> bool {
+    raw.trim_ascii().is_empty()
+}
+
+/// `1` or `1.` and digits.
+fn is_version_1(raw: &str) -> bool {
+    match raw.as_bytes() {
+        b"1" => true,
+        [b'1', b'.', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}

@@ -1,0 +1,251 @@
+//! The members that any family looks at: where they stand and what they are called.
+
+/// Declares the places as a tree: under each place with members, the names of these and their places.
+macro_rules! places {
+    ($($parent:ident { $($name:literal => $place:ident),* $(,)? })*) => {
+        /// A member that some family looks at.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Place {
+            Root,
+            $($($place,)*)*
+        }
+
+        impl Place {
+            const ALL: &[Self] = &[Self::Root, $($(Self::$place,)*)*];
+
+            /// The place of a member of this place, by its unescaped name.
+            #[inline]
+            pub(crate) fn member(self, name: &[u8]) -> Option<Self> {
+                match self {
+                    $(Self::$parent => match name {
+                        $($name => Some(Self::$place),)*
+                        _ => None,
+                    },)*
+                    _ => None,
+                }
+            }
+
+            /// Whether the members of this place are looked at.
+            #[inline]
+            pub(crate) const fn has_members(self) -> bool {
+                matches!(self, $(Self::$parent)|*)
+            }
+
+            /// Its parent, and its name there.
+            const fn named(self) -> (Self, &'static [u8]) {
+                match self {
+                    Self::Root => (Self::Root, b""),
+                    $($(Self::$place => (Self::$parent, $name),)*)*
+                }
+            }
+        }
+    };
+}
+
+places! {
+    Root {
+        b"jsonrpc" => Jsonrpc,
+        b"id" => Id,
+        b"method" => Method,
+        b"params" => Params,
+        b"result" => Result,
+        b"error" => Error,
+        b"type" => Type,
+        b"version" => Version,
+        b"ts" => Ts,
+        b"req_id" => ReqId,
+        b"request_id" => RequestId,
+        b"protocol_version" => ProtocolVersion,
+        b"response_kind" => ResponseKind,
+        b"body" => Body,
+        b"sequence" => Sequence,
+        b"is_final" => IsFinal,
+        b"is_stream" => IsStream,
+        b"status" => Status,
+        b"response_id" => ResponseId,
+        b"channel" => Channel,
+        b"channel_id" => ChannelId,
+        b"channel_context" => ChannelContext,
+        b"metadata" => Metadata,
+        b"provenance" => Provenance,
+        b"agent_ref" => AgentRef,
+        b"agent_id" => AgentId,
+        b"source_agent_id" => SourceAgentId,
+        b"session_id" => SessionId,
+        b"task_id" => TaskId,
+        b"context_id" => ContextId,
+        b"correlation_id" => CorrelationId,
+        b"timestamp" => Timestamp,
+        b"jsonrpc_id" => JsonrpcId,
+        b"identity_origin" => IdentityOrigin,
+        b"ext_method" => ExtMethod,
+        b"session_update_kind" => SessionUpdateKind,
+        b"expected_output_modes" => ExpectedOutputModes,
+        b"a2a_metadata" => A2aMetadata,
+        b"acp_meta" => AcpMeta,
+        b"req_method" => ReqMethod,
+        b"ok" => Ok,
+        b"payload" => Payload,
+        b"is_complete" => IsComplete,
+        b"event" => Event,
+        b"specversion" => Specversion,
+        b"source" => Source,
+        b"protocol" => Protocol,
+        b"messageType" => MessageType,
+        b"sourceAgent" => SourceAgent,
+        b"targetAgent" => TargetAgent,
+        b"a2e" => A2e,
+        b"_agentId" => OwnAgentId,
+        b"_topic" => OwnTopic,
+        b"kind" => Kind,
+        b"seq" => Seq,
+        b"code" => Code,
+        b"retryable" => Retryable,
+        b"capability_name" => CapabilityName,
+        b"tool_name" => ToolName,
+        b"name" => Name,
+        b"toolkit_name" => ToolkitName,
+        b"proc_id" => ProcId,
+        b"memory_id" => MemoryId,
+        b"episode_id" => EpisodeId,
+        b"env_name" => EnvName,
+        b"plan_id" => PlanId,
+        b"subagent_id" => SubagentId,
+        b"server_id" => ServerId,
+        b"chain_id" => ChainId,
+        b"component_name" => ComponentName,
+        b"operationUpdate" => OperationUpdate,
+        b"beginExecution" => BeginExecution,
+        b"executionId" => ExecutionId,
+    }
+    Params {
+        b"_agentId" => ParamsAgentId,
+        b"_topic" => ParamsTopic,
+        b"_seq" => ParamsSeq,
+        b"protocolVersion" => ParamsProtocolVersion,
+        b"id" => ParamsId,
+        b"taskId" => ParamsTaskId,
+        b"sessionId" => ParamsSessionId,
+        b"reason" => ParamsReason,
+        b"configuration" => ParamsConfiguration,
+        b"message" => ParamsMessage,
+        b"jsonrpc_id" => ParamsJsonrpcId,
+    }
+    ParamsConfiguration {
+        b"maxTurns" => ConfigurationMaxTurns,
+        b"timeout" => ConfigurationTimeout,
+        b"priority" => ConfigurationPriority,
+    }
+    ParamsMessage {
+        b"role" => MessageRole,
+    }
+    Result {
+        b"kind" => ResultKind,
+        b"final" => ResultFinal,
+        b"status" => ResultStatus,
+        b"resultType" => ResultType,
+        b"content" => ResultContent,
+        b"protocolVersion" => ResultProtocolVersion,
+        b"task" => ResultTask,
+        b"message" => ResultMessage,
+        b"statusUpdate" => ResultStatusUpdate,
+        b"artifactUpdate" => ResultArtifactUpdate,
+    }
+    ResultStatus {
+        b"state" => ResultState,
+    }
+    ResultTask {
+        b"status" => TaskStatus,
+    }
+    TaskStatus {
+        b"state" => TaskState,
+    }
+    ResultStatusUpdate {
+        b"status" => UpdateStatus,
+    }
+    UpdateStatus {
+        b"state" => UpdateState,
+    }
+    Error {
+        b"code" => ErrorCode,
+        b"message" => ErrorMessage,
+        b"data" => ErrorData,
+    }
+    SourceAgent {
+        b"agentId" => SourceAgentAgentId,
+    }
+    TargetAgent {
+        b"agentId" => TargetAgentAgentId,
+    }
+    Metadata {
+        b"correlationId" => MetadataCorrelationId,
+        b"_jiuwenswarm_server_push" => MetadataServerPush,
+    }
+    Body {
+        b"code" => BodyCode,
+        b"method" => BodyMethod,
+        b"id" => BodyId,
+        b"event_type" => BodyEventType,
+    }
+    Payload {
+        b"event_type" => PayloadEventType,
+    }
+    AgentRef {
+        b"id" => AgentRefId,
+    }
+    ChannelContext {
+        b"traceparent" => ContextTraceparent,
+        b"tracestate" => ContextTracestate,
+    }
+    Provenance {
+        b"source_protocol" => SourceProtocol,
+    }
+    BeginExecution {
+        b"executionId" => WrappedExecutionId,
+        b"_agentId" => WrappedAgentId,
+    }
+}
+
+impl Place {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::ALL.len();
+
+    /// One bit for each.
+    #[inline]
+    pub(crate) const fn bit(self) -> u128 {
+        1 << self as u32
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        let (_, name) = self.named();
+        std::str::from_utf8(name).unwrap_or_default()
+    }
+
+    /// Its JSON pointer.
+    pub(crate) fn pointer(self) -> String {
+        match self.named() {
+            (Self::Root, b"") => String::new(),
+            (parent, _) => format!("{}/{}", parent.pointer(), self.name()),
+        }
+    }
+}
+
+// Presence is kept in one `u128`.
+const _: () = assert!(Place::COUNT <= 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_is_found_where_it_says_it_stands() {
+        for place in &Place::ALL[1..] {
+            let (parent, name) = place.named();
+            assert_eq!(parent.member(name), Some(*place));
+            assert!(parent.has_members());
+        }
+        assert_eq!(Place::ParamsAgentId.pointer(), "/params/_agentId");
+        assert_eq!(Place::TaskState.pointer(), "/result/task/status/state");
+    }
+}
