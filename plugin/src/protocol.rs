@@ -1,6 +1,7 @@
 //! The families of payloads, and what a decoded payload is.
 
 pub mod dialect;
+pub mod e2a;
 pub mod jsonrpc;
 pub mod legacy;
 
