@@ -149,7 +149,10 @@ fn parts_of_both_versions_of_a2a_become_blocks() {
         ),
         (
             r#"{"url":"https://x/a","mediaType":"text/csv"}"#,
-            r#"{"type":"resource_link","uri":"https://x/a","name":"https://x/a","mimeType":"text/csv"}"#,
+            concat!(
+                r#"{"type":"resource_link","uri":"https://x/a","name":"https://x/a","#,
+                r#""mimeType":"text/csv"}"#
+            ),
         ),
         (
             r#"{"kind":"data","data":{"n":1.0}}"#,

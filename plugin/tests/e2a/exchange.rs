@@ -391,7 +391,8 @@ fn a_streaming_caller_gets_parts_in_its_own_protocol() {
         |record: &str| format!(r#"{{"call":{{"id":1,"mode":"stream"}},"record":{record}}}"#);
     for (record, part) in [
         (
-            r#"{"response_kind":"acp.session_update","session_id":"s","body":{"sessionUpdate":"plan"}}"#,
+            r#"{"response_kind":"acp.session_update","session_id":"s",
+                "body":{"sessionUpdate":"plan"}}"#,
             concat!(
                 r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","#,
                 r#""update":{"sessionUpdate":"plan"}}}"#
@@ -399,14 +400,19 @@ fn a_streaming_caller_gets_parts_in_its_own_protocol() {
         ),
         (
             r#"{"response_kind":"acp.session_update","body":{"sessionId":"t","update":{"a":1}}}"#,
-            r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"t","update":{"a":1}}}"#,
+            concat!(
+                r#"{"jsonrpc":"2.0","method":"session/update","#,
+                r#""params":{"sessionId":"t","update":{"a":1}}}"#
+            ),
         ),
         (
-            r#"{"response_kind":"a2a.stream_event","body":{"branch":"status_update","payload":{}}}"#,
+            r#"{"response_kind":"a2a.stream_event",
+                "body":{"branch":"status_update","payload":{}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{"statusUpdate":{}}}"#,
         ),
         (
-            r#"{"response_kind":"acp.output_request","body":{"jsonrpc":"2.0","id":9,"method":"m"}}"#,
+            r#"{"response_kind":"acp.output_request",
+                "body":{"jsonrpc":"2.0","id":9,"method":"m"}}"#,
             r#"{"jsonrpc":"2.0","id":9,"method":"m"}"#,
         ),
     ] {

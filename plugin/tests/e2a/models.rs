@@ -258,7 +258,8 @@ fn a_request_inside_a_request_is_believed_from_trusted_peers_alone() {
 fn a_legacy_blob_of_another_request_is_refused() {
     let record = |id: &str| {
         format!(
-            r#"{{"request_id":"r","metadata":{{"_e2a_wire_legacy_agent_chunk":{{"request_id":{id}}}}}}}"#
+            r#"{{"request_id":"r",
+                "metadata":{{"_e2a_wire_legacy_agent_chunk":{{"request_id":{id}}}}}}}"#
         )
     };
     for id in [r#""other""#, "1", "[]"] {

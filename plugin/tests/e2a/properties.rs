@@ -244,7 +244,8 @@ proptest! {
         );
         let mut steps = Vec::new();
         for sequence in order.into_iter().chain(again) {
-            let text = Json::object([("delta_kind", "text".into()), ("delta", Json::from(format!("{sequence},")))]);
+            let delta = Json::from(format!("{sequence},"));
+            let text = Json::object([("delta_kind", "text".into()), ("delta", delta)]);
             let record = Json::object([
                 ("sequence", sequence.into()),
                 ("response_kind", if sequence == 39 { "e2a.complete" } else { "e2a.chunk" }.into()),

@@ -159,7 +159,10 @@ fn records_parse_to_older_parts() {
         (
             r#""response_kind":"cron","body":{"action":"add","extra":1}"#,
             true,
-            r#"{"event_type":"cron.response","action":"add","status":null,"data":null,"message":null}"#,
+            concat!(
+                r#"{"event_type":"cron.response","action":"add","status":null,"#,
+                r#""data":null,"message":null}"#
+            ),
         ),
         (
             r#""response_kind":"acp.output_request","body":{"id":1}"#,
@@ -189,7 +192,8 @@ fn records_parse_to_older_parts() {
     }
     check(
         chunk,
-        r#"{"request_id":5,"channel_id":"c","payload":null,"is_complete":false,"metadata":{"m":1}}"#,
+        r#"{"request_id":5,"channel_id":"c","payload":null,"is_complete":false,
+            "metadata":{"m":1}}"#,
         concat!(
             r#"{"request_id":"5","channel_id":"c","payload":null,"is_complete":false,"#,
             r#""agent_ref":null,"metadata":null}"#
@@ -204,7 +208,10 @@ fn records_parse_to_older_parts() {
 
 #[test]
 fn what_cannot_be_encoded_travels_whole() {
-    let response = r#"{"request_id":"r","channel_id":"c","ok":true,"payload":{"a":1},"metadata":null,"agent_ref":null}"#;
+    let response = concat!(
+        r#"{"request_id":"r","channel_id":"c","ok":true,"payload":{"a":1},"#,
+        r#""metadata":null,"agent_ref":null}"#
+    );
     let input = format!(r#"{{"response":{response}}}"#);
     let failed = convert("encode_failure_agent_response", &input).unwrap();
     assert_eq!(failed.get("status").unwrap().as_str(), Some("failed"));
@@ -216,7 +223,10 @@ fn what_cannot_be_encoded_travels_whole() {
         response,
     );
 
-    let chunk = r#"{"request_id":"r","channel_id":"c","payload":{"a":1},"is_complete":false,"agent_ref":null,"metadata":null}"#;
+    let chunk = concat!(
+        r#"{"request_id":"r","channel_id":"c","payload":{"a":1},"is_complete":false,"#,
+        r#""agent_ref":null,"metadata":null}"#
+    );
     let input = format!(r#"{{"chunk":{chunk}}}"#);
     let failed = convert("encode_failure_agent_chunk", &input).unwrap();
     assert_eq!(failed.get("is_final"), Some(&Json::Bool(false)));

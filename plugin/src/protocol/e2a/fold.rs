@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::protocol::e2a::parts::{Form, Trust};
-use crate::protocol::e2a::reply::{Caller, Folded, Reply, part_for, reply_for};
+use crate::protocol::e2a::reply::{CallMode, Caller, Folded, Reply, part_for, reply_for};
 use crate::protocol::e2a::response::E2aResponse;
 use crate::protocol::e2a::write::json_bytes;
 use crate::tree::Object;
@@ -254,7 +254,9 @@ impl Fold {
                 (StepKind::Answer, reply)
             }
             Phase::Open => {
-                self.folded.absorb(record);
+                if self.caller.mode == CallMode::Unary {
+                    self.folded.absorb(record);
+                }
                 (StepKind::Part, part_for(&self.caller, record))
             }
             Phase::Answered if record.is_sentinel() => (StepKind::Sentinel, Reply::Nothing),

@@ -12,7 +12,6 @@ use crate::protocol::e2a::{
     KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_OUTPUT_REQUEST, KIND_ACP_PROMPT_RESULT,
     KIND_ACP_SESSION_UPDATE, KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
 };
-use crate::text::Text;
 use crate::tree::{Json, Object};
 
 /// Who waits for the answer.
@@ -254,9 +253,8 @@ fn completion(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Outcome
 }
 
 fn kind_and_body(record: &E2aResponse) -> Json {
-    let kind: Text = record.response_kind.clone();
     Json::object([
-        ("response_kind", Json::String(kind)),
+        ("response_kind", record.response_kind.clone().into()),
         ("body", record.body.clone().into()),
     ])
 }

@@ -32,8 +32,8 @@ fn split(value: f64) -> (i64, i64) {
         value
     };
     let whole = seconds.trunc();
+    // Casts saturate, and what saturates is far outside the years allowed.
     let micros = ((seconds - whole) * 1e6).round_ties_even() as i64;
-    // The cast saturates, and what saturates is far outside the years allowed.
     let carry = micros.div_euclid(1_000_000);
     (
         (whole as i64).saturating_add(carry),

@@ -90,15 +90,20 @@ fn response_of(record: E2aResponse) -> Result<AgentResponse, E2aError> {
     } else {
         return Err(Kind::UnsupportedKind.into());
     };
-    let chunk = chunk(record, payload, true);
     Ok(AgentResponse {
-        request_id: chunk.request_id,
-        channel_id: chunk.channel_id,
+        request_id: record.request_id.unwrap_or_default(),
+        channel_id: record.channel.unwrap_or_default(),
         ok,
-        payload: chunk.payload,
-        metadata: chunk.metadata,
-        agent_ref: chunk.agent_ref,
+        payload: Json::Object(payload),
+        metadata: for_channel(record.metadata),
+        agent_ref: record.agent_ref,
     })
+}
+
+/// Metadata without what no channel may see.
+fn for_channel(mut metadata: Object) -> Option<Object> {
+    strip_internal_keys(&mut metadata);
+    filled(metadata)
 }
 
 fn details(body: &Object) -> Option<Object> {
@@ -108,9 +113,10 @@ fn details(body: &Object) -> Option<Object> {
 
 fn failure(body: &Object) -> Object {
     let message = body.get("message").map(text_of).unwrap_or_default();
-    let message = match message.is_empty() {
-        true => Text::from_static("Agent error"),
-        false => message,
+    let message = if message.is_empty() {
+        Text::from_static("Agent error")
+    } else {
+        message
     };
     let mut failure = Object::new();
     failure.insert("error", message);
@@ -141,20 +147,14 @@ fn chunk_of(record: E2aResponse) -> Result<AgentResponseChunk, E2aError> {
         }
         _ => return Err(Kind::UnsupportedKind.into()),
     };
-    Ok(chunk(record, payload, is_complete))
-}
-
-fn chunk(record: E2aResponse, payload: Object, is_complete: bool) -> AgentResponseChunk {
-    let mut metadata = record.metadata;
-    strip_internal_keys(&mut metadata);
-    AgentResponseChunk {
+    Ok(AgentResponseChunk {
         request_id: record.request_id.unwrap_or_default(),
         channel_id: record.channel.unwrap_or_default(),
         payload: Json::Object(payload),
         is_complete,
         agent_ref: record.agent_ref,
-        metadata: filled(metadata),
-    }
+        metadata: for_channel(record.metadata),
+    })
 }
 
 fn completion(body: &Object) -> Object {
