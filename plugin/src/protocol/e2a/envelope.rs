@@ -182,6 +182,7 @@ impl E2aEnvelope {
     }
 
     /// Writes the request. `parse` reads the same from both forms.
+    /// Source: `e2a` section 2.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         let mut writer = Writer::new(form);

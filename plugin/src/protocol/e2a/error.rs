@@ -54,6 +54,7 @@ impl E2aErrorKind {
 }
 
 /// An E2A message was refused: what is wrong, and where. Never holds a value of the message.
+/// Source: `e2a` section 9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]
 pub struct E2aError {

@@ -20,6 +20,7 @@ use crate::tree::Object;
 const KEEPALIVE: i64 = -1;
 
 /// What an exchange may hold.
+/// Source: `e2a` sections 3 and 10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoldLimits {
     /// Most records held back for an earlier one (default 256).
@@ -41,6 +42,7 @@ impl Default for FoldLimits {
 }
 
 /// What became of one record.
+/// Source: `e2a` section 10.3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// What the record was.
@@ -159,6 +161,7 @@ impl Fold {
     }
 
     /// Takes a record. Gives what became of it, and of records that waited for it.
+    /// Source: `e2a` section 10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<Step> {
         if self.trust == Trust::Trusted && record.is_server_push() {
             return vec![self.push(&record)];
@@ -178,6 +181,7 @@ impl Fold {
 
     /// Lets go of the records held back, in order and with the gaps marked: the time to wait for
     /// the missing ones is over.
+    /// Source: `e2a` section 10.3.
     pub fn release(&mut self) -> Vec<Step> {
         let mut steps = Vec::with_capacity(self.held.len());
         while self.release_first(&mut steps) {}
@@ -185,6 +189,7 @@ impl Fold {
     }
 
     /// Ends the exchange: what is held back is let go of, and whatever comes now is late.
+    /// Source: `e2a` section 10.3.
     pub fn close(&mut self) -> Vec<Step> {
         let steps = self.release();
         self.phase = Phase::Closed;
@@ -209,7 +214,7 @@ impl Fold {
     }
 
     fn hold(&mut self, place: u64, record: E2aResponse) -> Vec<Step> {
-        let bytes = json_bytes(&record.to_object(Form::Compact));
+        let bytes = json_bytes(&record.to_object(Form::Compact)) + json_bytes(&record.extras);
         let mut steps = vec![step(StepKind::Held, &record)];
         self.held_bytes += bytes;
         self.held.insert(place, Held { record, bytes });

@@ -78,6 +78,8 @@ impl AgentRequest {
     /// # Errors
     /// `not_an_object`, `duplicate_member`, `missing_id`; `bad_type` and `out_of_range` with the
     /// member.
+    ///
+    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         let timestamp = match members.get("timestamp") {
@@ -127,6 +129,8 @@ impl AgentResponse {
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
+    ///
+    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {
@@ -158,6 +162,8 @@ impl AgentResponseChunk {
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
+    ///
+    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {

@@ -10,6 +10,7 @@ use crate::text::Text;
 use crate::tree::{Json, Number, Object};
 
 /// What a message needs that only its maker knows.
+/// Source: `e2a` section 8.
 #[derive(Debug, Clone, Copy)]
 pub struct E2aContext<'a> {
     /// The time now, RFC 3339 in UTC.
@@ -89,6 +90,7 @@ pub enum JsonRpcId {
 
 impl JsonRpcId {
     /// The id a JSON value is; `None` for null and for what cannot be one.
+    /// Source: `e2a` section 2.
     #[must_use]
     pub fn from_json(value: &Json) -> Option<Self> {
         match value {
@@ -272,6 +274,8 @@ impl FileRef {
     /// # Errors
     /// `not_an_object`; `bad_type` with the member, `uri` when it is missing; `out_of_range` for a
     /// size that is no count of bytes.
+    ///
+    /// Source: `e2a` section 2.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let object = value.as_object().ok_or(E2aErrorKind::NotAnObject)?;
         let members = Members::nested(object, "");

@@ -15,6 +15,7 @@ use crate::protocol::e2a::{
 use crate::tree::{Json, Object};
 
 /// Who waits for the answer.
+/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
     /// The caller's own id, which every answer carries; `None` is null.
@@ -24,6 +25,7 @@ pub struct Caller {
 }
 
 /// How a caller takes an answer.
+/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
     /// As one response.
@@ -33,6 +35,7 @@ pub enum CallMode {
 }
 
 /// What a caller gets for one record.
+/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// Nothing: the caller takes no parts.
@@ -44,6 +47,7 @@ pub enum Reply {
 }
 
 /// What the parts of an exchange said so far, within a bound: the last record often says nothing.
+/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folded {
     text: Kept<String>,
@@ -102,6 +106,7 @@ impl Folded {
     }
 
     /// Takes in what a part says: text for the reader, or the whole answer.
+    /// Source: `e2a` section 10.4.
     pub fn absorb(&mut self, record: &E2aResponse) {
         if record.response_kind != KIND_CHUNK {
             return;

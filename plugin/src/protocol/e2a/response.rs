@@ -163,6 +163,7 @@ impl E2aResponse {
     }
 
     /// Writes the record. `parse` reads the same from both forms.
+    /// Source: `e2a` section 3.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         let mut writer = Writer::new(form);
@@ -208,6 +209,7 @@ impl E2aResponse {
     }
 
     /// Whether it is an `e2a.complete` without a result, which ends a stream and says nothing.
+    /// Source: `e2a` section 3.
     #[must_use]
     pub fn is_sentinel(&self) -> bool {
         let result = self.body.get("result");

@@ -17,6 +17,7 @@ use crate::text::Text;
 use crate::tree::{Json, Object};
 
 /// What a record gets that the older shapes do not have.
+/// Source: `e2a` section 8.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecordOptions {
     /// The id of the record; a new one when there is none.
@@ -303,6 +304,8 @@ impl ServerPush {
     ///
     /// # Errors
     /// Those of [`AgentResponseChunk::parse`]; `bad_type` with the member.
+    ///
+    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {
