@@ -2,6 +2,7 @@
 
 pub mod a2e_message;
 pub mod dialect;
+pub mod e2a;
 pub mod jsonrpc;
 pub mod legacy;
 
