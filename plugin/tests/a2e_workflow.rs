@@ -1,14 +1,18 @@
-//! Does validation of A2E workflows find what the specification says, and nothing else? The shared vectors, one case
-//! and one near miss for every code, and what holds for every document.
+//! Does validation of A2E workflows find what the specification says, and nothing else? The shared
+//! vectors, one case and one near miss for every code, and what holds for every document.
 //! Source: `a2e-execution`, `vectors/a2e_execution.json`.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "a2e_workflow/build.rs"]
+mod build;
 #[path = "a2e_workflow/cases.rs"]
 mod cases;
-#[path = "a2e_workflow/codes.rs"]
-mod codes;
+#[path = "a2e_workflow/form.rs"]
+mod form;
+#[path = "a2e_workflow/meaning.rs"]
+mod meaning;
 #[path = "a2e_workflow/properties.rs"]
 mod properties;
 #[path = "a2e_workflow/targets.rs"]

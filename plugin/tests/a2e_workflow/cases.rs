@@ -7,37 +7,45 @@ use a2abus_plugin::protocol::a2e_workflow::{
 };
 use bytes::Bytes;
 
+use crate::build::{call, filter, flat, merge, one};
 use crate::{all_words, document, object, policy, report, words};
 
-const FETCH: &str = r#"{"type":"operationUpdate","operationId":"fetch-users","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/users","outputPath":"/workflow/users"}}}"#;
+const FETCH: &str = concat!(
+    r#"{"type":"operationUpdate","operationId":"fetch-users","operation":{"ApiCall":"#,
+    r#"{"method":"GET","url":"https://api.example.com/users","outputPath":"/workflow/users"}}}"#
+);
 
 #[test]
 fn the_examples_of_the_specification_are_judged_by_its_rules() {
-    let example_1 = concat!(
-        r#"{"type":"operationUpdate","operationId":"fetch-data","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/data","outputPath":"/workflow/data"}}}"#,
-        "\n",
-        r#"{"type":"beginExecution","executionId":"exec-1","operationOrder":["fetch-data"]}"#
-    );
-    assert!(all_words(&report(example_1, "{}")).is_empty());
-    let example_2 = format!(
-        "{FETCH}\n{}\n{}",
-        r#"{"type":"operationUpdate","operationId":"filter-active","operation":{"FilterData":{"inputPath":"/workflow/users","conditions":[{"field":"status","operator":"==","value":"active"}],"outputPath":"/workflow/active-users"}}}"#,
-        r#"{"type":"beginExecution","executionId":"exec-2","operationOrder":["fetch-users","filter-active"]}"#
+    let fetch = |name: &str| {
+        format!(
+            r#"{{"ApiCall":{{"method":"GET","url":"https://api.example.com/{name}",
+            "outputPath":"/workflow/{name}"}}}}"#
+        )
+    };
+    let example_1 = flat(&[("fetch-data", &fetch("data"))], r#"["fetch-data"]"#);
+    assert!(all_words(&report(&example_1, "{}")).is_empty());
+    let active = r#"{"FilterData":{"inputPath":"/workflow/users",
+        "conditions":[{"field":"status","operator":"==","value":"active"}],
+        "outputPath":"/workflow/active-users"}}"#;
+    let example_2 = flat(
+        &[("fetch-users", &fetch("users")), ("filter-active", active)],
+        r#"["fetch-users","filter-active"]"#,
     );
     assert!(all_words(&report(&example_2, "{}")).is_empty());
-    let example_3 = concat!(
-        r#"{"type":"operationUpdate","operationId":"check-count","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/count","outputPath":"/workflow/count"}}}"#,
-        "\n",
-        r#"{"type":"operationUpdate","operationId":"process-if-needed","operation":{"Conditional":{"condition":{"path":"/workflow/count","operator":">","value":0},"ifTrue":["process-data"],"ifFalse":["skip"]}}}"#,
-        "\n",
-        r#"{"type":"beginExecution","executionId":"exec-3","operationOrder":["check-count","process-if-needed"]}"#
+    let process = r#"{"Conditional":{
+        "condition":{"path":"/workflow/count","operator":">","value":0},
+        "ifTrue":["process-data"],"ifFalse":["skip"]}}"#;
+    let example_3 = flat(
+        &[
+            ("check-count", &fetch("count")),
+            ("process-if-needed", process),
+        ],
+        r#"["check-count","process-if-needed"]"#,
     );
     assert_eq!(
-        all_words(&report(example_3, "{}")),
-        [
-            "unknown_operation@process-if-needed",
-            "unknown_operation@process-if-needed"
-        ]
+        all_words(&report(&example_3, "{}")),
+        ["unknown_operation@process-if-needed"; 2]
     );
 }
 
@@ -45,7 +53,10 @@ fn the_examples_of_the_specification_are_judged_by_its_rules() {
 fn line_ends_blank_lines_and_a_byte_order_mark_do_not_count() {
     let text = format!(
         "\u{feff}\r\n{FETCH}\r\n \n{}\r\n\n",
-        r#"{"type":"beginExecution","executionId":"e","operationOrder":["fetch-users"],"_agentId":"runner/1"}"#
+        concat!(
+            r#"{"type":"beginExecution","executionId":"e","_agentId":"runner/1","#,
+            r#""operationOrder":["fetch-users"]}"#
+        )
     );
     let workflow = Workflow::parse(&text.into(), &WorkflowLimits::default()).unwrap();
     assert_eq!(workflow.execution_id.as_deref(), Some("e"));
@@ -99,23 +110,19 @@ fn a_later_definition_replaces_an_earlier_one_and_its_issues() {
 
 #[test]
 fn strictness_moves_warnings_and_paths_and_never_permissions() {
-    let text = concat!(
-        r#"{"type":"operationUpdate","operationId":"f","operation":{"FilterData":{"inputPath":"/workflow/x","conditions":[],"outputPath":"/workflow/o"}}}"#,
-        "\n",
-        r#"{"type":"beginExecution","executionId":"e","operationOrder":["f"]}"#
-    );
-    let document = document(text);
+    let text = one(&filter("[]", "/workflow/x"));
+    let document = document(&text);
     let strict = document.validate(&policy(), None, Strictness::Strict);
     assert_eq!(
         words(&strict.errors),
-        ["empty_conditions@f", "path_not_found@f"]
+        ["empty_conditions@a", "path_not_found@a"]
     );
     assert!(strict.warnings.is_empty());
     let lenient = document.validate(&policy(), None, Strictness::Lenient);
     assert!(lenient.is_valid());
     assert_eq!(
         words(&lenient.warnings),
-        ["empty_conditions@f", "path_not_found@f"]
+        ["empty_conditions@a", "path_not_found@a"]
     );
     assert_eq!(
         lenient
@@ -128,22 +135,21 @@ fn strictness_moves_warnings_and_paths_and_never_permissions() {
     let wrong_kind = document.validate(&policy(), Some(&object(r#"{"x":1}"#)), Strictness::Lenient);
     assert_eq!(
         words(&wrong_kind.warnings),
-        ["empty_conditions@f", "type_mismatch@f"]
+        ["empty_conditions@a", "type_mismatch@a"]
     );
     let nothing = document.validate(&Policy::default(), None, Strictness::Lenient);
-    assert_eq!(words(&nothing.errors), ["operation_not_permitted@f"]);
+    assert_eq!(words(&nothing.errors), ["operation_not_permitted@a"]);
 }
 
 #[test]
 fn issues_help_and_say_where() {
-    let text = concat!(
-        r#"{"type":"operationUpdate","operationId":"a","operation":{"Filterdata":{}}}"#,
-        "\n",
-        r#"{"type":"operationUpdate","operationId":"b","operation":{"MergeData":{"sources":["/workflow/user","/workflow/users"],"strategy":"concatt","outputPath":"/workflow/m","extra":1}}}"#,
-        "\n\n",
-        r#"{"type":"beginExecution","executionId":"e","operationOrder":["a","b"]}"#
+    let merge = r#"{"MergeData":{"sources":["/workflow/user","/workflow/users"],
+        "strategy":"concatt","outputPath":"/workflow/m","extra":1}}"#;
+    let text = flat(
+        &[("a", r#"{"Filterdata":{}}"#), ("b", merge)],
+        r#"["a","b"]"#,
     );
-    let report = report(text, "{}");
+    let report = report(&text, "{}");
     let found = |code: &str| {
         let mut all = report.errors.iter().chain(&report.warnings);
         all.find(|issue| issue.code.as_str() == code)
@@ -180,12 +186,12 @@ fn issues_help_and_say_where() {
 
 #[test]
 fn no_secret_is_shown() {
-    let text = concat!(
-        r#"{"type":"operationUpdate","operationId":"a","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/","headers":{"Authorization":"Bearer hush-hush","Host":"hush-hush"},"outputPath":"/workflow/a"}}}"#,
-        "\n",
-        r#"{"type":"beginExecution","executionId":"e","operationOrder":["a"]}"#
+    let text = one(
+        r#"{"ApiCall":{"method":"GET","url":"https://api.example.com/",
+        "headers":{"Authorization":"Bearer hush-hush","Host":"hush-hush"},
+        "outputPath":"/workflow/a"}}"#,
     );
-    let found = document(text);
+    let found = document(&text);
     assert_eq!(found.issues()[0].code.as_str(), "invalid_field");
     assert!(!format!("{found:?}").contains("hush"));
     let workflow = document(&text.replace(r#","Host":"hush-hush""#, ""))
@@ -195,21 +201,22 @@ fn no_secret_is_shown() {
     let OperationKind::ApiCall(call) = &workflow.operations[0].kind else {
         panic!("a call");
     };
-    assert!(
-        matches!(&call.headers[0].1, HeaderValue::Template(text) if text.to_string() == "Bearer hush-hush")
-    );
+    let HeaderValue::Template(text) = &call.headers[0].1 else {
+        panic!("text");
+    };
+    assert_eq!(text.to_string(), "Bearer hush-hush");
 }
 
 #[test]
 fn a_producer_in_a_branch_may_not_have_run() {
-    let text = concat!(
-        r#"{"type":"operationUpdate","operationId":"c","operation":{"Conditional":{"condition":{"path":"/workflow/n","operator":"isEmpty"},"ifTrue":["m"]}}}"#,
-        "\n",
-        r#"{"type":"operationUpdate","operationId":"m","operation":{"MergeData":{"sources":["/workflow/n","/workflow/n"],"strategy":"concat","outputPath":"/workflow/m"}}}"#,
-        "\n",
-        r#"{"type":"operationUpdate","operationId":"s","operation":{"StoreData":{"inputPath":"/workflow/m[0].x","storage":"localStorage","key":"k"}}}"#,
-        "\n",
-        r#"{"type":"beginExecution","executionId":"e","operationOrder":["c","m","s"]}"#
+    let test = r#"{"Conditional":{"condition":{"path":"/workflow/n","operator":"isEmpty"},
+        "ifTrue":["m"]}}"#;
+    let merged = merge(r#"["/workflow/n","/workflow/n"]"#, "concat", "/workflow/m");
+    let store = r#"{"StoreData":{"inputPath":"/workflow/m[0].x","storage":"localStorage",
+        "key":"k"}}"#;
+    let text = &flat(
+        &[("c", test), ("m", &merged), ("s", store)],
+        r#"["c","m","s"]"#,
     );
     assert_eq!(
         all_words(&report(text, r#"{"n":[]}"#)),
@@ -304,30 +311,28 @@ fn templates_are_text_and_references() {
 #[test]
 fn hostile_documents_cost_time_in_proportion_to_their_size() {
     let pair = |i: usize| {
-        format!(
-            r#"{{"type":"operationUpdate","operationId":"c{i}","operation":{{"Conditional":{{"condition":{{"path":"/workflow/q{i}","operator":">","value":0}},"ifTrue":["c{0}","c{0}"],"ifFalse":["c{0}"]}}}}}}"#,
-            i + 1
-        )
+        let next = i + 1;
+        let operation = format!(
+            r#"{{"Conditional":{{"condition":{{"path":"/workflow/q{i}","operator":">","value":0}},
+            "ifTrue":["c{next}","c{next}"],"ifFalse":["c{next}"]}}}}"#
+        );
+        let line = flat(&[(&format!("c{i}"), &operation)], "[]");
+        line.lines().next().unwrap().to_owned()
     };
     // Doubles the ways through it with every operation.
     let chain: Vec<String> = (0..4_000).map(pair).collect();
     let begin = r#"{"type":"beginExecution","executionId":"e","operationOrder":["c0"]}"#;
+    let members: Vec<_> = (0..20_000).map(|i| format!(r#""duratio{i}":1"#)).collect();
     let texts = [
         format!("{}\n{begin}", chain.join("\n")),
         format!("{}\n{}", chain.join("\n"), begin.replace("c0", "c3999")),
         "1\n".repeat(500_000),
         format!("\"{}\"", "{workflow/".repeat(20_000)),
-        format!(
-            r#"{{"type":"operationUpdate","operationId":"a","operation":{{"ApiCall":{{"method":"POST","url":"{0}","headers":{{"x":"{0}"}},"body":["{0}"],"outputPath":"/workflow/a"}}}}}}"#,
+        one(&call(&format!(
+            r#""method":"POST","url":"{0}","headers":{{"x":"{0}"}},"body":["{0}"]"#,
             "{workflow/a}{".repeat(6_000)
-        ),
-        format!(
-            r#"{{"type":"operationUpdate","operationId":"a","operation":{{"Wait":{{{}}}}}}}"#,
-            (0..20_000)
-                .map(|i| format!(r#""duratio{i}":1"#))
-                .collect::<Vec<_>>()
-                .join(",")
-        ),
+        ))),
+        one(&format!(r#"{{"Wait":{{{}}}}}"#, members.join(","))),
     ];
     for text in texts {
         let started = std::time::Instant::now();

@@ -2,21 +2,20 @@
 
 use a2abus_plugin::Json;
 use a2abus_plugin::protocol::a2e_workflow::{
-    FieldTemplate, OutputPath, Path, RelativePath, Strictness, Template, Workflow, WorkflowLimits,
+    Document, FieldTemplate, OutputPath, Path, RelativePath, Strictness, Template, Workflow,
+    WorkflowLimits,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
+use crate::build::{flat, one};
 use crate::policy;
 
 /// Validates at every strictness; what is valid by one that is stricter is valid by the others.
 fn judge(bytes: Vec<u8>) {
-    let document = a2abus_plugin::protocol::a2e_workflow::Document::parse(
-        &bytes.into(),
-        &WorkflowLimits::default(),
-    );
+    let document = Document::parse(&bytes.into(), &WorkflowLimits::default());
     let valid = |strictness| document.validate(&policy(), None, strictness).is_valid();
     let (strict, moderate, lenient) = (
         valid(Strictness::Strict),
@@ -160,7 +159,7 @@ fn transform() -> impl Strategy<Value = (&'static str, Value)> {
     ]
 }
 
-fn operation() -> impl Strategy<Value = Value> {
+fn call() -> impl Strategy<Value = Value> {
     let method = select(vec!["GET", "POST", "PUT", "DELETE", "PATCH"]);
     let header = prop_oneof![
         template().prop_map(Value::from),
@@ -169,33 +168,85 @@ fn operation() -> impl Strategy<Value = Value> {
     ];
     let url = prop_oneof![
         path().prop_map(|path| format!("{{{path}}}")),
-        (key(), path())
-            .prop_map(|(key, path)| format!("https://api.example.com/{key}/{{{path}}}?x=1")),
+        (key(), path()).prop_map(|(k, p)| format!("https://api.example.com/{k}/{{{p}}}?x=1")),
     ];
-    let ids = vec(select(vec!["op0", "op1", "op2"]), 0..3);
+    let members = (method, url, header, value(), 1_000..300_000_u32, output());
+    members.prop_map(|(method, url, header, body, timeout, output)| {
+        json!({"ApiCall": {
+            "method": method,
+            "url": url,
+            "headers": {"X-A": header, "x-b": "c"},
+            "body": body,
+            "timeout": timeout,
+            "outputPath": output,
+        }})
+    })
+}
+
+fn filter() -> impl Strategy<Value = Value> {
+    let members = (path(), field(), operator(), value(), output());
+    members.prop_map(|(path, field, operator, value, output)| {
+        json!({"FilterData": {
+            "inputPath": path,
+            "conditions": [{"field": field, "operator": operator, "value": value}],
+            "outputPath": output,
+        }})
+    })
+}
+
+fn ids() -> impl Strategy<Value = Vec<&'static str>> {
+    vec(select(vec!["op0", "op1", "op2"]), 0..3)
+}
+
+fn conditional() -> impl Strategy<Value = Value> {
+    let operator = prop_oneof![operator(), Just("exists"), Just("empty")];
+    (path(), operator, value(), ids(), ids()).prop_map(|(path, operator, value, yes, no)| {
+        json!({"Conditional": {
+            "condition": {"path": path, "operator": operator, "value": value},
+            "ifTrue": yes,
+            "ifFalse": no,
+        }})
+    })
+}
+
+fn transform_data() -> impl Strategy<Value = Value> {
+    (path(), transform(), output()).prop_map(|(path, (name, config), output)| {
+        json!({"TransformData": {
+            "inputPath": path,
+            "transform": name,
+            "config": config,
+            "outputPath": output,
+        }})
+    })
+}
+
+fn store() -> impl Strategy<Value = Value> {
+    let storage = select(vec!["localStorage", "sessionStorage", "file"]);
+    (path(), storage, "[a-z_][a-z.-]{0,9}").prop_map(|(path, storage, key)| {
+        json!({"StoreData": {"inputPath": path, "storage": storage, "key": key}})
+    })
+}
+
+fn merge() -> impl Strategy<Value = Value> {
+    let strategy = select(vec!["concat", "union", "intersect", "deepMerge", "merge"]);
+    (vec(path(), 2..4), strategy, output()).prop_map(|(sources, strategy, output)| {
+        json!({"MergeData": {"sources": sources, "strategy": strategy, "outputPath": output}})
+    })
+}
+
+fn operation() -> impl Strategy<Value = Value> {
+    let looped = (path(), ids(), output()).prop_map(|(path, ids, output)| {
+        json!({"Loop": {"inputPath": path, "operations": ids, "outputPath": output}})
+    });
     prop_oneof![
-        (method, url, header, value(), 1_000..300_000_u32, output()).prop_map(|(method, url, header, body, timeout, output)| {
-            json!({"ApiCall": {"method": method, "url": url, "headers": {"X-A": header, "x-b": "c"}, "body": body, "timeout": timeout, "outputPath": output}})
-        }),
-        (path(), field(), operator(), value(), output()).prop_map(|(path, field, operator, value, output)| {
-            json!({"FilterData": {"inputPath": path, "conditions": [{"field": field, "operator": operator, "value": value}], "outputPath": output}})
-        }),
-        (path(), transform(), output()).prop_map(|(path, (name, config), output)| {
-            json!({"TransformData": {"inputPath": path, "transform": name, "config": config, "outputPath": output}})
-        }),
-        (path(), prop_oneof![operator(), Just("exists"), Just("empty")], value(), ids.clone(), ids.clone()).prop_map(|(path, operator, value, yes, no)| {
-            json!({"Conditional": {"condition": {"path": path, "operator": operator, "value": value}, "ifTrue": yes, "ifFalse": no}})
-        }),
-        (path(), ids, output()).prop_map(|(path, ids, output)| {
-            json!({"Loop": {"inputPath": path, "operations": ids, "outputPath": output}})
-        }),
-        (path(), select(vec!["localStorage", "sessionStorage", "file"]), "[a-z_][a-z.-]{0,9}").prop_map(|(path, storage, key)| {
-            json!({"StoreData": {"inputPath": path, "storage": storage, "key": key}})
-        }),
+        call(),
+        filter(),
+        transform_data(),
+        conditional(),
+        looped,
+        store(),
         (0..600_000_u32).prop_map(|duration| json!({"Wait": {"duration": duration}})),
-        (vec(path(), 2..4), select(vec!["concat", "union", "intersect", "deepMerge", "merge"]), output()).prop_map(|(sources, strategy, output)| {
-            json!({"MergeData": {"sources": sources, "strategy": strategy, "outputPath": output}})
-        }),
+        merge(),
     ]
 }
 
@@ -203,19 +254,10 @@ fn operation() -> impl Strategy<Value = Value> {
 fn workflow() -> impl Strategy<Value = String> {
     vec(operation(), 1..6).prop_map(|operations| {
         let ids: Vec<_> = (0..operations.len()).map(|i| format!("op{i}")).collect();
-        let mut lines: Vec<_> = ids
-            .iter()
-            .zip(&operations)
-            .map(|(id, operation)| {
-                json!({"type": "operationUpdate", "operationId": id, "operation": operation})
-                    .to_string()
-            })
-            .collect();
-        lines.push(
-            json!({"type": "beginExecution", "executionId": "e-1", "operationOrder": ids})
-                .to_string(),
-        );
-        lines.join("\n")
+        let operations: Vec<_> = operations.iter().map(Value::to_string).collect();
+        let defined = ids.iter().map(String::as_str);
+        let defined: Vec<_> = defined.zip(operations.iter().map(String::as_str)).collect();
+        flat(&defined, &json!(ids).to_string())
     })
 }
 
@@ -224,6 +266,28 @@ fn parse(text: &str) -> Workflow {
         .unwrap_or_else(|issues| panic!("{text}\n{issues:?}"))
 }
 
+/// What workflows are made of.
+const TOKENS: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "1",
+    "null",
+    "\"type\"",
+    "\"operationUpdate\"",
+    "\"operationId\"",
+    "\"operation\"",
+    "\"Wait\"",
+    "\"Loop\"",
+    "\"/workflow/x\"",
+    "\"a\"",
+    "\"beginExecution\"",
+    "\"operationOrder\"",
+];
+
 proptest! {
     #[test]
     fn any_bytes_are_judged(bytes in vec(any::<u8>(), 0..400)) {
@@ -231,16 +295,18 @@ proptest! {
     }
 
     #[test]
-    fn any_tokens_are_judged(lines in vec(vec(select(vec![
-        "{", "}", "[", "]", ",", ":", "\"type\"", "\"operationUpdate\"", "\"beginExecution\"", "\"operation\"",
-        "\"operationId\"", "\"a\"", "\"Wait\"", "\"/workflow/x\"", "1", "null", "\"operationOrder\"", "\"Loop\"",
-    ]), 0..30), 0..4)) {
+    fn any_tokens_are_judged(lines in vec(vec(select(TOKENS), 0..30), 0..4)) {
         let lines: Vec<String> = lines.iter().map(|tokens| tokens.concat()).collect();
         judge(lines.join("\n").into_bytes());
     }
 
     #[test]
-    fn any_change_of_a_workflow_is_judged(text in workflow(), at in any::<prop::sample::Index>(), with in any::<u8>(), cut in 0..4_usize) {
+    fn any_change_of_a_workflow_is_judged(
+        text in workflow(),
+        at in any::<prop::sample::Index>(),
+        with in any::<u8>(),
+        cut in 0..4_usize,
+    ) {
         let mut bytes = text.into_bytes();
         let at = at.index(bytes.len());
         let end = (at + cut).min(bytes.len());
@@ -249,13 +315,16 @@ proptest! {
     }
 
     #[test]
-    fn any_value_in_place_of_a_member_is_judged(operation in operation(), value in value(), at in any::<prop::sample::Index>()) {
-        let (name, mut config) = operation.as_object().unwrap().iter().next().map(|(n, c)| (n.clone(), c.clone())).unwrap();
+    fn any_value_in_place_of_a_member_is_judged(
+        operation in operation(),
+        value in value(),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let (name, config) = operation.as_object().unwrap().iter().next().unwrap();
+        let mut config = config.clone();
         let members: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
         config[at.get(&members)] = value;
-        let line = json!({"type": "operationUpdate", "operationId": "a", "operation": {name: config}});
-        let begin = json!({"type": "beginExecution", "executionId": "e", "operationOrder": ["a"]});
-        judge(format!("{line}\n{begin}").into_bytes());
+        judge(one(&json!({name: config}).to_string()).into_bytes());
     }
 
     #[test]
@@ -268,7 +337,13 @@ proptest! {
     }
 
     #[test]
-    fn paths_read_back(text in path(), field in field(), output in output(), template in template(), of_fields in field_template()) {
+    fn paths_read_back(
+        text in path(),
+        field in field(),
+        output in output(),
+        template in template(),
+        of_fields in field_template(),
+    ) {
         let path = Path::parse(&text).unwrap();
         prop_assert_eq!(&Path::parse(&path.to_string()).unwrap(), &path);
         let field_path = RelativePath::parse(&field).unwrap();
@@ -280,8 +355,14 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_path_or_not(text in any::<String>(), tail in "[/.a\\[\\]\"\\\\0-9{} ~é]{0,20}") {
-        for text in [text.clone(), format!("/workflow/{text}"), format!("/workflow/{tail}"), format!("{{/workflow/{tail}")] {
+    fn any_text_is_a_path_or_not(
+        text in any::<String>(),
+        tail in "[/.a\\[\\]\"\\\\0-9{} ~é]{0,20}",
+    ) {
+        let below = format!("/workflow/{text}");
+        let of_grammar = format!("/workflow/{tail}");
+        let braced = format!("{{{of_grammar}");
+        for text in [text, below, of_grammar, braced] {
             if let Ok(path) = Path::parse(&text) {
                 prop_assert_eq!(Path::parse(&path.to_string()).unwrap(), path);
             }
@@ -299,7 +380,7 @@ proptest! {
 
     #[test]
     fn the_answer_is_json(bytes in vec(any::<u8>(), 0..100)) {
-        let document = a2abus_plugin::protocol::a2e_workflow::Document::parse(&bytes.into(), &WorkflowLimits::default());
+        let document = Document::parse(&bytes.into(), &WorkflowLimits::default());
         let report = document.validate(&policy(), None, Strictness::Moderate).to_json();
         prop_assert_eq!(report.get("valid").and_then(Json::as_bool), Some(false));
         serde_json::from_str::<Value>(&report.to_string()).unwrap();
