@@ -48,6 +48,16 @@ fn what_loops_set_is_reserved() {
         ),
         &["path_not_found@a"],
     );
+    let both = merge(
+        r#"["/workflow/parent","/workflow/x"]"#,
+        "concat",
+        "/workflow/parent",
+    );
+    let looped = [("l", &*loop_over("/workflow/xs", r#"["a"]"#)), ("a", &both)];
+    check(
+        &flat(&looped, r#"["l"]"#),
+        &["path_not_found@a", "reserved_path@a"],
+    );
     let inner = loop_over("/workflow/item", r#"["a"]"#);
     let nested = [
         ("l", &*loop_over("/workflow/xs", r#"["i"]"#)),

@@ -26,6 +26,7 @@ pub(super) fn check(
         known: Known::new(input),
         visited: HashSet::new(),
         reported: HashSet::new(),
+        reserved: HashSet::new(),
         outputs: Vec::new(),
         issues,
     };
@@ -65,6 +66,8 @@ struct Walk<'a, 'g> {
     /// What is known only grows, so that a second visit among as many loops finds nothing new.
     visited: HashSet<(usize, u8)>,
     reported: HashSet<(usize, &'a Path)>,
+    /// The operations that were told of reserved paths.
+    reserved: HashSet<usize>,
     /// The paths written so far, for suggestions.
     outputs: Vec<String>,
     issues: &'g mut Issues,
@@ -177,7 +180,7 @@ impl<'a> Walk<'a, '_> {
         else {
             return;
         };
-        if place.loops > 0 && is_reserved(output) && self.reported.insert((index, output.path())) {
+        if place.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
             let message = format!("{output} belongs to the loop");
             self.issues.push(
                 Issue::new(Code::ReservedPath, message)

@@ -145,30 +145,35 @@ impl<'a> Graph<'a> {
 
     fn check_references(&self, issues: &mut Issues) -> bool {
         let mut all_known = true;
-        let mut unknown =
-            |ids: &mut dyn Iterator<Item = &'a Text>, line: u32, by: Option<&Text>| {
-                let mut seen = HashSet::new();
-                for id in ids {
-                    if self.document.definitions.contains_key(id) || !seen.insert(id) {
-                        continue;
-                    }
-                    all_known = false;
-                    let message = format!("operation {} is not defined", shown(id));
-                    let issue = Issue::new(Code::UnknownOperation, message)
-                        .about(by.unwrap_or(id))
-                        .at(line);
-                    let known = self.document.definitions.keys().map(Text::as_str);
-                    let suggestion = issues.nearest(id, known);
-                    issues.push(issue.suggest(suggestion));
-                }
-            };
-        unknown(&mut self.order.ids.iter(), self.order.line, None);
+        for id in self.unknown(self.order.ids.iter()) {
+            self.refuse_unknown(id, id, self.order.line, issues);
+            all_known = false;
+        }
         for node in &self.nodes {
-            if let Some(content) = node.content {
-                unknown(&mut content.facts.controls(), node.line, Some(node.id));
+            let controls = node.content.into_iter().flat_map(|c| c.facts.controls());
+            for id in self.unknown(controls) {
+                self.refuse_unknown(id, node.id, node.line, issues);
+                all_known = false;
             }
         }
         all_known
+    }
+
+    /// The ids that are not defined, each once.
+    fn unknown(&self, ids: impl Iterator<Item = &'a Text>) -> Vec<&'a Text> {
+        let mut seen = HashSet::new();
+        ids.filter(|id| !self.document.definitions.contains_key(*id) && seen.insert(*id))
+            .collect()
+    }
+
+    fn refuse_unknown(&self, id: &Text, about: &Text, line: u32, issues: &mut Issues) {
+        let known = self.document.definitions.keys().map(Text::as_str);
+        let suggestion = issues.nearest(id, known);
+        let message = format!("operation {} is not defined", shown(id));
+        let issue = Issue::new(Code::UnknownOperation, message)
+            .about(about)
+            .at(line);
+        issues.push(issue.suggest(suggestion));
     }
 
     fn check_order(&self, issues: &mut Issues) -> bool {

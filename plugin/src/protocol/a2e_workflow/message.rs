@@ -69,7 +69,11 @@ impl Reader<'_> {
                 word => {
                     let suggestion =
                         word.and_then(|word| self.issues.nearest(word, [UPDATE, BEGIN]));
-                    self.unknown(word.unwrap_or(kind.type_name()), suggestion);
+                    let word = word.map_or_else(|| kind.type_name().to_owned(), shown);
+                    self.unknown(
+                        format!("a workflow has no messages of type {word}"),
+                        suggestion,
+                    );
                     return None;
                 }
             },
@@ -135,7 +139,7 @@ impl Reader<'_> {
     fn wrapped(&mut self, object: &Object) -> Option<Message> {
         let names = [UPDATE, BEGIN, DATA_MODEL_UPDATE];
         let Some(name) = names.into_iter().find(|name| object.contains(name)) else {
-            self.unknown("without type", None);
+            self.unknown("a message needs a type".into(), None);
             return None;
         };
         let known = [name, AGENT];
@@ -286,8 +290,7 @@ impl Reader<'_> {
         None
     }
 
-    fn unknown(&mut self, kind: &str, suggestion: Option<String>) {
-        let message = format!("no message of a workflow: {}", shown(kind));
+    fn unknown(&mut self, message: String, suggestion: Option<String>) {
         let issue = Issue::new(Code::UnknownMessageType, message).at(self.line);
         self.issues.push(issue.suggest(suggestion));
     }

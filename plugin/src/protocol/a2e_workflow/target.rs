@@ -95,6 +95,7 @@ impl UrlTemplate {
     }
 
     /// The references in order.
+    #[must_use]
     pub fn references(&self) -> Vec<&Path> {
         match self {
             Self::Text(template) => template.references().collect(),
