@@ -4,6 +4,7 @@
 
 mod call;
 mod check;
+mod convert;
 mod demo;
 mod explain;
 mod map;
@@ -51,6 +52,8 @@ enum Command {
     Map(map::MapArgs),
     /// Tells what a payload is and why, where every attribute comes from, and where the event goes.
     Explain(explain::ExplainArgs),
+    /// Converts one JSON document between the forms of a protocol.
+    Convert(convert::ConvertArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
 }
@@ -95,6 +98,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Check(args) => check::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Convert(args) => convert::run(&args),
     }
 }
 

@@ -1,11 +1,14 @@
 //! The conversions of the typed models by name, from JSON to JSON: what `a2abus convert` runs, and a surface for
 //! bindings to other languages.
 
+mod a2e_message;
+mod a2e_workflow;
 mod e2a;
 
 use std::borrow::Cow;
 
 use crate::error::DecodeError;
+use crate::limits::Limits;
 use crate::text::Text;
 use crate::tree::Json;
 
@@ -47,7 +50,7 @@ pub struct ConvertError {
 impl Conversion {
     /// All conversions, in the order of the families.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        let families: [&[Self]; 1] = [e2a::CONVERSIONS];
+        let families = [e2a::CONVERSIONS, a2e_message::CONVERSIONS, a2e_workflow::CONVERSIONS];
         families.into_iter().flatten()
     }
 
@@ -55,6 +58,31 @@ impl Conversion {
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::all().find(|conversion| conversion.name == name)
+    }
+
+    /// Runs it on a document as it was read. What belongs to A2E may be lines instead, which need not be JSON.
+    ///
+    /// # Errors
+    /// As [`Conversion::run`], and what is wrong with a document that is not JSON.
+    pub fn run_on(
+        &self,
+        document: &[u8],
+        limits: &Limits,
+        context: &ConvertContext,
+    ) -> Result<Json, ConvertError> {
+        let input = match Json::parse(document, limits) {
+            Ok(input) => input,
+            Err(error) => match Text::from_utf8(document) {
+                Some(lines) if self.takes_lines() => Json::String(lines),
+                _ => return Err(error.into()),
+            },
+        };
+        self.run(&input, context)
+    }
+
+    fn takes_lines(&self) -> bool {
+        let families = [a2e_message::CONVERSIONS, a2e_workflow::CONVERSIONS];
+        families.into_iter().flatten().any(|other| other.name == self.name)
     }
 
     /// Runs it.

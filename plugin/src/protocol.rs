@@ -1,6 +1,7 @@
 //! The families of payloads, and what a decoded payload is.
 
 pub mod a2e_message;
+pub mod a2e_workflow;
 pub mod dialect;
 pub mod e2a;
 pub mod jsonrpc;

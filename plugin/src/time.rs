@@ -1,13 +1,16 @@
-//! Times of events: RFC 3339 in UTC, with six decimals or none.
+//! Times as the protocols write them: Unix seconds as numbers, RFC 3339 as text, in UTC with six decimals or none.
 
 use chrono::{DateTime, Datelike as _, SecondsFormat, Timelike as _, Utc};
 
 use crate::text::Text;
 
+/// From this magnitude on a number of E2A counts milliseconds. Source: `e2a` section 5.
+const MILLISECONDS_FROM: f64 = 1e11;
+
 /// The time of a Unix time in seconds; `None` outside the years 1 to 9999.
 ///
 /// Source: `e2a` section 5: whole seconds and fraction apart, microseconds rounded half to even.
-pub(crate) fn of_unix_seconds(seconds: f64) -> Option<Text> {
+pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
     if !seconds.is_finite() || seconds.abs() > 1e12 {
         return None;
     }
@@ -17,23 +20,53 @@ pub(crate) fn of_unix_seconds(seconds: f64) -> Option<Text> {
         seconds.trunc() as i64,
         (seconds.fract() * 1e6).round_ties_even() as i64,
     );
-    written(DateTime::from_timestamp_micros(whole * 1_000_000 + micros)?)
+    let time = DateTime::from_timestamp_micros(whole * 1_000_000 + micros)?;
+    (1..=9999).contains(&time.year()).then_some(time)
 }
 
-/// The same instant in UTC; `None` for what is not an RFC 3339 time with an offset.
-pub(crate) fn in_utc(text: &str) -> Option<Text> {
-    written(DateTime::parse_from_rfc3339(text).ok()?.to_utc())
+/// The time of a number of E2A: seconds, or milliseconds when it is as large as that.
+pub(crate) fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
+    if number.abs() < MILLISECONDS_FROM {
+        return of_seconds(number);
+    }
+    // Thousandths as microseconds, so that no fraction of a second is lost.
+    let millis = number.trunc();
+    let seconds = of_seconds((millis / 1e3).trunc())?;
+    // Less than a second either way.
+    #[allow(clippy::cast_possible_truncation)]
+    let rest = ((number - (millis / 1e3).trunc() * 1e3) * 1e3).round_ties_even() as i64;
+    let time = DateTime::from_timestamp_micros(seconds.timestamp_micros() + rest)?;
+    (1..=9999).contains(&time.year()).then_some(time)
 }
 
-fn written(time: DateTime<Utc>) -> Option<Text> {
-    let format = if time.nanosecond() == 0 {
+/// The instant an RFC 3339 time with an offset names.
+pub(crate) fn of_text(text: &str) -> Option<DateTime<Utc>> {
+    let time = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
+    (1..=9999).contains(&time.year()).then_some(time)
+}
+
+/// As the attribute `time`, which ends in `Z`.
+pub(crate) fn with_z(time: DateTime<Utc>) -> Text {
+    Text::from(time.to_rfc3339_opts(decimals(time), true))
+}
+
+/// As E2A writes it, which ends in `+00:00`.
+pub(crate) fn with_offset(time: DateTime<Utc>) -> Text {
+    Text::from(time.to_rfc3339_opts(decimals(time), false))
+}
+
+/// Seconds since 1970.
+#[allow(clippy::cast_precision_loss)] // Microseconds of the years 1 to 9999 are what a double can tell apart.
+pub(crate) fn seconds(time: DateTime<Utc>) -> f64 {
+    time.timestamp_micros() as f64 / 1e6
+}
+
+fn decimals(time: DateTime<Utc>) -> SecondsFormat {
+    if time.nanosecond() < 1_000 {
         SecondsFormat::Secs
     } else {
         SecondsFormat::Micros
-    };
-    (1..=9999)
-        .contains(&time.year())
-        .then(|| Text::from(time.to_rfc3339_opts(format, true)))
+    }
 }
 
 #[cfg(test)]
@@ -49,19 +82,29 @@ mod tests {
             (1_700_000_000.999_999_6, "2023-11-14T22:13:21Z"),
             (1_716_123_456.789, "2024-05-19T12:57:36.789000Z"),
         ] {
-            assert_eq!(of_unix_seconds(seconds).unwrap(), text);
+            assert_eq!(with_z(of_seconds(seconds).unwrap()), text);
         }
         for bad in [f64::NAN, f64::INFINITY, 1e300, 3e11, -1e11] {
-            assert_eq!(of_unix_seconds(bad), None);
+            assert_eq!(of_seconds(bad), None);
         }
     }
 
     #[test]
+    fn large_numbers_of_e2a_are_milliseconds() {
+        for (number, text) in [
+            (1_774_524_781_150.0, "2026-03-26T11:33:01.150000+00:00"),
+            (-100_000_000_000.0, "1966-10-31T14:13:20+00:00"),
+            (1_774_524_781.15, "2026-03-26T11:33:01.150000+00:00"),
+        ] {
+            assert_eq!(with_offset(of_e2a_number(number).unwrap()), text);
+        }
+        assert_eq!(of_e2a_number(1e15), None);
+    }
+
+    #[test]
     fn offsets_become_utc() {
-        assert_eq!(
-            in_utc("2026-03-28T14:00:00+02:00").unwrap(),
-            "2026-03-28T12:00:00Z"
-        );
-        assert_eq!(in_utc("2026-03-28T12:00:00"), None);
+        let time = of_text("2026-03-28T14:00:00+02:00").unwrap();
+        assert_eq!(with_z(time), "2026-03-28T12:00:00Z");
+        assert_eq!(of_text("2026-03-28T12:00:00"), None);
     }
 }

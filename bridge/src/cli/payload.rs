@@ -191,7 +191,7 @@ fn family(word: &str) -> Result<Family, String> {
     Family::from_word(word).ok_or_else(|| format!("one of {words}"))
 }
 
-fn now(text: &str) -> Result<Text, String> {
+pub(super) fn now(text: &str) -> Result<Text, String> {
     if text == "real" {
         return Ok(crate::clock::rfc3339(crate::clock::now()));
     }

@@ -147,7 +147,9 @@ impl Parser<'_> {
 
     fn a2e_time(&self) -> Option<Text> {
         let seconds = self.number(Place::Ts)?;
-        time::of_unix_seconds(seconds).filter(|_| seconds > 0.0)
+        time::of_seconds(seconds)
+            .filter(|_| seconds > 0.0)
+            .map(time::with_z)
     }
 }
 

@@ -347,13 +347,12 @@ impl Parser<'_> {
 
     /// Source: `e2a` section 5; the epoch itself stands for no time.
     fn e2a_time(&self) -> Option<Text> {
-        const EPOCH: &str = "1970-01-01T00:00:00Z";
         let time = match self.number(Place::Timestamp) {
-            Some(millis) if millis.abs() >= 1e11 => time::of_unix_seconds(millis / 1e3),
-            Some(seconds) => time::of_unix_seconds(seconds),
-            None => time::in_utc(&self.facts.text(Place::Timestamp)?),
+            Some(number) => time::of_e2a_number(number),
+            None => time::of_text(&self.facts.text(Place::Timestamp)?),
         };
-        time.filter(|time| time != EPOCH)
+        time.filter(|time| time.timestamp_micros() != 0)
+            .map(time::with_z)
     }
 }
 

@@ -22,7 +22,6 @@ mod read;
 mod reply;
 mod response;
 mod rpc;
-mod time;
 mod wire_in;
 mod wire_out;
 mod write;

@@ -105,7 +105,7 @@ impl StepKind {
 /// let caller = Caller { id: None, mode: CallMode::Unary };
 /// let mut fold = Fold::new(caller, Trust::Untrusted, FoldLimits::default());
 /// let record = r#"{"response_kind":"e2a.complete","is_final":true,"body":{"result":{"a":1}}}"#;
-/// let record = Json::parse(&record.into(), &Limits::default()).unwrap();
+/// let record = Json::parse(record.as_bytes(), &Limits::default()).unwrap();
 /// let steps = fold.take(E2aResponse::parse(&record).unwrap());
 /// let answer = steps[0].message.as_ref().unwrap();
 /// assert_eq!(answer.to_string(), r#"{"jsonrpc":"2.0","id":null,"result":{"a":1}}"#);

@@ -4,10 +4,10 @@ use crate::protocol::e2a::envelope::E2aEnvelope;
 use crate::protocol::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::protocol::e2a::parts::{E2aContext, Provenance, Trust};
 use crate::protocol::e2a::read::{Members, non_empty, scalar_text};
-use crate::protocol::e2a::time::unix_seconds;
 use crate::protocol::e2a::write::{json_bytes, object};
 use crate::protocol::e2a::{INTERNAL_CONTEXT_KEY, MAX_FALLBACK_BYTES, SOURCE_PROTOCOL_E2A};
 use crate::text::Text;
+use crate::time;
 use crate::tree::{Json, Number, Object};
 
 /// The channel of a request that names none.
@@ -217,7 +217,11 @@ pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aE
     }
     let mut metadata = envelope.channel_context.clone();
     metadata.remove(INTERNAL_CONTEXT_KEY);
-    let timestamp = envelope.timestamp.as_deref().and_then(unix_seconds);
+    let timestamp = envelope
+        .timestamp
+        .as_deref()
+        .and_then(time::of_text)
+        .map(time::seconds);
     Ok(AgentRequest {
         request_id: envelope.request_id.clone().unwrap_or_default(),
         channel_id: non_empty(envelope.channel.as_ref())

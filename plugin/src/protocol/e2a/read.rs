@@ -2,8 +2,8 @@
 
 use crate::protocol::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::protocol::e2a::parts::{IdentityOrigin, JsonRpcId};
-use crate::protocol::e2a::time;
 use crate::text::Text;
+use crate::time;
 use crate::tree::{Json, Object};
 
 /// Members that may not stand twice. Source: `e2a` section 9, S6.
@@ -149,10 +149,12 @@ impl<'a> Members<'a> {
         match self.get("timestamp") {
             None => Ok(None),
             Some(Json::String(text)) => Ok(Some(text.clone())),
-            Some(Json::Number(number)) => match time::from_number(number) {
-                Some(text) => Ok(Some(text)),
-                None => Err(self.error(Kind::OutOfRange, "timestamp")),
-            },
+            Some(Json::Number(number)) => {
+                match time::of_e2a_number(number.as_f64()).map(time::with_offset) {
+                    Some(text) => Ok(Some(text)),
+                    None => Err(self.error(Kind::OutOfRange, "timestamp")),
+                }
+            }
             Some(_) => Err(self.error(Kind::BadType, "timestamp")),
         }
     }

@@ -1,0 +1,94 @@
+//! `a2abus convert`: one conversion of the library, JSON in, JSON out.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+use a2abus_plugin::convert::{Conversion, ConvertContext, ConvertError};
+use a2abus_plugin::{Json, Limits, Text};
+use anyhow::Context as _;
+use clap::Args;
+
+use super::output::Output;
+use super::payload::now;
+use super::{Misuse, Status};
+
+/// Arguments of `a2abus convert`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus convert --list
+  a2abus convert envelope_normalize request.json
+  a2abus convert a2e_workflow_validate < workflow.jsonl
+  echo '{\"type\":\"ping\",\"id\":\"1\"}' | a2abus convert a2e_message_decode
+
+The conversions of A2E take lines as they are, too; all others take one JSON document. What is refused is
+told as {\"error\":{\"kind\":…,\"field\":…,\"message\":…}}, with exit status 1.")]
+pub(crate) struct ConvertArgs {
+    /// The conversion; --list tells which there are.
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Where to read; standard input without it, or when it is `-`.
+    file: Option<PathBuf>,
+    /// Lists the conversions.
+    #[arg(long)]
+    list: bool,
+    /// The time that is written as now: an RFC 3339 time, or `real`. Without it: the word <now>.
+    #[arg(long, value_name = "RFC3339|real", value_parser = now)]
+    now: Option<Text>,
+}
+
+/// Runs the conversion.
+///
+/// # Errors
+/// When the command is misused or reading or writing fails; what is refused is output, not an error.
+pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
+    let mut output = Output::new();
+    let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
+        for conversion in Conversion::all() {
+            output.line(format!("{:<42} {}", conversion.name, conversion.about))?;
+        }
+        return Ok(Status::Right);
+    };
+    let conversion = Conversion::find(name).ok_or_else(|| {
+        Misuse(format!("there is no conversion {name:?}; a2abus convert --list shows them"))
+    })?;
+    let context = ConvertContext {
+        now: args.now.clone().unwrap_or(Text::from_static("<now>")),
+        converter: if args.now.is_some() {
+            Text::from_static("a2abus")
+        } else {
+            Text::from_static("<converter>")
+        },
+        new_id: Text::from_static("<new>"),
+    };
+    let converted = conversion.run_on(&args.read()?, &Limits::default(), &context);
+    match converted {
+        Ok(json) => output.line(json.to_string()).map(|()| Status::Right),
+        Err(error) => output.line(told(&error).to_string()).map(|()| Status::Wrong),
+    }
+}
+
+fn told(error: &ConvertError) -> Json {
+    let members = [
+        ("kind", Json::from(error.kind)),
+        ("field", Json::from(error.field.clone())),
+        ("message", Json::from(error.message.as_ref())),
+    ];
+    Json::object([("error", Json::object(members))])
+}
+
+// === impl ConvertArgs ===
+
+impl ConvertArgs {
+    fn read(&self) -> anyhow::Result<Vec<u8>> {
+        match &self.file {
+            Some(path) if path.as_os_str() != "-" => fs::read(path)
+                .map_err(|error| Misuse(format!("{} cannot be read: {error}", path.display())).into()),
+            _ => {
+                let mut document = Vec::new();
+                io::stdin().read_to_end(&mut document).context("reading failed")?;
+                Ok(document)
+            }
+        }
+    }
+}
