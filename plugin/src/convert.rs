@@ -1,6 +1,8 @@
 //! The conversions of the typed models by name, from JSON to JSON: what `a2abus convert` runs, and a surface for
 //! bindings to other languages.
 
+mod a2e_message;
+
 use std::borrow::Cow;
 
 use crate::error::DecodeError;
@@ -45,7 +47,7 @@ pub struct ConvertError {
 impl Conversion {
     /// All conversions, in the order of the families.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        let families: [&[Self]; 0] = [];
+        let families = [a2e_message::CONVERSIONS];
         families.into_iter().flatten()
     }
 

@@ -1,5 +1,6 @@
 //! The families of payloads, and what a decoded payload is.
 
+pub mod a2e_message;
 pub mod dialect;
 pub mod jsonrpc;
 pub mod legacy;
