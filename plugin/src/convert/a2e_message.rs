@@ -9,12 +9,12 @@ use crate::tree::Json;
 pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "a2e_message_decode",
-        about: "a line as a string, or a message: the message with its defaults; null for a blank line",
+        about: "a line (a string) or a message: it with its defaults; null for a blank line",
         run: read,
     },
     Conversion {
         name: "a2e_message_encode",
-        about: "a line as a string, or a message: its line as a string; null for a blank line",
+        about: "a line (a string) or a message: its line; null for a blank line",
         run: write,
     },
 ];

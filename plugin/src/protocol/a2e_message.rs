@@ -4,8 +4,9 @@
 //! bytes ── Splitter ──> line ── decode ──> Message { Header, Body } ── Display ──> line
 //! ```
 //!
-//! A [`Message`] is typed for all that comes to or from an endpoint. A message that passes through needs none of it:
-//! its bytes stay as they are, [`type_name`] tells what it is, and [`Repair`] which call it answers.
+//! A [`Message`] is typed for all that comes to or from an endpoint. A message that passes through
+//! needs none of it: its bytes stay as they are, [`type_name`] tells what it is, and [`Repair`]
+//! which call it answers.
 //!
 //! Source: `a2e-message`.
 
@@ -50,8 +51,8 @@ pub use value::{Float, Generated, Integer, Problem, Secret, Violation};
 use crate::protocol::Kind;
 use crate::tree::Object;
 
-/// A message. `Display` writes its line, without the line end: compact, ASCII alone, all defaults, in the order of
-/// the SDK.
+/// A message. `Display` writes its line, without the line end: compact, ASCII alone, all defaults,
+/// in the order of the SDK.
 ///
 /// ```
 /// use a2abus_plugin::protocol::a2e_message::session::Pong;
@@ -59,10 +60,9 @@ use crate::tree::Object;
 ///
 /// let pong = Pong { req_id: "p1".into(), ..Pong::default() };
 /// let message = Message { header: Header::new("p2", Float::new(1.5)), body: pong.into() };
-/// assert_eq!(
-///     message.to_string(),
-///     r#"{"type":"pong","id":"p2","version":"1.0","a2e":"1.0","ts":1.5,"req_id":"p1","uptime_seconds":0.0}"#,
-/// );
+/// let line = r#"{"type":"pong","id":"p2","version":"1.0","a2e":"1.0","ts":1.5,"#.to_owned()
+///     + r#""req_id":"p1","uptime_seconds":0.0}"#;
+/// assert_eq!(message.to_string(), line);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {

@@ -82,7 +82,7 @@ const DECIDING: [&str; 8] = [
 /// ```
 /// use a2abus_plugin::protocol::a2e_message::{Body, DecodeOptions, decode};
 ///
-/// let line = r#"{"a2e":"1.0","id":"a1b2c3","type":"tool/call/req","tool_name":"ls","arguments":{}}"#;
+/// let line = r#"{"type":"tool/call/req","id":"a1","tool_name":"ls","arguments":{}}"#;
 /// let message = decode(&line.into(), &DecodeOptions::default()).unwrap().unwrap();
 /// let Body::ToolCallRequest(call) = message.body else { panic!() };
 /// assert_eq!(call.tool_name, "ls");
@@ -96,8 +96,8 @@ pub fn decode(line: &Bytes, options: &DecodeOptions) -> Result<Option<Message>, 
     Message::from_json(value, options).map(Some)
 }
 
-/// Reads a payload of lines, blank ones skipped. One refused line does not harm the others; past `max_units` lines
-/// reading ends with a last refusal.
+/// Reads a payload of lines, blank ones skipped. One refused line does not harm the others; past
+/// `max_units` lines reading ends with a last refusal.
 pub fn decode_lines(payload: &Bytes, options: &DecodeOptions) -> Vec<Result<Message, Refusal>> {
     let mut splitter = Splitter::new(options.limits.max_bytes);
     let mut rest = payload.clone();
@@ -231,7 +231,8 @@ impl Message {
     }
 }
 
-/// Major version 1, under either key, and the same under both. Source: `a2e-message` sections 1.1 and 6.
+/// Major version 1, under either key, and the same under both. Source: `a2e-message` sections 1.1
+/// and 6.
 fn check_version(parts: &Parts) -> Result<(), Refusal> {
     if let (Some(version), Some(a2e)) = (&parts.version, &parts.a2e)
         && version != a2e
@@ -266,7 +267,8 @@ impl Refusal {
         Self::new(Reason::TooLarge, "a line longer than the limit")
     }
 
-    /// The refusal of a message whose type an endpoint does not serve. Source: `a2e-message` section 6.
+    /// The refusal of a message whose type an endpoint does not serve. Source: `a2e-message`
+    /// section 6.
     #[must_use]
     pub fn unknown_type(message: &Message) -> Self {
         let names = LineNames {

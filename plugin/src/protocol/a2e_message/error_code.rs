@@ -3,7 +3,8 @@
 use super::session::ErrorMessage;
 use crate::text::Text;
 
-/// A code of the documents. On the wire any string may stand; the flag on the wire holds, not this table.
+/// A code of the documents. On the wire any string may stand; the flag on the wire holds, not this
+/// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code {
     /// The word on the wire.

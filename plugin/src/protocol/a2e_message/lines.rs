@@ -37,7 +37,8 @@ impl Splitter {
         }
     }
 
-    /// Takes the next line that is not blank off the front of a piece; `None` when the piece is used up.
+    /// Takes the next line that is not blank off the front of a piece; `None` when the piece is
+    /// used up.
     ///
     /// ```
     /// use a2abus_plugin::protocol::a2e_message::{Line, Splitter};

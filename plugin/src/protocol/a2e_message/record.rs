@@ -29,9 +29,9 @@ pub trait Content: Record {
     const TYPE: &'static str;
 }
 
-/// For the modules beside this one. Declares types by a table of their members: name, type, and the default where there is one. A
-/// member without a default is required. A string before the name makes it a message type; a name
-/// after `if` is a last check.
+/// For the modules beside this one. Declares types by a table of their members: name, type, and the
+/// default where there is one. A member without a default is required. A string before the name
+/// makes it a message type; a name after `if` is a last check.
 macro_rules! records {
     ($(
         $(#[$doc:meta])*
@@ -43,7 +43,10 @@ macro_rules! records {
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name {
             $(
-                #[doc = concat!("`", stringify!($type), "`", $(", by default `", stringify!($default), "`",)? ".")]
+                #[doc = concat!(
+                    "`", stringify!($type), "`",
+                    $(", by default `", stringify!($default), "`",)? "."
+                )]
                 pub $member: $type,
             )*
             /// The members that this type does not name.

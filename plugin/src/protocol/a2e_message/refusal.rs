@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::session::ErrorMessage;
-use super::type_name::{capability, kind};
+use super::type_name::{capability, is_event, is_known, is_push, kind};
 use crate::protocol::Kind;
 use crate::text::Text;
 use crate::tree::Object;
@@ -196,8 +196,8 @@ impl Refusal {
         self.0.reason.kind()
     }
 
-    /// The `error` to answer the line with; `None` for another protocol, and for a line that is itself an answer, an
-    /// event or a notification. Source: `a2e-message` section 6.
+    /// The `error` to answer the line with; `None` for another protocol, and for a line that is
+    /// itself an answer, an event or a notification. Source: `a2e-message` section 6.
     #[must_use]
     pub fn to_error(&self) -> Option<ErrorMessage> {
         let LineNames {
@@ -209,15 +209,17 @@ impl Refusal {
             || match kind(type_name, req_id) {
                 Kind::Request => true,
                 // Of no known shape, it may have been a request too.
-                Kind::Notification => self.reason() == Reason::UnknownType,
+                Kind::Notification => {
+                    !(is_known(type_name) || is_event(type_name) || is_push(type_name))
+                }
                 Kind::Response | Kind::Stream => false,
             };
         let is_ours = self.kind() != RefusalKind::NotA2e;
         (is_ours && may_be_request).then(|| self.error(id, self.kind().as_str()))
     }
 
-    /// The `error` that the asker gets instead of an answer that was refused, so that its call ends;
-    /// `None` where the line names no call. The asker is not at fault, so the code is
+    /// The `error` that the asker gets instead of an answer that was refused, so that its call
+    /// ends; `None` where the line names no call. The asker is not at fault, so the code is
     /// `runtime_error`.
     ///
     /// Source: `a2e-message` section 1.3.

@@ -12,7 +12,8 @@ use crate::protocol::Kind;
 use crate::text::Text;
 use crate::tree::Json;
 
-/// The open calls of one link, by operation and in their order. Every step costs the logarithm of their number.
+/// The open calls of one link, by operation and in their order. Every step costs the logarithm of
+/// their number.
 #[derive(Debug)]
 pub struct Repair {
     max_calls: usize,
@@ -110,8 +111,8 @@ impl Repair {
         }
     }
 
-    /// Takes a message from the other side. An answer ends its call; one without `req_id` (empty counts as none) is
-    /// that of the oldest open call of the same operation.
+    /// Takes a message from the other side. An answer ends its call; one without `req_id` (empty
+    /// counts as none) is that of the oldest open call of the same operation.
     ///
     /// # Errors
     /// The line is not a JSON object. Its call stays open.
@@ -147,7 +148,9 @@ fn with_req_id(line: &Bytes, req_id: &Text) -> Result<Bytes, DecodeError> {
     };
     let mut found: Option<Span> = None;
     let mut members = 0_u32;
-    let object = Reader::new(line, &limits).object(|reader, name| {
+    let mut reader = Reader::new(line, &limits);
+    reader.skip_white_space();
+    let object = reader.object(|reader, name| {
         let value = reader.value()?;
         members += 1;
         if name == b"req_id" {

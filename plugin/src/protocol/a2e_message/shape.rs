@@ -18,7 +18,8 @@ pub struct Member {
 pub enum Presence {
     /// The message is invalid.
     Required,
-    /// The default, as the tables of the source spell it; `now` and `new_id` are left to the reader.
+    /// The default, as the tables of the source spell it; `now` and `new_id` are left to the
+    /// reader.
     Default(&'static str),
 }
 

@@ -26,8 +26,8 @@ const CAPABILITIES: [(&str, &str); 11] = [
     ("mcp", "mcp"),
 ];
 
-/// The members that name what a request is about: the first one that holds a string that is not empty gives
-/// `a2eobject`.
+/// The members that name what a request is about: the first one that holds a string that is not
+/// empty gives `a2eobject`.
 pub const OBJECT_MEMBERS: [&str; 12] = [
     "tool_name",
     "name",
@@ -49,7 +49,8 @@ pub fn is_known(type_name: &str) -> bool {
     Body::is_known(type_name)
 }
 
-/// Whether the readers of the SDK know the type too; messages of others lose all but their base keys there.
+/// Whether the readers of the SDK know the type too; messages of others lose all but their base
+/// keys there.
 #[must_use]
 pub fn is_registered(type_name: &str) -> bool {
     is_known(type_name) && !UNREGISTERED.contains(&type_name)
@@ -67,7 +68,8 @@ pub fn is_push(type_name: &str) -> bool {
     type_name.ends_with("/push")
 }
 
-/// The operation: one trailing `/req` or `/resp` less, `ping` for `pong`, and any other type as it is.
+/// The operation: one trailing `/req` or `/resp` less, `ping` for `pong`, and any other type as it
+/// is.
 ///
 /// ```
 /// use a2abus_plugin::protocol::a2e_message::type_name::operation;
@@ -110,7 +112,8 @@ pub fn kind(type_name: &str, req_id: &str) -> Kind {
     }
 }
 
-/// The capability that serves the type, by its namespace; `None` for the base types and unknown namespaces.
+/// The capability that serves the type, by its namespace; `None` for the base types and unknown
+/// namespaces.
 #[must_use]
 pub fn capability(type_name: &str) -> Option<&'static str> {
     let namespace = namespace(type_name);
