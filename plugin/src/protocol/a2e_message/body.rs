@@ -1,5 +1,7 @@
 //! What a message says, by its type.
 
+use std::fmt;
+
 use super::record::{Content, Record};
 use super::shape::Member;
 use super::value::Violation;
@@ -9,13 +11,22 @@ use super::{
 use crate::text::Text;
 use crate::tree::Object;
 
-/// A message of a type that is not known, or one whose members were not checked.
-#[derive(Debug, Clone, PartialEq)]
+/// A message of a type that is not known, or one whose members were not checked. `Debug` leaves the
+/// members out, since any of them may be a secret.
+#[derive(Clone, PartialEq)]
 pub struct Unknown {
     /// The type string.
     pub type_name: Text,
     /// All members but the base keys.
     pub members: Object,
+}
+
+impl fmt::Debug for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unknown")
+            .field("type_name", &self.type_name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Declares the sum of the message types.
