@@ -429,6 +429,8 @@ fn secrets_are_not_shown() {
         body: handshake.into(),
     };
     assert!(message.to_string().contains("hunter2"));
+    let unknown = read(r#"{"type":"login/req","id":"l","password":"hunter2"}"#).unwrap();
+    assert!(!format!("{unknown:?}").contains("hunter2"));
     let refused =
         read(r#"{"type":"handshake/req","id":"h","auth_token":["hunter2"]}"#).unwrap_err();
     assert!(!format!("{refused:?}{refused}").contains("hunter2"));
