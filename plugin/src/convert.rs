@@ -50,7 +50,11 @@ pub struct ConvertError {
 impl Conversion {
     /// All conversions, in the order of the families.
     pub fn all() -> impl Iterator<Item = &'static Self> {
-        let families = [e2a::CONVERSIONS, a2e_message::CONVERSIONS, a2e_workflow::CONVERSIONS];
+        let families = [
+            e2a::CONVERSIONS,
+            a2e_message::CONVERSIONS,
+            a2e_workflow::CONVERSIONS,
+        ];
         families.into_iter().flatten()
     }
 
@@ -82,7 +86,10 @@ impl Conversion {
 
     fn takes_lines(&self) -> bool {
         let families = [a2e_message::CONVERSIONS, a2e_workflow::CONVERSIONS];
-        families.into_iter().flatten().any(|other| other.name == self.name)
+        families
+            .into_iter()
+            .flatten()
+            .any(|other| other.name == self.name)
     }
 
     /// Runs it.

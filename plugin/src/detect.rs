@@ -14,6 +14,7 @@ use crate::json::{Kind, Reader, Span, unescape};
 use crate::protocol::Family;
 use crate::text::Text;
 pub(crate) use e2a::Shape;
+pub use e2a::classify;
 pub(crate) use place::Place;
 
 /// What one pass over an object noted.
@@ -239,9 +240,9 @@ impl<'a> Facts<'a> {
     }
 
     fn is_known_a2e_type(&self) -> bool {
-        let known = self
-            .raw(Place::Type)
-            .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known_type(ty));
+        let known = self.raw(Place::Type).is_some_and(|ty| {
+            ty.contains('/') && crate::protocol::a2e_message::type_name::is_known(ty)
+        });
         known && (self.is(Place::Id, Kind::String) || self.is(Place::ReqId, Kind::String))
     }
 

@@ -50,7 +50,9 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
         return Ok(Status::Right);
     };
     let conversion = Conversion::find(name).ok_or_else(|| {
-        Misuse(format!("there is no conversion {name:?}; a2abus convert --list shows them"))
+        Misuse(format!(
+            "there is no conversion {name:?}; a2abus convert --list shows them"
+        ))
     })?;
     let context = ConvertContext {
         now: args.now.clone().unwrap_or(Text::from_static("<now>")),
@@ -64,7 +66,9 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
     let converted = conversion.run_on(&args.read()?, &Limits::default(), &context);
     match converted {
         Ok(json) => output.line(json.to_string()).map(|()| Status::Right),
-        Err(error) => output.line(told(&error).to_string()).map(|()| Status::Wrong),
+        Err(error) => output
+            .line(told(&error).to_string())
+            .map(|()| Status::Wrong),
     }
 }
 
@@ -82,11 +86,14 @@ fn told(error: &ConvertError) -> Json {
 impl ConvertArgs {
     fn read(&self) -> anyhow::Result<Vec<u8>> {
         match &self.file {
-            Some(path) if path.as_os_str() != "-" => fs::read(path)
-                .map_err(|error| Misuse(format!("{} cannot be read: {error}", path.display())).into()),
+            Some(path) if path.as_os_str() != "-" => fs::read(path).map_err(|error| {
+                Misuse(format!("{} cannot be read: {error}", path.display())).into()
+            }),
             _ => {
                 let mut document = Vec::new();
-                io::stdin().read_to_end(&mut document).context("reading failed")?;
+                io::stdin()
+                    .read_to_end(&mut document)
+                    .context("reading failed")?;
                 Ok(document)
             }
         }

@@ -15,8 +15,8 @@ use crate::tree::Json;
 
 pub(super) const CONVERSIONS: &[Conversion] = &[Conversion {
     name: "a2e_workflow_validate",
-    about: "{workflow, input?, options?, policy?, credentials?} to {valid, errors, warnings}; \
-            workflow is the text, or an array of its messages",
+    about: "the lines, or {workflow, input?, options?, policy?, credentials?}: {valid, errors, warnings}; \
+            workflow is the lines as a string, or an array of its messages",
     run: validate,
 }];
 
@@ -25,7 +25,12 @@ const DEFAULT_API: &str = "https://api.example.com";
 
 fn validate(input: &Json, _: &ConvertContext) -> Result<Json, ConvertError> {
     let limits = WorkflowLimits::default();
-    let document = match input.get("workflow") {
+    let workflow = if input.as_text().is_some() {
+        Some(input)
+    } else {
+        input.get("workflow")
+    };
+    let document = match workflow {
         Some(Json::String(text)) => Document::parse(&text.to_bytes(), &limits),
         Some(Json::Array(messages)) => Document::from_lines(messages.iter().map(line), &limits),
         _ => {

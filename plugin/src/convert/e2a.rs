@@ -7,7 +7,7 @@ use crate::protocol::e2a::{
     A2aSendMessage, AcpOptions, AcpRequest, AgentRequest, AgentResponse, AgentResponseChunk,
     Caller, E2aContext, E2aEnvelope, E2aError, E2aResponse, Fold, FoldLimits, Folded, Form,
     RecordOptions, Reply, ServerPush, Step, Trust, a2a_message_to_prompt, build_fallback_e2a,
-    build_server_push_wire, e2a_from_agent_fields, e2a_response_to_a2a_stream_payload,
+    build_server_push_wire, classify, e2a_from_agent_fields, e2a_response_to_a2a_stream_payload,
     e2a_response_to_acp_jsonrpc_response, e2a_to_agent_request, encode_agent_chunk_for_wire,
     encode_agent_response_for_wire, encode_failure_agent_chunk, encode_failure_agent_response,
     encode_json_parse_error_wire, envelope_from_a2a_send_message, envelope_from_acp_jsonrpc,
@@ -22,6 +22,11 @@ type Converted = Result<Json, ConvertError>;
 
 /// What can be done with E2A by name.
 pub(super) const CONVERSIONS: &[Conversion] = &[
+    Conversion {
+        name: "classify",
+        about: "anything -> its class on a connection that carries E2A",
+        run: |input, _| Ok(classify(input).into()),
+    },
     Conversion {
         name: "envelope_normalize",
         about: "an E2A request, current or older -> the request with every member",

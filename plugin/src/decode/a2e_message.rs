@@ -5,7 +5,7 @@ use crate::detect::Place;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::a2e_message::{capability, is_event, kind_of, operation};
+use crate::protocol::a2e_message::type_name::{self, capability, is_event, operation};
 use crate::protocol::{Kind, Message, Type};
 use crate::text::Text;
 use crate::time;
@@ -46,7 +46,7 @@ impl Parser<'_> {
         let version = self.a2e_version()?;
         let id = self.a2e_id()?;
         let req_id = self.attribute(Place::ReqId);
-        let kind = kind_of(&ty, req_id.is_some());
+        let kind = type_name::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut message = Message::new(
             kind,
             Type {

@@ -3,8 +3,10 @@
 use super::{Facts, Place};
 use crate::decode::Hint;
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::json::Kind;
+use crate::json::{Kind, Reader};
+use crate::limits::Limits;
 use crate::protocol::Family;
+use crate::tree::Json;
 
 /// An E2A record by its members. Source: `e2a` section 10.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,5 +117,47 @@ fn is_version_1(raw: &str) -> bool {
         b"1" => true,
         [b'1', b'.', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
         _ => false,
+    }
+}
+
+/// The class of a JSON value on a connection that carries E2A, in the words of `e2a` section 10.1: `e2a.request`,
+/// `e2a.response`, `e2a.legacy_request`, `e2a.legacy_response`, `e2a.legacy_chunk`, `e2a.control`, `not_e2a`,
+/// `invalid:unsupported_version` or `invalid:missing_version`.
+#[must_use]
+pub fn classify(value: &Json) -> &'static str {
+    let text = value.to_string();
+    let mut hint = Hint::default();
+    hint.family = Some(Family::E2a);
+    let mut facts = Facts::new(&text);
+    // What was a value is JSON, so that reading it cannot fail.
+    if facts
+        .read(&mut Reader::new(text.as_bytes(), &Limits::default()))
+        .is_err()
+    {
+        return "not_e2a";
+    }
+    match facts.family(&hint) {
+        Ok(Some(because)) if because.family == Family::E2a => {
+            let shape = facts.e2a(&hint).ok().flatten();
+            shape.map_or("not_e2a", |(shape, _)| shape.class())
+        }
+        Err(error) if error.pointer() == Place::ProtocolVersion.pointer() => match error.kind() {
+            DecodeErrorKind::MissingVersion => "invalid:missing_version",
+            _ => "invalid:unsupported_version",
+        },
+        _ => "not_e2a",
+    }
+}
+
+impl Shape {
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Control => "e2a.control",
+            Self::Request => "e2a.request",
+            Self::Response => "e2a.response",
+            Self::LegacyResponse => "e2a.legacy_response",
+            Self::LegacyChunk => "e2a.legacy_chunk",
+            Self::LegacyRequest => "e2a.legacy_request",
+        }
     }
 }

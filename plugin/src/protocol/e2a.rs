@@ -26,6 +26,7 @@ mod wire_in;
 mod wire_out;
 mod write;
 
+pub use crate::detect::classify;
 pub use a2a::{
     A2aSendMessage, a2a_message_to_prompt, e2a_response_to_a2a_stream_payload,
     envelope_from_a2a_send_message,
