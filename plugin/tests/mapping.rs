@@ -2,7 +2,7 @@
 //! `a2e-execution` section 11, `e2a` section 10.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 use a2abus_plugin::{
     Family, Hint, Limits, MapContext, MapOptions, Mapped, Streams, Text, Units, format, map,
@@ -387,8 +387,10 @@ fn an_e2a_request_and_its_parts_read_as_the_example_says() {
         "e2astatus":"in_progress","protocol":"E2A","protocolversion":"1.0"}),
     );
     assert_eq!(attributes(&chunk, &Hint::default()), expected);
-    let mut options = MapOptions::default();
-    options.streams = Streams::AsResponses;
+    let options = MapOptions {
+        streams: Streams::AsResponses,
+        ..MapOptions::default()
+    };
     let two_values = units_with(&chunk.to_string(), &Hint::default(), &options);
     let two_values = attributes_of(two_values[0].as_ref().unwrap());
     assert_eq!(
