@@ -213,8 +213,6 @@ fn json_rpc_event(
     let mut put = |name, value| extensions.push((Text::from_static(name), value));
     let id = message.id.as_ref().and_then(|id| id.text());
     let id = id.filter(|text| !text.is_empty());
-    put(extension::PROTOCOL, Text::from_static("A2A").into());
-    put(extension::PROTOCOL_VERSION, Text::from_static("2.0").into());
     let prefix = &options.type_prefix;
     let (kind, id, ty, subject) = match &message.body {
         RpcBody::Call(call) => {
@@ -242,6 +240,8 @@ fn json_rpc_event(
         }
     };
     put(extension::MCP_TYPE, mcp_type(kind, options));
+    put(extension::PROTOCOL, Text::from_static("A2A").into());
+    put(extension::PROTOCOL_VERSION, Text::from_static("2.0").into());
     let event = Event::from_parts(Parts {
         id: id.unwrap_or_else(context.new_id),
         source: context.source.clone(),

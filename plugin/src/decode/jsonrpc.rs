@@ -7,6 +7,7 @@ use crate::json::{Kind, Span};
 use crate::protocol::MAX_ID_BYTES;
 use crate::protocol::dialect::{self, Dialect, ParamsMarks, Version};
 use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
+use crate::text::Text;
 
 /// The members that must not occur twice. Source: `eventmesh-a2a` D10.
 const MEMBERS: [Place; 6] = [
@@ -101,13 +102,22 @@ impl Parser<'_> {
             method,
             target: self.target(Place::ParamsAgentId)?,
             topic: self.topic(Place::ParamsTopic)?,
-            seq: self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?,
+            seq: self.seq()?,
         };
         Ok(JsonRpc {
             body: RpcBody::Call(call),
             id,
             dialect,
         })
+    }
+
+    /// A mark that says nothing is a mistake, not an absent mark.
+    fn seq(&self) -> Result<Option<Text>, DecodeError> {
+        if self.facts.is(Place::ParamsSeq, Kind::Null) {
+            let message = "must be a short string or a number, not null";
+            return Err(self.refused(DecodeErrorKind::BadSeq, Place::ParamsSeq, message));
+        }
+        self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)
     }
 
     fn error_response(&self, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
