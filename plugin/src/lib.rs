@@ -1,7 +1,7 @@
 //! Detects what an AI agent wrote and maps it to a CloudEvent, and back.
 //!
 //! ```text
-//! bytes ── decode ──> Unit { Envelope } ── map ──> Event ── format ──> structured JSON
+//! bytes ── decode ──> Unit ── map ──> Event ── format ──> structured JSON
 //! ```
 //!
 //! A payload is JSON-RPC (MCP, A2A, ACP), a legacy FIPA-style A2A message or a CloudEvent; [`decode`] tells which, by
@@ -34,6 +34,6 @@ pub use map::{
     DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, Streams, kind_of_event,
     map, map_unit, wrap_unknown,
 };
-pub use protocol::{Envelope, Family, Kind, Message};
+pub use protocol::{Family, Kind};
 pub use text::Text;
 pub use tree::{Json, Number, Object};
