@@ -500,8 +500,8 @@ impl Answer {
     /// Ends the call with an error. An agent that has the request is told, unless it knows better.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end(Outcome::of(&error));
-        let was_sent = self.was_sent && !matches!(error, CallError::Unavailable(_));
-        if was_sent {
+        let knows = matches!(error, CallError::Unavailable(_) | CallError::BadAnswer(_));
+        if self.was_sent && !knows {
             self.calls.canceller.send(self.cancel.take());
         }
         error
