@@ -309,14 +309,14 @@ impl Calls {
                 Some(call) => self.legs.stamp(call, bus, event, address),
                 None => Vec::new(),
             });
-        copies.map_err(|error| match error {
-            RoutingError::NoRoute | RoutingError::Destination { .. } => CallError::AgentNotFound(
-                event
-                    .extension_text(extension::TARGET_AGENT)
-                    .cloned()
-                    .unwrap_or_default(),
-            ),
-            other => CallError::Refused(other.to_string().into()),
+        let target = event.extension_text(extension::TARGET_AGENT);
+        copies.map_err(|error| match (error, target) {
+            (RoutingError::NoRoute, target) => {
+                CallError::AgentNotFound(target.cloned().unwrap_or_default())
+            }
+            // Most destinations are formed of the target.
+            (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
+            (other, _) => CallError::Refused(other.to_string().into()),
         })
     }
 
