@@ -103,16 +103,16 @@ impl<'a> Facts<'a> {
 
     /// As [`Facts::get`], null counted as absent.
     pub(crate) fn set(&self, place: Place) -> Option<Span> {
-        self.get(place).filter(|span| span.kind != Kind::Null)
+        self.get(place).filter(|span| span.kind() != Kind::Null)
     }
 
     pub(crate) fn is(&self, place: Place, kind: Kind) -> bool {
-        self.get(place).is_some_and(|span| span.kind == kind)
+        self.get(place).is_some_and(|span| span.kind() == kind)
     }
 
     /// What stands between the quotes of a string member, its escapes as they are.
     pub(crate) fn raw(&self, place: Place) -> Option<&'a str> {
-        let span = self.get(place).filter(|span| span.kind == Kind::String)?;
+        let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
         self.document.get(span.inside_quotes())
     }
 
@@ -132,7 +132,7 @@ impl<'a> Facts<'a> {
     pub(crate) fn text(&self, place: Place) -> Option<Text> {
         let span = self.get(place)?;
         let raw = self.raw(place)?;
-        if span.escaped {
+        if span.is_escaped() {
             return unescape(raw.as_bytes()).map(Text::from);
         }
         Some(Text::from(raw))
@@ -145,7 +145,9 @@ impl<'a> Facts<'a> {
 
     /// The value of a Boolean member.
     pub(crate) fn flag(&self, place: Place) -> Option<bool> {
-        let span = self.get(place).filter(|span| span.kind == Kind::Boolean)?;
+        let span = self
+            .get(place)
+            .filter(|span| span.kind() == Kind::Boolean)?;
         Some(self.document.as_bytes().get(span.start()) == Some(&b't'))
     }
 

@@ -164,7 +164,7 @@ impl Parser<'_> {
         let Some(span) = self.facts.set(place) else {
             return Ok(None);
         };
-        let text = match span.kind {
+        let text = match span.kind() {
             Kind::String => self.facts.text(place),
             Kind::Number => Some(Text::from(self.facts.token(span))),
             Kind::Object | Kind::Array | Kind::Boolean | Kind::Null => None,
@@ -187,7 +187,7 @@ impl Parser<'_> {
         let span = self
             .facts
             .get(place)
-            .filter(|span| span.kind == Kind::Number)?;
+            .filter(|span| span.kind() == Kind::Number)?;
         self.facts.token(span).parse().ok()
     }
 }
