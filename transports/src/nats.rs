@@ -32,6 +32,9 @@ mod headers;
 mod jetstream;
 mod ledger;
 mod link;
+mod lookup;
+#[cfg(test)]
+mod mock;
 mod pull;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
@@ -87,6 +90,9 @@ struct Inner {
     _stop: DropGuard,
 }
 
+/// Tells a consumer how its reader ended.
+type End = oneshot::Sender<Result<(), TransportError>>;
+
 /// How long a refused subscription may take to be told after the server has read it: the client reports refusals and
 /// messages by different ways.
 const REFUSAL_GRACE: Duration = Duration::from_millis(10);
@@ -127,16 +133,18 @@ impl Nats {
             config.ack_timeout,
             stop.clone(),
         ));
+        let api = Api::new(client.clone(), config.jetstream);
         let replies = Replies {
             client: client.clone(),
             link: Arc::clone(&link),
+            api: api.clone(),
             inbox: replies,
             expected: to_expect,
         };
         tasks.spawn(replies.run(stop.clone()));
         Ok(Self {
             inner: Arc::new(Inner {
-                api: Api::new(client.clone(), config.jetstream),
+                api,
                 client,
                 link,
                 written,
@@ -161,7 +169,7 @@ impl Nats {
         self.inner.link.dropped()
     }
 
-    fn stop_with(&self) -> (CancellationToken, Reader, oneshot::Sender<()>) {
+    fn stop_with(&self) -> (CancellationToken, Reader, End) {
         let stop = self.inner.stop.child_token();
         let (end, ended) = oneshot::channel();
         let reader = Reader {
@@ -270,7 +278,7 @@ impl Nats {
         inner.tasks.spawn(async move {
             core.run().await;
             // Nobody may be waiting for the end.
-            let _ = end.send(());
+            let _ = end.send(Ok(()));
         });
         Ok(Consumer::new(to_consumer, reader))
     }
@@ -314,7 +322,7 @@ impl Nats {
         inner.tasks.spawn(async move {
             reading.run(stop, until).await;
             // Nobody may be waiting for the end.
-            let _ = end.send(());
+            let _ = end.send(Ok(()));
         });
         Ok(Consumer::new(to_consumer, reader).draining(drain_until))
     }
@@ -334,8 +342,9 @@ impl Inner {
         confirm: Verdict,
     ) -> Result<(), TransportError> {
         let room = in_queue(self.written.reserve()).await?;
-        let connects = connects(&self.client);
         self.link.up(core::after(self.ack_timeout)).await?;
+        // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
+        let connects = connects(&self.client);
         core::publish(&self.client, out).await?;
         room.send(Written { connects, confirm });
         Ok(())
