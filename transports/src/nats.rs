@@ -62,7 +62,9 @@ use crate::transport::{
 /// [`Guarantee::Default`]: the message was written to the connection that was up when it was sent, and that connection
 /// was still there afterwards. Whether the server read it, and whether anybody was subscribed, nobody knows; a server
 /// that dies takes what it had not read with it. [`Guarantee::Stored`]: a stream has stored it, or already had a
-/// message of that id. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
+/// message of that id. It fails with `UnknownTopic` only when the JetStream API says that no stream takes the subject,
+/// which needs the right to ask `STREAM.NAMES`; when nobody took it and the API does not say so within two seconds, or
+/// names a stream, which then has no leader, with `Disconnected`. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
 /// may not have arrived. A message that could not be handed to a connection is not sent later.
 #[derive(Clone)]
 pub struct Nats {

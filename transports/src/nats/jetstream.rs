@@ -98,6 +98,11 @@ impl Replies {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                Some((topic, coverage)) = asked.next() => {
+                    for expected in lookups.found(&topic, &coverage, Instant::now()) {
+                        expected.unheard(coverage.clone());
+                    }
+                }
                 expected = self.expected.recv() => match expected {
                     Some(expected) => self.expect(&mut unanswered, expected),
                     None => return,
@@ -110,11 +115,6 @@ impl Replies {
                     }
                     None => return,
                 },
-                Some((topic, coverage)) = asked.next() => {
-                    for expected in lookups.found(&topic, &coverage, Instant::now()) {
-                        expected.unheard(coverage.clone());
-                    }
-                }
                 Ok(()) = connection.changed() => self.fail_lost(&mut unanswered),
                 refusal = refusals.recv() => unanswered.refused(refusal),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
@@ -194,7 +194,9 @@ impl Expected {
                 format!("{what}: no JetStream stream takes this subject"),
             ),
             Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
-            Coverage::Untold(None) => disconnected("nobody took it, and too many ask why"),
+            Coverage::Untold(None) => {
+                disconnected("nobody took it, and too many subjects are being looked up")
+            }
             Coverage::Untold(Some(cause)) => {
                 disconnected("nobody took it, and JetStream does not say whether a stream would")
                     .caused_by(cause)

@@ -26,7 +26,8 @@ const MOST_ASKED: usize = 16;
 /// Answers that are remembered, at most.
 const MOST_KNOWN: usize = 1024;
 
-/// How long an answer is believed. A stream that is created meanwhile takes its subjects at once, and then nobody asks.
+/// How long an answer is believed. Nobody asks once a stream takes the subject; one that is created within this time and
+/// has no leader by its end is still unknown until then.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// How long the API may take, if the request timeout of the client is not shorter.
