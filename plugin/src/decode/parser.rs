@@ -65,8 +65,11 @@ impl Parser<'_> {
 
     fn family(&self) -> Result<Because, DecodeError> {
         let Some(because) = self.facts.family(self.hint)? else {
-            let message =
-                "no protocol recognises this object: it has none of the members that tell one";
+            let message = if self.facts.has(Place::Method) {
+                "no protocol recognises this object: a JSON-RPC message has \"jsonrpc\":\"2.0\""
+            } else {
+                "no protocol recognises this object: it has none of the members that tell one"
+            };
             return Err(self.refused(DecodeErrorKind::Unknown, Place::Root, message));
         };
         match self.hint.family {
