@@ -8,7 +8,7 @@ use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
 use crate::json::{Kind, Reader, Span, unescape};
-use crate::limits::Limits;
+use crate::limits::{DEPTH_CEILING, Limits};
 use crate::text::Text;
 
 /// Reads one event in the JSON format. Inline JSON data share the bytes; only text and Base64 data are decoded.
@@ -231,11 +231,13 @@ fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
     }
 }
 
+/// Whether the bytes are a JSON value that can stand inside an event, which is one level more.
 fn is_one_json_value(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(
         bytes,
         &Limits {
             max_bytes: usize::MAX,
+            max_depth: DEPTH_CEILING - 1,
             max_members: u32::MAX,
             ..Limits::default()
         },
@@ -341,6 +343,20 @@ mod tests {
         let binary =
             r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AP8="}"#;
         assert_eq!(round_trip(binary), binary);
+    }
+
+    #[test]
+    fn data_as_deep_as_json_may_be_are_written_so_that_they_are_read() {
+        for depth in [127, 128, 129] {
+            let data = Bytes::from("[".repeat(depth) + &"]".repeat(depth));
+            let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+            event.set("datacontenttype", "application/json").unwrap();
+            event.set_data(Some(Data::Bytes(data.clone())));
+            let mut out = Vec::new();
+            write(&event, &mut out);
+            let again = read(&out.into(), &Limits::default()).unwrap();
+            assert_eq!(again.body(), data, "{depth}");
+        }
     }
 
     #[test]

@@ -21,7 +21,11 @@ fuzz_target!(|bytes: &[u8]| {
     let mut repair = Repair::new(8);
     for ids in [Ids::Optional, Ids::Required] {
         for checks in [Checks::Schema, Checks::BaseKeys] {
-            let options = DecodeOptions { ids, checks, ..DecodeOptions::default() };
+            let options = DecodeOptions {
+                ids,
+                checks,
+                ..DecodeOptions::default()
+            };
             for result in decode_lines(&payload, &options) {
                 match result {
                     Ok(message) => {
@@ -43,7 +47,9 @@ fuzz_target!(|bytes: &[u8]| {
 fn assert_round_trip(message: &Message, options: &DecodeOptions) {
     let line = message.to_string();
     assert!(line.is_ascii() && !line.contains('\n'));
-    let again = decode(&line.clone().into(), options).expect("what was written").expect("no blank");
+    let again = decode(&line.clone().into(), options)
+        .expect("what was written")
+        .expect("no blank");
     assert_eq!(again.to_string(), line);
     assert_eq!(&again, message);
 }
@@ -84,10 +90,16 @@ fn check_repair(repair: &mut Repair, message: &Message) {
         assert!(repair.open_calls() <= 8);
     }
     let before = repair.open_calls();
-    match repair.take(type_name, message.body.req_id(), &line).expect("a JSON object") {
+    match repair
+        .take(type_name, message.body.req_id(), &line)
+        .expect("a JSON object")
+    {
         Repaired::AsIs => {}
         Repaired::Unmatched => assert_eq!(repair.open_calls(), before),
-        Repaired::Completed { req_id, line: completed } => {
+        Repaired::Completed {
+            req_id,
+            line: completed,
+        } => {
             assert_eq!(repair.open_calls() + 1, before);
             let limits = DecodeOptions::default().limits;
             let mut expected = message.to_object();

@@ -22,9 +22,15 @@ fuzz_target!(|bytes: &[u8]| {
     let judge = |strictness| {
         let report = document.validate(&policy, None, strictness);
         let json = report.to_json();
-        assert_eq!(json.get("valid").and_then(Json::as_bool), Some(report.is_valid()));
+        assert_eq!(
+            json.get("valid").and_then(Json::as_bool),
+            Some(report.is_valid())
+        );
         let text = json.to_string();
-        assert_eq!(Json::parse(text.as_bytes(), &Limits::default()).as_ref(), Ok(&json));
+        assert_eq!(
+            Json::parse(text.as_bytes(), &Limits::default()).as_ref(),
+            Ok(&json)
+        );
         report.is_valid()
     };
     let strict = judge(Strictness::Strict);
@@ -49,6 +55,9 @@ fn assert_round_trip(workflow: &Workflow) {
     let again = Workflow::parse(&written.clone().into(), &limits);
     let again = again.unwrap_or_else(|issues| panic!("{written}\n{issues:?}"));
     assert_eq!(again.operations, workflow.operations);
-    assert_eq!((&again.order, &again.agent), (&workflow.order, &workflow.agent));
+    assert_eq!(
+        (&again.order, &again.agent),
+        (&workflow.order, &workflow.agent)
+    );
     assert_eq!(again.to_jsonl(&new_id), written);
 }

@@ -47,7 +47,11 @@ fn hints() -> Vec<Hint> {
 fn check(payload: &Bytes, hint: &Hint) {
     let units = mapped(payload, hint);
     assert!(!units.is_empty());
-    assert_eq!(units, mapped(payload, hint), "mapping twice gives two things");
+    assert_eq!(
+        units,
+        mapped(payload, hint),
+        "mapping twice gives two things"
+    );
     let decoded = decode(payload, hint, &Limits::default());
     assert_eq!(decoded.len(), units.len());
     for (index, (unit, decoded)) in units.iter().zip(decoded.iter()).enumerate() {
@@ -55,13 +59,20 @@ fn check(payload: &Bytes, hint: &Hint) {
             (Ok(unit), Ok(decoded)) => {
                 assert_eq!(unit.index, index);
                 assert_inside(payload, &unit.bytes);
-                assert_eq!((&unit.bytes, unit.because), (&decoded.bytes, decoded.because));
+                assert_eq!(
+                    (&unit.bytes, unit.because),
+                    (&decoded.bytes, decoded.because)
+                );
                 if hint.strict {
                     assert_eq!(Some(unit.because.family), hint.family);
                 }
                 if !matches!(decoded.envelope, Envelope::CloudEvent(_)) {
                     let body = unit.event.body();
-                    assert_eq!(body.as_ptr_range(), unit.bytes.as_ptr_range(), "a copied body");
+                    assert_eq!(
+                        body.as_ptr_range(),
+                        unit.bytes.as_ptr_range(),
+                        "a copied body"
+                    );
                 }
                 check_structured(&unit.event);
             }

@@ -19,7 +19,10 @@ const LIMITS: Limits = Limits {
 const MARK_OF_NUMBERS: &[u8] = b"$serde_json";
 
 fuzz_target!(|bytes: &[u8]| {
-    if bytes.windows(MARK_OF_NUMBERS.len()).any(|window| window == MARK_OF_NUMBERS) {
+    if bytes
+        .windows(MARK_OF_NUMBERS.len())
+        .any(|window| window == MARK_OF_NUMBERS)
+    {
         return;
     }
     let ours = Json::parse(bytes, &LIMITS);
@@ -30,7 +33,10 @@ fuzz_target!(|bytes: &[u8]| {
             assert_round_trip(ours);
         }
         (Ok(ours), Err(error)) => {
-            assert!(error.to_string().starts_with("recursion limit"), "{error}: {ours}");
+            assert!(
+                error.to_string().starts_with("recursion limit"),
+                "{error}: {ours}"
+            );
             assert_round_trip(ours);
         }
         (Err(error), Ok(value)) => panic!("{error}: {value}"),
@@ -53,7 +59,9 @@ fn assert_same(ours: &Json, theirs: &Value) {
         (Json::String(ours), Value::String(theirs)) => assert_eq!(ours.as_str(), theirs),
         (Json::Array(ours), Value::Array(theirs)) => {
             assert_eq!(ours.len(), theirs.len());
-            ours.iter().zip(theirs).for_each(|(ours, theirs)| assert_same(ours, theirs));
+            ours.iter()
+                .zip(theirs)
+                .for_each(|(ours, theirs)| assert_same(ours, theirs));
         }
         (Json::Object(ours), Value::Object(theirs)) => {
             assert_eq!(ours.len(), theirs.len());
