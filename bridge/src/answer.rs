@@ -5,8 +5,7 @@
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{
-    Envelope, Event, Family, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension,
-    kind_of_event,
+    Event, Family, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension, kind_of_event,
 };
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
@@ -159,18 +158,16 @@ struct Response {
 
 impl Response {
     fn of_unit(unit: Unit) -> Option<Self> {
-        let Envelope::JsonRpc(message) = unit.envelope else {
-            return None;
-        };
+        let message = unit.json_rpc.filter(|message| !message.is_call())?;
         let bytes = unit.bytes;
-        message.call().is_none().then_some(Self { bytes, message })
+        Some(Self { bytes, message })
     }
 
     fn of_mapped(mapped: &Mapped) -> Option<Self> {
         let message = mapped
             .json_rpc
             .as_ref()
-            .filter(|message| message.call().is_none())?;
+            .filter(|message| !message.is_call())?;
         Some(Self {
             bytes: mapped.bytes.clone(),
             message: message.clone(),
@@ -232,7 +229,7 @@ fn is_last(entry: &Entry, event: &Event, inside: Option<&Response>) -> bool {
     match inside.map(|response| &response.message.body) {
         Some(RpcBody::Result(jsonrpc::Part::Partial)) => false,
         Some(RpcBody::Result(jsonrpc::Part::Snapshot)) => !entry.streamed,
-        Some(RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) | RpcBody::Call(_))
+        Some(RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) | RpcBody::Call { .. })
         | None => true,
     }
 }

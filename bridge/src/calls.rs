@@ -12,11 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::protocol::dialect::is_streaming;
-use a2abus_plugin::protocol::jsonrpc::splice;
-use a2abus_plugin::{
-    Data, Envelope, Event, MapContext, MapOptions, Text, Unit, extension, map_unit,
-};
+use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
+use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
 use a2abus_transports::{Receipt, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -194,13 +191,13 @@ impl Calls {
         let whole = request
             .timeout
             .map_or(self.limits.stream_timeout, |_| patience);
-        let Envelope::JsonRpc(message) = &request.unit.envelope else {
+        let Some(message) = &request.unit.json_rpc else {
             return Err(not_a_request());
         };
-        let (Some(id), Some(called)) = (message.id.clone(), message.call()) else {
+        let (Some(id), RpcBody::Call { streaming }) = (message.id.clone(), message.body) else {
             return Err(not_a_request());
         };
-        let (dialect, streamed) = (message.dialect, is_streaming(&called.method));
+        let (dialect, streamed) = (message.dialect, streaming);
         let call = self
             .legs
             .new_call()

@@ -25,7 +25,9 @@ use std::time::Duration;
 
 use a2abus_plugin::Limits;
 use axum::Router;
+use axum::http::{HeaderValue, Method};
 use axum::routing::any;
+use tower_http::cors::{Any, CorsLayer};
 
 pub use self::readiness::{Phase, Readiness, Report, Unmet};
 pub use self::serve::{ConnectionBounds, serve};
@@ -44,6 +46,8 @@ pub struct Door {
     pub readiness: Arc<Readiness>,
     /// What a payload may cost.
     pub limits: Limits,
+    /// The origins of web pages that may send requests.
+    pub allowed_origins: Vec<HeaderValue>,
     /// Largest request body, in bytes.
     pub body_limit_bytes: usize,
     /// How long the whole body may take to arrive.
@@ -52,9 +56,14 @@ pub struct Door {
 
 /// The front door: `POST /rpc` and `POST /rpc/{agent}`.
 pub fn router(door: Door) -> Router {
+    let pages = CorsLayer::new()
+        .allow_origin(door.allowed_origins.clone())
+        .allow_methods([Method::POST])
+        .allow_headers(Any);
     Router::new()
         .route("/rpc", any(rpc::to_any_agent))
         .route("/rpc/{agent}", any(rpc::to_agent))
         .fallback(rpc::not_found)
         .with_state(Arc::new(door))
+        .layer(pages)
 }

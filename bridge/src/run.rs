@@ -134,6 +134,11 @@ impl Bridge {
                 readiness: Arc::clone(&readiness),
                 limits,
                 body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
+                allowed_origins: http
+                    .allowed_origins
+                    .iter()
+                    .filter_map(|origin| origin.parse().ok())
+                    .collect(),
                 body_timeout: http.header_timeout.0,
             };
             intake.spawn(http::serve(

@@ -1,7 +1,7 @@
-//! From bytes to envelopes: framing, then one unit after the other.
+//! From bytes to units: framing, then one unit after the other.
 //!
 //! ```text
-//! payload ── framing ──> one object │ batch │ lines ── detect ──> family ── parse ──> Envelope
+//! payload ── framing ──> one object │ batch │ lines ── detect ──> family ── parse ──> Unit
 //! ```
 //!
 //! Everything happens in one pass over the bytes; a unit that is refused never takes its siblings with it, as long as
@@ -23,11 +23,12 @@ use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
 use crate::detect::{Because, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::json::{Kind, Reader};
+use crate::json::{Kind as JsonKind, Reader};
 use crate::limits::Limits;
+use crate::map::kind_of_event;
 use crate::protocol::dialect::Dialect;
-use crate::protocol::jsonrpc::Id;
-use crate::protocol::{Envelope, Family, is_collaboration_id};
+use crate::protocol::jsonrpc::{Id, JsonRpc};
+use crate::protocol::{Draft, Family, Kind, is_collaboration_id};
 use crate::text::{Text, check_utf8};
 
 /// What the transport and the binding say about a payload before anybody reads it.
@@ -73,8 +74,9 @@ pub struct Unit {
     pub bytes: Bytes,
     /// Why it is of its family.
     pub because: Because,
-    /// What it says.
-    pub envelope: Envelope,
+    /// What it says, when it is JSON-RPC.
+    pub json_rpc: Option<JsonRpc>,
+    pub(crate) draft: Draft,
 }
 
 /// One unit of a payload, refused.
@@ -301,7 +303,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             index: 0,
             bytes: self.payload.clone(),
             because: lines.because(),
-            envelope: Envelope::Message(lines.message(self.hint)),
+            json_rpc: None,
+            draft: Draft::Message(lines.message(self.hint)),
         };
         self.units.push(Ok((self.stage)(unit)));
     }
@@ -342,7 +345,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
     /// Judges the value that was read; `start` is where the unit's `bytes` begin in the payload.
     fn push(&mut self, bytes: Bytes, start: usize) {
         let facts = &*self.facts;
-        if facts.span.kind != Kind::Object {
+        if facts.span.kind != JsonKind::Object {
             self.lines = None;
             let at = facts.span.start();
             let error = DecodeError::new(DecodeErrorKind::NotAnObject, at, "not a JSON object");
@@ -353,14 +356,15 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             facts,
             hint: self.hint,
         };
-        match parser.envelope(&bytes, self.limits, &mut self.lines) {
-            Ok((because, envelope)) => {
+        match parser.draft(&bytes, self.limits, &mut self.lines) {
+            Ok((because, json_rpc, draft)) => {
                 let index = self.units.len();
                 let unit = Unit {
                     index,
                     bytes,
                     because,
-                    envelope,
+                    json_rpc,
+                    draft,
                 };
                 self.units.push(Ok((self.stage)(unit)));
             }
@@ -386,6 +390,17 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
 }
 
 // === impl Unit ===
+
+impl Unit {
+    /// What the unit is in its exchange.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match &self.draft {
+            Draft::Event(event) => kind_of_event(event),
+            Draft::Message(message) => message.kind,
+        }
+    }
+}
 
 /// Without the payload: its bytes can be large and are not ours to print.
 impl fmt::Debug for Unit {

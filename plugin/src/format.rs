@@ -8,7 +8,7 @@ use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
 use crate::json::{Kind, Reader, Span, unescape};
-use crate::limits::{DEPTH_CEILING, Limits};
+use crate::limits::Limits;
 use crate::text::Text;
 
 /// Reads one event in the JSON format. Inline JSON data share the bytes; only text and Base64 data are decoded.
@@ -62,7 +62,7 @@ struct Member {
 fn read_members(bytes: &Bytes, limits: &Limits) -> Result<Vec<Member>, EventError> {
     let mut members: Vec<Member> = Vec::with_capacity(16);
     let mut repeated: Option<Text> = None;
-    let mut reader = Reader::new(bytes, limits);
+    let mut reader = Reader::new(bytes, limits).one_deeper();
     reader.skip_white_space();
     let read = reader.object(|reader, name| {
         let name = Text::from_utf8(name).unwrap_or_default();
@@ -231,13 +231,11 @@ fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether the bytes are a JSON value that can stand inside an event, which is one level more.
 fn is_one_json_value(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(
         bytes,
         &Limits {
             max_bytes: usize::MAX,
-            max_depth: DEPTH_CEILING - 1,
             max_members: u32::MAX,
             ..Limits::default()
         },
@@ -328,6 +326,16 @@ mod tests {
         let mut out = Vec::new();
         write(&event, &mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn data_of_any_depth_that_is_read_are_read_back_in_their_event() {
+        let data = format!("{}{}", "[".repeat(128), "]".repeat(128));
+        let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        event.set_data(Some(Data::Json(data.into())));
+        let mut structured = Vec::new();
+        write(&event, &mut structured);
+        assert_eq!(read(&structured.into(), &Limits::default()).unwrap(), event);
     }
 
     #[test]

@@ -158,6 +158,12 @@ impl<'a> Reader<'a> {
         self
     }
 
+    /// Allows one level more: what wraps a document is not part of it.
+    pub(crate) fn one_deeper(mut self) -> Self {
+        self.max_depth += 1;
+        self
+    }
+
     pub(crate) fn position(&self) -> usize {
         self.at
     }

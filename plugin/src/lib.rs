@@ -1,7 +1,7 @@
 //! Detects what an AI agent wrote and maps it to a CloudEvent, and back.
 //!
 //! ```text
-//! bytes ── decode ──> Unit { Envelope } ── map ──> Event ── format ──> structured JSON
+//! bytes ── decode ──> Unit ── map ──> Event ── format ──> structured JSON
 //! ```
 //!
 //! A payload is one object, a JSON array or one object per line; [`decode`] tells the family of each, by fixed rules and
@@ -17,13 +17,11 @@
 //!
 //! ```
 //! use a2abus_plugin::protocol::jsonrpc::splice;
-//! use a2abus_plugin::{Envelope, Hint, Limits, decode};
+//! use a2abus_plugin::{Hint, Limits, decode};
 //!
 //! let payload = r#"{"jsonrpc":"2.0","id":1.0,"method":"tools/call","params":{"_agentId":"weather"}}"#.into();
 //! let unit = decode(&payload, &Hint::default(), &Limits::default()).into_only().unwrap().unwrap();
-//! let Envelope::JsonRpc(message) = unit.envelope else { panic!() };
-//! assert_eq!(message.call().unwrap().target.as_ref().unwrap(), "weather");
-//! let id = message.id.unwrap();
+//! let id = unit.json_rpc.unwrap().id.unwrap();
 //! assert_eq!(id.token(), &"1.0");
 //! let sent = splice(&payload, id.span(), "\"call-7\"");
 //! assert!(sent.starts_with(br#"{"jsonrpc":"2.0","id":"call-7","method""#));
@@ -170,7 +168,7 @@ pub use map::{
     DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, Streams, kind_of_event,
     map, map_unit, wrap_unknown,
 };
-pub use protocol::{Envelope, Family, Kind, Message};
+pub use protocol::{Family, Kind};
 pub use text::Text;
 pub use tree::{Json, Number, Object};
 

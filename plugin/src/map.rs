@@ -1,4 +1,4 @@
-//! From envelopes to CloudEvents. The body is never touched: an event's data are the unit's own bytes.
+//! From units to CloudEvents. The body is never touched: an event's data are the unit's own bytes.
 //!
 //! Source: `eventmesh-a2a` section 2, `detection` section 3.
 
@@ -12,9 +12,8 @@ use crate::detect::Because;
 use crate::event::{Data, Event, Extensions, Parts, Value};
 use crate::extension;
 use crate::limits::Limits;
-use crate::protocol::dialect::is_streaming;
-use crate::protocol::jsonrpc::{Call, JsonRpc, RpcBody};
-use crate::protocol::{EXTENSION_CAPACITY, Envelope, Kind, MEDIA_TYPE_JSON, Message, Type};
+use crate::protocol::jsonrpc::{JsonRpc, RpcBody};
+use crate::protocol::{Draft, Form, Kind, Message, Type};
 use crate::text::Text;
 
 /// How the mapping words what the sources leave open.
@@ -156,17 +155,17 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
         index,
         bytes,
         because,
-        envelope,
+        json_rpc,
+        draft,
     } = unit;
-    let (kind, json_rpc, event) = match envelope {
-        Envelope::CloudEvent(event) => (kind_of_event(&event), None, *event),
-        Envelope::JsonRpc(message) => {
-            let (kind, event) = json_rpc_event(&message, &bytes, options, context);
-            (kind, Some(message), event)
-        }
-        Envelope::Message(message) => {
+    let (kind, event) = match draft {
+        Draft::Event(event) => (kind_of_event(&event), *event),
+        Draft::Message(mut message) => {
+            if let Some(json_rpc) = &json_rpc {
+                as_eventmesh_does(json_rpc, &mut message, options);
+            }
             let kind = message.kind;
-            (kind, None, message_event(message, &bytes, options, context))
+            (kind, event_of(message, &bytes, options, context))
         }
     };
     Mapped {
@@ -176,6 +175,17 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
         kind,
         json_rpc,
         event,
+    }
+}
+
+/// Makes a request of a notification, where that is asked for (decision D1).
+fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOptions) {
+    if options.notifications == Notifications::AsRequests
+        && message.kind == Kind::Notification
+        && let RpcBody::Call { streaming } = json_rpc.body
+    {
+        message.kind = Kind::Request;
+        message.ty.suffix = if streaming { ".stream" } else { ".req" };
     }
 }
 
@@ -203,70 +213,7 @@ pub fn wrap_unknown(payload: &Bytes, options: &MapOptions, context: &MapContext<
     })
 }
 
-fn json_rpc_event(
-    message: &JsonRpc,
-    body: &Bytes,
-    options: &MapOptions,
-    context: &MapContext<'_>,
-) -> (Kind, Event) {
-    let mut extensions = Extensions::with_capacity(EXTENSION_CAPACITY);
-    let mut put = |name, value| extensions.push((Text::from_static(name), value));
-    let id = message.id.as_ref().and_then(|id| id.text());
-    let id = id.filter(|text| !text.is_empty());
-    put(extension::PROTOCOL, Text::from_static("A2A").into());
-    put(extension::PROTOCOL_VERSION, Text::from_static("2.0").into());
-    let prefix = &options.type_prefix;
-    let (kind, id, ty, subject) = match &message.body {
-        RpcBody::Call(call) => {
-            let (kind, suffix) = kind_of_call(message, call, options);
-            put(extension::A2A_METHOD, call.method.clone().into());
-            // A topic names the place itself, so the agent is dropped (decision D5).
-            if let (None, Some(target)) = (&call.topic, &call.target) {
-                put(extension::TARGET_AGENT, target.clone().into());
-            }
-            if let Some(seq) = &call.seq {
-                put(extension::SEQ, seq.clone().into());
-            }
-            let ty = event_type(prefix, "", &call.method, suffix);
-            (kind, id, ty, call.topic.clone())
-        }
-        RpcBody::Result(_) | RpcBody::Error(_) => {
-            if let Some(id) = id {
-                put(extension::COLLABORATION_ID, id.into());
-            }
-            if let RpcBody::Error(Some(code)) = message.body {
-                put(extension::RPC_ERROR_CODE, code.into());
-            }
-            let ty = event_type(prefix, "", "common.response", "");
-            (Kind::Response, None, ty, None)
-        }
-    };
-    put(extension::MCP_TYPE, mcp_type(kind, options));
-    let event = Event::from_parts(Parts {
-        id: id.unwrap_or_else(context.new_id),
-        source: context.source.clone(),
-        ty,
-        datacontenttype: Some(MEDIA_TYPE_JSON),
-        subject,
-        time: context.time.clone(),
-        extensions,
-        data: Data::Json(body.clone()),
-    });
-    (kind, event)
-}
-
-/// What a call is in its exchange, and the end of its type.
-fn kind_of_call(message: &JsonRpc, call: &Call, options: &MapOptions) -> (Kind, &'static str) {
-    if message.id.is_none() && options.notifications == Notifications::AsNotifications {
-        (Kind::Notification, "")
-    } else if is_streaming(&call.method) {
-        (Kind::Request, ".stream")
-    } else {
-        (Kind::Request, ".req")
-    }
-}
-
-fn message_event(
+fn event_of(
     message: Message,
     body: &Bytes,
     options: &MapOptions,
@@ -282,23 +229,26 @@ fn message_event(
         id,
         subject,
         time,
-        media_type,
+        form,
+        protocol,
+        protocol_version,
         mut extensions,
     } = message;
-    extensions.push((
-        Text::from_static(extension::MCP_TYPE),
-        mcp_type(kind, options),
-    ));
-    let data = if media_type == MEDIA_TYPE_JSON {
-        Data::Json(body.clone())
-    } else {
-        Data::Bytes(body.clone())
+    let mut put = |name, value| extensions.push((Text::from_static(name), value));
+    put(extension::MCP_TYPE, mcp_type(kind, options));
+    put(extension::PROTOCOL, Text::from_static(protocol).into());
+    if let Some(version) = protocol_version {
+        put(extension::PROTOCOL_VERSION, version.into());
+    }
+    let (media_type, data) = match form {
+        Form::Json => ("application/json", Data::Json(body.clone())),
+        Form::Lines => ("application/x-ndjson", Data::Bytes(body.clone())),
     };
     Event::from_parts(Parts {
         id: id.unwrap_or_else(context.new_id),
         source: context.source.clone(),
         ty: event_type(&options.type_prefix, category, &name, suffix),
-        datacontenttype: Some(media_type),
+        datacontenttype: Some(Text::from_static(media_type)),
         subject,
         time: time.or_else(|| context.time.clone()),
         extensions,

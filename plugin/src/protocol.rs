@@ -8,8 +8,6 @@ pub mod jsonrpc;
 pub mod legacy;
 
 use crate::event::{Event, Extensions, Value};
-use crate::extension;
-use crate::protocol::jsonrpc::JsonRpc;
 use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
@@ -99,30 +97,37 @@ impl Kind {
     }
 }
 
-/// What a unit says, as far as the bus needs it.
+/// What the event of a unit will be, but for what only the mapping knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Envelope {
-    /// A CloudEvent in structured mode.
-    CloudEvent(Box<Event>),
-    /// A JSON-RPC 2.0 request, notification or response.
-    JsonRpc(JsonRpc),
-    /// A message of any other family.
+pub(crate) enum Draft {
+    /// The unit is a CloudEvent.
+    Event(Box<Event>),
+    /// The unit becomes one.
     Message(Message),
 }
 
-/// What a message of a family other than JSON-RPC becomes: the attributes of its event. The typed models of the
-/// families hold the whole of it.
+/// The attributes that a message becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// What it is in its exchange.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     pub(crate) ty: Type,
     pub(crate) id: Option<Text>,
     pub(crate) subject: Option<Text>,
     pub(crate) time: Option<Text>,
-    pub(crate) media_type: Text,
+    pub(crate) form: Form,
+    pub(crate) protocol: &'static str,
+    pub(crate) protocol_version: Option<Text>,
     pub(crate) extensions: Extensions,
+}
+
+/// What the body of a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One JSON value.
+    Json,
+    /// JSON values, one a line.
+    Lines,
 }
 
 /// An event type without the prefix all types have.
@@ -137,18 +142,18 @@ pub(crate) struct Type {
 // === impl Message ===
 
 impl Message {
+    /// `protocol` and its version are the attributes of these names.
     pub(crate) fn new(kind: Kind, ty: Type, protocol: &'static str) -> Self {
-        let mut extensions = Extensions::with_capacity(EXTENSION_CAPACITY);
-        let protocol = Text::from_static(protocol);
-        extensions.push((Text::from_static(extension::PROTOCOL), protocol.into()));
         Self {
             kind,
             ty,
             id: None,
             subject: None,
             time: None,
-            media_type: MEDIA_TYPE_JSON,
-            extensions,
+            form: Form::Json,
+            protocol,
+            protocol_version: None,
+            extensions: Extensions::with_capacity(EXTENSION_CAPACITY),
         }
     }
 
@@ -167,10 +172,7 @@ impl Message {
 }
 
 /// Room for the extensions of nearly every mapped and routed event, so that it is allocated once.
-pub(crate) const EXTENSION_CAPACITY: usize = 12;
-
-/// The media type of a body that is one JSON value.
-pub(crate) const MEDIA_TYPE_JSON: Text = Text::from_static("application/json");
+const EXTENSION_CAPACITY: usize = 12;
 
 /// The longest target, in characters. Source: `eventmesh-a2a` D6.
 pub const MAX_TARGET_CHARS: usize = 256;
@@ -195,7 +197,13 @@ pub fn is_topic(text: &str) -> bool {
 
 fn is_name(text: &str, max: usize) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@+".contains(&b);
-    (1..=max).contains(&text.len()) && text.bytes().all(allowed) && !text.contains("..")
+    let mut before = 0;
+    let mut legal = |b: u8| {
+        let climbs = before == b'.' && b == b'.';
+        before = b;
+        allowed(b) && !climbs
+    };
+    (1..=max).contains(&text.len()) && text.bytes().all(&mut legal)
 }
 
 /// Whether the text may be a method: 1 to 256 characters, no control characters or spaces. Source: `eventmesh-a2a` D11.

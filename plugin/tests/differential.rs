@@ -13,7 +13,8 @@ mod spelling;
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
 use a2abus_plugin::{
-    DecodeError, DecodeErrorKind, Envelope, Hint, Json, Limits, Text, Unit, Units, decode,
+    DecodeError, DecodeErrorKind, Hint, Json, Limits, MapContext, MapOptions, Mapped, Text, Units,
+    map,
 };
 use bytes::Bytes;
 use documents::{Random, document};
@@ -188,7 +189,14 @@ fn same(ours: &Json, theirs: &Value) -> bool {
 /// A batch of these elements: they are cut as the reference cuts them, and say what it reads.
 fn check_units(elements: &[u8], counts: &mut Counts) {
     let payload = Bytes::from([b"[", elements, b"]"].concat());
-    let units = decode(&payload, &Hint::default(), &LIMITS);
+    let new_id = MapContext::counting("new");
+    let context = MapContext {
+        source: "/test".into(),
+        time: None,
+        new_id: &new_id,
+    };
+    let options = MapOptions::default();
+    let units = map(&payload, &Hint::default(), &LIMITS, &options, &context);
     let whole = units[0].as_ref().err().map(|refused| refused.error.kind());
     match whole {
         Some(DecodeErrorKind::NotUtf8 | DecodeErrorKind::NotJson) => {
@@ -209,7 +217,7 @@ fn check_units(elements: &[u8], counts: &mut Counts) {
     }
 }
 
-fn check_elements(payload: &Bytes, units: Units, counts: &mut Counts) {
+fn check_elements(payload: &Bytes, units: Units<Mapped>, counts: &mut Counts) {
     let elements: Vec<&RawValue> = serde_json::from_slice(payload).unwrap();
     assert_eq!(units.len(), elements.len(), "{}", shown(payload));
     for (unit, element) in units.into_iter().zip(elements) {
@@ -230,20 +238,20 @@ fn check_elements(payload: &Bytes, units: Units, counts: &mut Counts) {
     }
 }
 
-fn check_unit(unit: &Unit, element: &RawValue, counts: &mut Counts) {
+fn check_unit(unit: &Mapped, element: &RawValue, counts: &mut Counts) {
     // The reference reads no names that hold half a surrogate pair.
     let Some(members) = Members::of(element) else {
         return;
     };
     assert_eq!(members.count(unit.because.member), 1, "{}", element.get());
-    if let Envelope::JsonRpc(message) = &unit.envelope {
+    if let Some(message) = &unit.json_rpc {
         counts.json_rpc += 1;
         assert_eq!(members.text("jsonrpc").as_deref(), Some("2.0"));
         check_json_rpc(message, unit, &members, counts);
     }
 }
 
-fn check_json_rpc(message: &JsonRpc, unit: &Unit, members: &Members<'_>, counts: &mut Counts) {
+fn check_json_rpc(message: &JsonRpc, unit: &Mapped, members: &Members<'_>, counts: &mut Counts) {
     let id = members.get("id").map(RawValue::get);
     assert_eq!(message.id.as_ref().map(|id| id.token().as_str()), id);
     if let Some(id) = &message.id {
@@ -257,20 +265,19 @@ fn check_json_rpc(message: &JsonRpc, unit: &Unit, members: &Members<'_>, counts:
         }
     }
     match &message.body {
-        RpcBody::Call(call) => {
+        RpcBody::Call { .. } => {
             counts.methods += 1;
-            assert_eq!(Some(call.method.to_string()), members.text("method"));
+            let event = &unit.event;
+            let extension = |name| event.extension_text(name).map(ToString::to_string);
+            assert_eq!(extension("a2amethod"), members.text("method"));
             let params = members.get("params").and_then(Members::of);
             let named = |name| params.as_ref().and_then(|params| params.text(name));
-            counts.targets += usize::from(call.target.is_some());
-            assert_eq!(
-                call.target.as_ref().map(ToString::to_string),
-                named("_agentId")
-            );
-            assert_eq!(
-                call.topic.as_ref().map(ToString::to_string),
-                named("_topic")
-            );
+            let topic = event.subject().map(ToString::to_string);
+            assert_eq!(topic, named("_topic"));
+            // A topic names the place itself.
+            let target = named("_agentId").filter(|_| topic.is_none());
+            counts.targets += usize::from(target.is_some());
+            assert_eq!(extension("targetagent"), target);
         }
         RpcBody::Result(_) => {
             counts.results += 1;

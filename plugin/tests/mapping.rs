@@ -2,7 +2,7 @@
 //! `a2e-execution` section 11, `e2a` section 10.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 use a2abus_plugin::{
     Family, Hint, Limits, MapContext, MapOptions, Mapped, Streams, Text, Units, format, map,

@@ -5,7 +5,7 @@
 
 use a2abus_plugin::protocol::jsonrpc::{Id, splice};
 use a2abus_plugin::{
-    DecodeErrorKind, Envelope, Hint, Limits, MapContext, MapOptions, Mapped, Units, decode, map,
+    DecodeErrorKind, Hint, Limits, MapContext, MapOptions, Mapped, Units, decode, map,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -38,10 +38,7 @@ fn hints() -> impl Strategy<Value = Hint> {
 fn id_of(payload: &Bytes) -> Id {
     let units = decode(payload, &Hint::default(), &Limits::default());
     let unit = units.into_only().unwrap().unwrap();
-    let Envelope::JsonRpc(message) = unit.envelope else {
-        panic!("JSON-RPC");
-    };
-    message.id.unwrap()
+    unit.json_rpc.unwrap().id.unwrap()
 }
 
 // === generated JSON-RPC ===
@@ -332,10 +329,7 @@ proptest! {
         let payload = Bytes::from(format!("\u{feff} [{}]", elements.join(" , ")));
         for unit in decode(&payload, &Hint::default(), &Limits::default()) {
             let unit = unit.unwrap();
-            let Envelope::JsonRpc(message) = unit.envelope else {
-                panic!("JSON-RPC");
-            };
-            let id = message.id.unwrap();
+            let id = unit.json_rpc.unwrap().id.unwrap();
             prop_assert_eq!(&unit.bytes[id.span()], id.token().as_bytes());
         }
     }

@@ -30,7 +30,11 @@ transports:
 default_route:
   - { transport: local, topic: "agents.{targetagent}" }
 calls: { timeout: 10s }
-http: { listen: "127.0.0.1:0", body_limit: 128KiB, drain_grace: 5s }
+http:
+  listen: "127.0.0.1:0"
+  body_limit: 128KiB
+  drain_grace: 5s
+  allowed_origins: ["https://app.example.com"]
 admin: { listen: "127.0.0.1:0" }
 limits: { max_bytes: 100KiB, max_units: 100 }
 "#;
@@ -450,6 +454,26 @@ async fn failures_say_why_with_the_callers_id() {
     let away = front.ask("/rpc", to_weather("3", "echo")).await;
     assert_eq!(error(&away), (json!(3), -32603, "agent_unavailable".into()));
     assert!(!away.contains("stopped by the test"), "{away}");
+}
+
+#[tokio::test]
+async fn only_the_web_pages_that_are_listed_may_call() {
+    let front = Front::open().await;
+    let from = |origin: &'static str| {
+        let request = front.to("/rpc", to_weather("1", "echo"));
+        request.header("origin", origin).send()
+    };
+    for origin in ["https://evil.example.com", "null", "http://127.0.0.1:8080"] {
+        let response = from(origin).await.unwrap();
+        assert_eq!(response.status(), StatusCode::FORBIDDEN, "{origin}");
+        assert_eq!(error(&response.text().await.unwrap()).1, -32600);
+    }
+    let allowed = from("https://app.example.com").await.unwrap();
+    assert_eq!(allowed.status(), StatusCode::OK);
+    assert_eq!(
+        allowed.headers()["access-control-allow-origin"],
+        "https://app.example.com"
+    );
 }
 
 #[tokio::test]

@@ -261,7 +261,7 @@ fn told(outcome: &Outcome, member: &str) -> Value {
 fn kind_of(message: &JsonRpc, mapped: &Mapped) -> &'static str {
     match message.body {
         RpcBody::Error(_) => "error",
-        RpcBody::Call(_) | RpcBody::Result(_) => mapped.kind.as_str(),
+        RpcBody::Call { .. } | RpcBody::Result(_) => mapped.kind.as_str(),
     }
 }
 

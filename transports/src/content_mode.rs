@@ -156,7 +156,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
                 Binding::Kafka | Binding::Memory => kafka,
                 Binding::Nats | Binding::Http => other,
             };
-            headers.push(Text::from_static(name), binding.encode(value));
+            headers.push(Text::from_static(name), binding.encode(&value));
         }
     }
     if let Some(content_type) = written_content_type(event) {
@@ -166,7 +166,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
             }
             Binding::Nats => headers.push(
                 Text::from_static("ce-datacontenttype"),
-                binding.encode(content_type),
+                binding.encode(&content_type),
             ),
             Binding::Http if content_type.is_ascii() => {
                 headers.push(Text::from_static("content-type"), content_type.to_bytes());
@@ -180,7 +180,7 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
     }
     for (name, value) in event.extensions() {
         let name = format!("{}{name}", binding.prefix());
-        headers.push(name, binding.encode(value.to_text()));
+        headers.push(name, binding.encode(&value.to_text()));
     }
     Ok(Message {
         key: None,
@@ -279,12 +279,12 @@ impl Binding {
 
     fn decode(self, name: &str, value: &Bytes) -> Result<Text, EventError> {
         match self {
-            Self::Kafka | Self::Memory => utf8(name, value.clone()),
+            Self::Kafka | Self::Memory => utf8(name, value),
             Self::Nats | Self::Http => percent::decode(name, value),
         }
     }
 
-    fn encode(self, value: Text) -> Bytes {
+    fn encode(self, value: &Text) -> Bytes {
         match self {
             Self::Kafka | Self::Memory => value.to_bytes(),
             Self::Nats | Self::Http => percent::encode(value),
@@ -377,7 +377,7 @@ impl Attributes {
         }
         if let Some(value) = content_type.only()? {
             match (event.datacontenttype(), binding) {
-                (None, _) => event.set("datacontenttype", utf8("content-type", value.clone())?)?,
+                (None, _) => event.set("datacontenttype", utf8("content-type", value)?)?,
                 // What NATS itself or a library says about the payload; the event knows better.
                 (Some(_), Binding::Nats) => {}
                 (Some(_), Binding::Kafka | Binding::Memory | Binding::Http) => {
@@ -427,8 +427,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case("content-type")
 }
 
-fn utf8(name: &str, value: Bytes) -> Result<Text, EventError> {
-    Text::from_utf8(&value).ok_or_else(|| {
+fn utf8(name: &str, value: &[u8]) -> Result<Text, EventError> {
+    Text::from_utf8(value).ok_or_else(|| {
         EventError::new(EventErrorKind::InvalidUtf8, name).because("the value is not UTF-8")
     })
 }

@@ -26,6 +26,31 @@ pub const MAX_TOPIC_BYTES: usize = 249;
 // === impl Topic ===
 
 impl Topic {
+    /// A name that is known to be legal when the program is compiled.
+    ///
+    /// # Panics
+    /// While compiling, when it is empty, too long, or holds other bytes than letters, digits, `.`, `_` and `-`.
+    #[must_use]
+    #[allow(clippy::panic, clippy::indexing_slicing)] // Evaluated by the compiler.
+    pub const fn from_static(name: &'static str) -> Self {
+        let bytes = name.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            let allowed =
+                bytes[at].is_ascii_alphanumeric() || matches!(bytes[at], b'.' | b'_' | b'-');
+            assert!(allowed, "a topic is letters, digits, '.', '_' and '-'");
+            let ends_word = bytes[at] == b'.';
+            let has_word = at > 0 && bytes[at - 1] != b'.' && at + 1 < bytes.len();
+            assert!(!ends_word || has_word, "no word between dots may be empty");
+            at += 1;
+        }
+        assert!(
+            !bytes.is_empty() && bytes.len() <= MAX_TOPIC_BYTES,
+            "a topic is 1 to 249 bytes"
+        );
+        Self(Text::from_static(name))
+    }
+
     /// Checks a name.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
 use crate::calls::Request;
+use crate::cli::output::Output;
 use crate::cli::{load, telemetry};
 use crate::config::{LogFilter, Written};
 
@@ -109,7 +110,7 @@ async fn make(calls: &std::sync::Arc<crate::calls::Calls>, args: &CallArgs) -> a
     let mut failed = false;
     while let Some(part) = answer.next().await {
         let part = part?;
-        print(&String::from_utf8_lossy(&part.body));
+        Output::new().line(&part.body)?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some();
     }
@@ -151,9 +152,4 @@ fn request(args: &CallArgs) -> anyhow::Result<Request> {
         timeout: args.timeout,
         caller: Text::from_static("call"),
     })
-}
-
-#[allow(clippy::print_stdout)] // The command's output.
-fn print(line: &str) {
-    println!("{line}");
 }

@@ -87,18 +87,18 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     until_ready(&readiness).await?;
 
     let show = Show::new(args.json);
-    show.opening(door);
+    show.opening(door)?;
     let mut failed = 0;
     let steps = steps();
     let calls = steps.len();
     for step in steps {
         let report = take(&step, door, &mut events).await?;
         failed += usize::from(report.problem.is_some());
-        show.step(&report);
+        show.step(&report)?;
     }
-    show.closing(failed, calls, started.elapsed());
+    show.closing(failed, calls, started.elapsed())?;
     if args.serve && failed == 0 {
-        show.curl(door);
+        show.curl(door)?;
         tokio::signal::ctrl_c().await?;
     }
     stop.cancel();

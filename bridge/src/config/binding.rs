@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{Name, Written, known_topic};
+use super::value::{Name, Written};
 
 /// Ties topics of one transport to the pipeline.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -296,7 +296,7 @@ fn default_group() -> Name {
 }
 
 fn default_dead_letter_topic() -> Written<Topic> {
-    known_topic("a2abus.dlq")
+    Written(const { Topic::from_static("a2abus.dlq") })
 }
 
 fn default_type_prefix() -> Text {

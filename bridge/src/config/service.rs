@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{LogFilter, Written, known_topic};
+use super::value::{LogFilter, Written};
 
 /// Calls: requests that expect an answer. They are routed by `routes`, as every event.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -57,6 +57,12 @@ pub struct HttpConfig {
     ///
     /// Wrong: the default is reached from this machine only; `0.0.0.0:8080` from everywhere.
     pub listen: Written<SocketAddr>,
+    /// The web pages that may send requests, by origin, as `https://app.example.com`. A browser's request from any other
+    /// page is refused with 403; programs, which name no origin, are not asked.
+    ///
+    /// Wrong: a page that is listed can call every agent from its visitors' browsers.
+    #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]
+    pub allowed_origins: Vec<String>,
     /// Largest request body; above it 413. Larger than `limits.max_bytes`, for the caller's own wrapping.
     #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
     pub body_limit: Written<ByteSize>,
@@ -137,7 +143,7 @@ impl Default for CallsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            reply_topic: known_topic("a2abus.replies"),
+            reply_topic: Written(const { Topic::from_static("a2abus.replies") }),
             reply_partitions: 32,
             timeout: Written(Duration::from_secs(30)),
             max_timeout: Written(Duration::from_secs(300)),
@@ -153,6 +159,7 @@ impl Default for HttpConfig {
         Self {
             enabled: true,
             listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            allowed_origins: Vec::new(),
             body_limit: Written(ByteSize::kib(1024 + 64)),
             header_timeout: Written(Duration::from_secs(10)),
             max_connections: 4096,

@@ -45,7 +45,7 @@ impl TransportConfig {
 
     /// What the transport itself finds wrong: where, as `sasl.mechanism` or `servers[0]`, and what.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
-        let problems = match self {
+        let problems: Vec<String> = match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.problems(),
             #[cfg(feature = "nats")]

@@ -75,15 +75,6 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
     check::<GlobText>(),
 ];
 
-/// A topic this program names itself.
-#[allow(
-    clippy::expect_used,
-    reason = "the names are constants, and a test reads every default"
-)]
-pub(super) fn known_topic(name: &'static str) -> Written<Topic> {
-    Written(Topic::new(Text::from_static(name)).expect("a legal topic"))
-}
-
 const fn check<T: Wording>() -> (&'static str, FormatCheck) {
     (T::FORMAT, |text| T::read(text).map(drop))
 }

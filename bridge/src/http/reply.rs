@@ -219,7 +219,8 @@ impl Failure {
     }
 
     fn no_answer(after: Duration) -> Self {
-        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        // Rounded up, as the caller asked for whole ones.
+        let millis = u64::try_from(after.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
         let message = format!(
             "no answer within {millis} ms: the agent is busy or gone; a longer X-A2A-Timeout waits longer"
         );

@@ -24,7 +24,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{Extensions, HeaderMap, Method, Request, StatusCode};
+use http::{Extensions, HeaderMap, Method, Request, StatusCode, header};
 use tokio::time::Instant;
 
 use self::unit::{Ask, Framed, Item};
@@ -122,6 +122,14 @@ async fn respond(door: &Door, target: Target, request: Request<Body>) -> Respons
 }
 
 fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result<Common, Refusal> {
+    // A page of another site, or one that a name server points here, must not use its visitor's place in the network.
+    let origin = head.headers.get(header::ORIGIN);
+    if origin.is_some_and(|origin| !door.allowed_origins.contains(origin)) {
+        let message =
+            "web pages of this origin may not send requests: list it in http.allowed_origins";
+        let failure = Failure::new(Reason::InvalidRequest, message);
+        return Err((StatusCode::FORBIDDEN, failure));
+    }
     if head.method != Method::POST {
         let failure = Failure::new(Reason::InvalidRequest, "requests are sent with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));

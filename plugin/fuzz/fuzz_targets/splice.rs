@@ -2,7 +2,7 @@
 #![no_main]
 
 use a2abus_plugin::protocol::jsonrpc::{Id, splice};
-use a2abus_plugin::{Envelope, Hint, Limits, decode};
+use a2abus_plugin::{Hint, Limits, Unit, decode};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
@@ -12,17 +12,14 @@ fuzz_target!(|bytes: &[u8]| {
     let payload = Bytes::copy_from_slice(bytes);
     let units = decode(&payload, &Hint::default(), &Limits::default());
     for unit in units.into_iter().flatten() {
-        if let Some(id) = id_of(&unit.envelope) {
+        if let Some(id) = id_of(&unit) {
             check(&unit.bytes, id);
         }
     }
 });
 
-fn id_of(envelope: &Envelope) -> Option<&Id> {
-    match envelope {
-        Envelope::JsonRpc(message) => message.id.as_ref(),
-        _ => None,
-    }
+fn id_of(unit: &Unit) -> Option<&Id> {
+    unit.json_rpc.as_ref()?.id.as_ref()
 }
 
 fn check(body: &Bytes, id: &Id) {
@@ -35,7 +32,7 @@ fn check(body: &Bytes, id: &Id) {
     };
     let units = decode(&sent, &Hint::default(), &limits).into_only();
     let unit = units.expect("one unit").expect("a good unit");
-    let sent_id = id_of(&unit.envelope).expect("JSON-RPC with an id");
+    let sent_id = id_of(&unit).expect("JSON-RPC with an id");
     assert_eq!(sent_id.token(), &CALL_ID);
     assert_eq!(sent_id.span().start, id.span().start);
     assert_eq!(splice(&sent, sent_id.span(), id.token()), *body);

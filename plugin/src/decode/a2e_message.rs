@@ -56,7 +56,7 @@ impl Parser<'_> {
             },
             "A2E",
         );
-        message.put(extension::PROTOCOL_VERSION, version);
+        message.protocol_version = Some(version);
         message.put(extension::A2A_METHOD, Text::from(operation(&ty)));
         let capability = self
             .attribute(Place::CapabilityName)

@@ -5,7 +5,7 @@ use super::parser::Parser;
 use crate::detect::{Because, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
-use crate::protocol::{Family, Kind, Message, Type, is_operation_id};
+use crate::protocol::{Family, Form, Kind, Message, Type, is_operation_id};
 use crate::text::Text;
 
 /// The agent that executes workflows where neither they nor the binding name one.
@@ -39,7 +39,7 @@ impl Lines {
     /// The event of the whole workflow.
     pub(super) fn message(self, hint: &Hint) -> Message {
         let mut message = request(self.execution_id, self.agent, hint);
-        message.media_type = Text::from_static("application/x-ndjson");
+        message.form = Form::Lines;
         message
     }
 }
@@ -66,7 +66,7 @@ impl Parser<'_> {
         };
         let mut message = Message::new(Kind::Notification, ty, "A2E-EXEC");
         message.put(extension::A2A_METHOD, Text::from_static("operationUpdate"));
-        message.put(extension::PROTOCOL_VERSION, Text::from_static("1.0"));
+        message.protocol_version = Some(Text::from_static("1.0"));
         message.put(extension::COLLABORATION_ID, collaboration_id);
         message.put(extension::TARGET_AGENT, executor_of(None, self.hint));
         Ok(message)
@@ -106,7 +106,7 @@ fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Mess
     let mut message = Message::new(Kind::Request, ty, "A2E-EXEC");
     message.id.clone_from(&execution_id);
     message.put(extension::A2A_METHOD, Text::from_static(method));
-    message.put(extension::PROTOCOL_VERSION, Text::from_static("1.0"));
+    message.protocol_version = Some(Text::from_static("1.0"));
     let collaboration_id = execution_id.or_else(|| hint.collaboration_id.clone());
     message.put_if(extension::COLLABORATION_ID, collaboration_id);
     message.put(extension::TARGET_AGENT, executor_of(agent, hint));

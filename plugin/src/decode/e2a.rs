@@ -48,7 +48,7 @@ impl Parser<'_> {
             _ => self.attribute(Place::ProtocolVersion),
         };
         let version = version.unwrap_or(Text::from_static("1.0"));
-        message.put(extension::PROTOCOL_VERSION, version);
+        message.protocol_version = Some(version);
         for (name, place) in [
             (extension::SESSION_ID, Place::SessionId),
             (extension::TASK_ID, Place::TaskId),

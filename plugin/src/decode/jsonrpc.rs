@@ -3,10 +3,12 @@
 use super::parser::Parser;
 use crate::detect::{Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
+use crate::extension;
 use crate::json::{Kind, Span};
-use crate::protocol::MAX_ID_BYTES;
 use crate::protocol::dialect::{self, Dialect, ParamsMarks, Version};
-use crate::protocol::jsonrpc::{Call, Id, JsonRpc, Part, RpcBody};
+use crate::protocol::jsonrpc::{Id, JsonRpc, Part, RpcBody};
+use crate::protocol::{Kind as Exchange, MAX_ID_BYTES, Message, Type};
+use crate::text::Text;
 
 /// The members that must not occur twice. Source: `eventmesh-a2a` D10.
 const MEMBERS: [Place; 6] = [
@@ -19,7 +21,7 @@ const MEMBERS: [Place; 6] = [
 ];
 
 impl Parser<'_> {
-    pub(super) fn json_rpc(&self) -> Result<JsonRpc, DecodeError> {
+    pub(super) fn json_rpc(&self) -> Result<(JsonRpc, Message), DecodeError> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
         let id = self.id()?;
@@ -30,11 +32,10 @@ impl Parser<'_> {
         );
         match (method, result, error) {
             (true, false, false) => self.call(id),
-            (false, true, false) => Ok(JsonRpc {
-                body: RpcBody::Result(part_of(facts)),
-                id,
-                dialect: result_dialect(facts),
-            }),
+            (false, true, false) => {
+                let body = RpcBody::Result(part_of(facts));
+                Ok(response(body, id, result_dialect(facts)))
+            }
             (false, false, true) => self.error_response(id),
             (false, true, true) => {
                 let kind = DecodeErrorKind::BothResultAndError;
@@ -79,7 +80,7 @@ impl Parser<'_> {
         }
     }
 
-    fn call(&self, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
+    fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
         let Some(method) = self.method(Place::Method)? else {
             let message = "a method is a string, not null";
             return Err(self.refused(DecodeErrorKind::BadMethod, Place::Method, message));
@@ -97,41 +98,90 @@ impl Parser<'_> {
             let message = "params of this method must be an object";
             return Err(self.refused(DecodeErrorKind::BadParams, Place::Params, message));
         }
-        let call = Call {
-            method,
-            target: self.target(Place::ParamsAgentId)?,
-            topic: self.topic(Place::ParamsTopic)?,
-            seq: self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?,
+        let target = self.target(Place::ParamsAgentId)?;
+        let topic = self.topic(Place::ParamsTopic)?;
+        let seq = self.seq()?;
+        let streaming = dialect::is_streaming(&method);
+        let (kind, suffix) = match (&id, streaming) {
+            (None, _) => (Exchange::Notification, ""),
+            (Some(_), true) => (Exchange::Request, ".stream"),
+            (Some(_), false) => (Exchange::Request, ".req"),
         };
-        Ok(JsonRpc {
-            body: RpcBody::Call(call),
-            id,
-            dialect,
-        })
+        let ty = Type {
+            category: "",
+            name: method.clone(),
+            suffix,
+        };
+        let mut message = new_message(kind, ty);
+        message.id = id
+            .as_ref()
+            .and_then(Id::text)
+            .filter(|text| !text.is_empty());
+        message.put(extension::A2A_METHOD, method);
+        // A topic names the place itself, so the agent is dropped (decision D5).
+        if topic.is_none() {
+            message.put_if(extension::TARGET_AGENT, target);
+        }
+        message.subject = topic;
+        message.put_if(extension::SEQ, seq);
+        let body = RpcBody::Call { streaming };
+        Ok((JsonRpc { body, id, dialect }, message))
     }
 
-    fn error_response(&self, id: Option<Id>) -> Result<JsonRpc, DecodeError> {
+    /// A mark that says nothing is a mistake, not an absent mark.
+    fn seq(&self) -> Result<Option<Text>, DecodeError> {
+        if self.facts.is(Place::ParamsSeq, Kind::Null) {
+            let message = "must be a short string or a number, not null";
+            return Err(self.refused(DecodeErrorKind::BadSeq, Place::ParamsSeq, message));
+        }
+        self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)
+    }
+
+    fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
         let is_number = |span: &Span| span.kind == Kind::Number;
         let code = self.facts.get(Place::ErrorCode).filter(is_number);
         let code = code.map(|span| self.facts.token(span));
         let has_message = self.facts.is(Place::ErrorMessage, Kind::String);
         match code.filter(|token| !token.contains(['.', 'e', 'E']) && has_message) {
-            Some(token) => Ok(JsonRpc {
-                body: RpcBody::Error(token.parse().ok()),
-                id,
+            Some(token) => {
                 // A2A 1.0 writes the data of an error as a list.
-                dialect: if self.facts.is(Place::ErrorData, Kind::Array) {
+                let dialect = if self.facts.is(Place::ErrorData, Kind::Array) {
                     Dialect::A2a10
                 } else {
                     Dialect::JsonRpc
-                },
-            }),
+                };
+                Ok(response(RpcBody::Error(token.parse().ok()), id, dialect))
+            }
             None => {
                 let message = "an error has an integer code and a string message";
                 Err(self.refused(DecodeErrorKind::BadError, Place::Error, message))
             }
         }
     }
+}
+
+fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Message) {
+    let ty = Type {
+        category: "",
+        name: Text::from_static("common.response"),
+        suffix: "",
+    };
+    let mut message = new_message(Exchange::Response, ty);
+    let answered = id
+        .as_ref()
+        .and_then(Id::text)
+        .filter(|text| !text.is_empty());
+    message.put_if(extension::COLLABORATION_ID, answered);
+    if let RpcBody::Error(code) = body {
+        message.put_if(extension::RPC_ERROR_CODE, code);
+    }
+    (JsonRpc { body, id, dialect }, message)
+}
+
+fn new_message(kind: Exchange, ty: Type) -> Message {
+    let mut message = Message::new(kind, ty, "A2A");
+    message.protocol_version = Some(Text::from_static("2.0"));
+    message
 }
 
 fn params_marks(facts: &Facts<'_>) -> ParamsMarks {

@@ -12,10 +12,11 @@ use crate::event::Event;
 use crate::format;
 use crate::json::Kind;
 use crate::limits::Limits;
-use crate::protocol::{Envelope, Family, MAX_ID_BYTES, is_method, is_target, is_topic};
+use crate::protocol::jsonrpc::JsonRpc;
+use crate::protocol::{Draft, Family, MAX_ID_BYTES, is_method, is_target, is_topic};
 use crate::text::Text;
 
-/// Turns the facts of one object into its envelope.
+/// Turns the facts of one object into what its event will be.
 pub(super) struct Parser<'a> {
     /// Where the unit's bytes begin in the payload.
     pub(super) base: usize,
@@ -30,30 +31,36 @@ const MAX_ATTRIBUTE_CHARS: usize = 256;
 
 impl Parser<'_> {
     /// What the unit is and says. `lines` is told of every line of a workflow, and forgotten at anything else.
-    pub(super) fn envelope(
+    pub(super) fn draft(
         &self,
         bytes: &Bytes,
         limits: &Limits,
         lines: &mut Option<Lines>,
-    ) -> Result<(Because, Envelope), DecodeError> {
+    ) -> Result<(Because, Option<JsonRpc>, Draft), DecodeError> {
         let because = self.family().inspect_err(|_| *lines = None)?;
         if because.family != Family::A2eWorkflow {
             *lines = None;
         }
-        let envelope = match because.family {
-            Family::CloudEvent => Envelope::CloudEvent(Box::new(self.cloud_event(bytes, limits)?)),
-            Family::JsonRpc => Envelope::JsonRpc(self.json_rpc()?),
-            Family::Legacy => Envelope::Message(self.legacy()?),
-            Family::A2eMessage => Envelope::Message(self.a2e_message()?),
+        let message = match because.family {
+            Family::CloudEvent => {
+                let event = Box::new(self.cloud_event(bytes, limits)?);
+                return Ok((because, None, Draft::Event(event)));
+            }
+            Family::JsonRpc => {
+                let (json_rpc, message) = self.json_rpc()?;
+                return Ok((because, Some(json_rpc), Draft::Message(message)));
+            }
+            Family::Legacy => self.legacy()?,
+            Family::A2eMessage => self.a2e_message()?,
             Family::A2eWorkflow => {
                 if let Some(lines) = lines {
                     lines.note(self, because);
                 }
-                Envelope::Message(self.workflow_line()?)
+                self.workflow_line()?
             }
-            Family::E2a => Envelope::Message(self.e2a()?),
+            Family::E2a => self.e2a()?,
         };
-        Ok((because, envelope))
+        Ok((because, None, Draft::Message(message)))
     }
 
     fn family(&self) -> Result<Because, DecodeError> {

@@ -20,27 +20,17 @@ pub struct JsonRpc {
 }
 
 /// What kind of JSON-RPC message it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RpcBody {
     /// A method call: a request when it has an id, a notification when it has none.
-    Call(Call),
+    Call {
+        /// Whether the method's answer comes in parts.
+        streaming: bool,
+    },
     /// A result.
     Result(Part),
     /// An error with its code; `None` when the code does not fit 32 bits.
     Error(Option<i32>),
-}
-
-/// The parts of a method call that routing needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// The method.
-    pub method: Text,
-    /// `params._agentId`: the agent it is for.
-    pub target: Option<Text>,
-    /// `params._topic`: the topic it is for; it wins over the target.
-    pub topic: Option<Text>,
-    /// `params._seq`.
-    pub seq: Option<Text>,
 }
 
 /// Whether a result is the whole answer or a part of a stream.
@@ -65,13 +55,10 @@ pub struct Id {
 // === impl JsonRpc ===
 
 impl JsonRpc {
-    /// The method call, when it is one.
+    /// Whether it is a method call; else it answers one.
     #[must_use]
-    pub fn call(&self) -> Option<&Call> {
-        match &self.body {
-            RpcBody::Call(call) => Some(call),
-            RpcBody::Result(_) | RpcBody::Error(_) => None,
-        }
+    pub fn is_call(&self) -> bool {
+        matches!(self.body, RpcBody::Call { .. })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Does a payload mean the same, however its strings are spelt? Source: RFC 8259 section 8.3.
 
 use a2abus_plugin::{
-    Envelope, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Units, decode, map,
+    Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Units, decode, map,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -136,5 +136,4 @@ fn a_known_type_of_a2e_may_have_escaped_slashes() {
     let units = decode(&payload, &Hint::default(), &Limits::default());
     let unit = units[0].as_ref().unwrap();
     assert_eq!(unit.because.family, Family::A2eMessage);
-    assert!(matches!(unit.envelope, Envelope::Message(_)));
 }

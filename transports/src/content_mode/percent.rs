@@ -5,23 +5,19 @@ use std::borrow::Cow;
 use a2abus_plugin::{EventError, EventErrorKind, Text};
 use bytes::Bytes;
 
-/// Reads header text: white space around it goes, quotes go, then one round of percent-decoding. A value without any
-/// of these is shared.
+/// Reads header text: white space around it goes, quotes go, then one round of percent-decoding.
 ///
 /// # Errors
 /// `MalformedPercent`, `InvalidUtf8`.
 pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
     let trimmed = trim(value);
     let unquoted = unquote(trimmed).map_or(Cow::Borrowed(trimmed), Cow::Owned);
-    let bytes = match (unescape(name, &unquoted)?, unquoted) {
-        (Some(decoded), _) | (None, Cow::Owned(decoded)) => Bytes::from(decoded),
-        (None, Cow::Borrowed(plain)) => value.slice_ref(plain),
-    };
-    super::utf8(name, bytes)
+    let decoded = unescape(name, &unquoted)?;
+    super::utf8(name, decoded.as_deref().unwrap_or(&unquoted))
 }
 
 /// Writes header text: a space, `"`, `%` and everything outside U+0021 to U+007E as the percent-encoded bytes of UTF-8.
-pub(super) fn encode(value: Text) -> Bytes {
+pub(super) fn encode(value: &Text) -> Bytes {
     let is_safe = |byte: u8| (0x21..=0x7e).contains(&byte) && byte != b'"' && byte != b'%';
     if value.bytes().all(is_safe) {
         return value.to_bytes();

@@ -359,7 +359,7 @@ proptest! {
 
     #[test]
     fn percent_text_survives(text in text()) {
-        let written = percent::encode(Text::from(text.as_str()));
+        let written = percent::encode(&Text::from(text.as_str()));
         prop_assert!(written.iter().all(|byte| (0x21..=0x7e).contains(byte)));
         prop_assert_eq!(percent::decode("x", &written).unwrap(), text.as_str());
     }

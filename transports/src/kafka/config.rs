@@ -42,13 +42,13 @@ pub struct KafkaConfig {
         with = "crate::human_duration",
         rename = "linger"
     )]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("format" = "duration"))]
     pub linger: Duration,
 
     /// How long the client tries to deliver a message before its confirmation fails. Duration; default `120s`;
     /// `1s` to `15m`. Too short: failures during a leader election. Too long: callers learn late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("format" = "duration"))]
     pub message_timeout: Duration,
 
     /// The largest message sent, and about the largest request, in bytes; a larger message is refused as `too_large`
@@ -67,7 +67,7 @@ pub struct KafkaConfig {
     /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
     /// partitions move, deliveries that are out have half of it to settle. Too short: partitions wander under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("format" = "duration"))]
     pub session_timeout: Duration,
 
     /// Static membership: a name of this process that survives its restart and that no other process has. Text; default

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::super::output::Output;
 use super::Answer;
 use super::agents::Seen;
 
@@ -35,43 +36,44 @@ impl Show {
         if json { Self::JsonLines } else { Self::People }
     }
 
-    pub(crate) fn opening(self, door: SocketAddr) {
+    pub(crate) fn opening(self, door: SocketAddr) -> anyhow::Result<()> {
         match self {
-            Self::JsonLines => {}
+            Self::JsonLines => Ok(()),
             Self::People => print(&format!(
                 "a2abus demo: three agents on the memory transport, the front door at http://{door}/rpc\n"
             )),
         }
     }
 
-    pub(crate) fn step(self, report: &Report) {
+    pub(crate) fn step(self, report: &Report) -> anyhow::Result<()> {
         match self {
             Self::JsonLines => print(&json_line(report)),
             Self::People => print(&story(report)),
         }
     }
 
-    pub(crate) fn closing(self, failed: usize, calls: usize, elapsed: Duration) {
+    pub(crate) fn closing(
+        self,
+        failed: usize,
+        calls: usize,
+        elapsed: Duration,
+    ) -> anyhow::Result<()> {
         match self {
-            Self::JsonLines => {
-                print(
-                    &json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)})
-                        .to_string(),
-                );
-            }
-            Self::People if failed == 0 => {
-                print(&format!(
-                    "All {calls} calls were as they should be, in {:.0} ms.",
-                    millis(elapsed)
-                ));
-            }
+            Self::JsonLines => print(
+                &json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)})
+                    .to_string(),
+            ),
+            Self::People if failed == 0 => print(&format!(
+                "All {calls} calls were as they should be, in {:.0} ms.",
+                millis(elapsed)
+            )),
             Self::People => print(&format!(
                 "{failed} of {calls} calls were NOT as they should be."
             )),
         }
     }
 
-    pub(crate) fn curl(self, door: SocketAddr) {
+    pub(crate) fn curl(self, door: SocketAddr) -> anyhow::Result<()> {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"echo","name":"weather","arguments":{"city":"Oslo"}}}"#;
         let line =
             format!("curl -s http://{door}/rpc -H 'content-type: application/json' -d '{body}'");
@@ -84,9 +86,8 @@ impl Show {
     }
 }
 
-#[allow(clippy::print_stdout)] // The command's output.
-fn print(text: &str) {
-    println!("{text}");
+fn print(text: &str) -> anyhow::Result<()> {
+    Output::new().line(text)
 }
 
 fn millis(elapsed: Duration) -> f64 {

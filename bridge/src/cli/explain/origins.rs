@@ -45,7 +45,7 @@ fn origin(mapped: &Mapped, name: &str) -> Origin {
 }
 
 fn json_rpc(message: &JsonRpc, name: &str) -> Option<Origin> {
-    let is_call = message.call().is_some();
+    let is_call = message.is_call();
     let has_id = message
         .id
         .as_ref()
@@ -58,8 +58,8 @@ fn json_rpc(message: &JsonRpc, name: &str) -> Option<Origin> {
         "subject" => "params._topic",
         extension::A2A_METHOD => "method",
         extension::MCP_TYPE => match (&message.body, &message.id) {
-            (RpcBody::Call(_), Some(_)) => "method with an id",
-            (RpcBody::Call(_), None) => "method without an id",
+            (RpcBody::Call { .. }, Some(_)) => "method with an id",
+            (RpcBody::Call { .. }, None) => "method without an id",
             (RpcBody::Result(_), _) => "result",
             (RpcBody::Error(_), _) => "error",
         },

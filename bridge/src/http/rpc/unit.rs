@@ -1,8 +1,8 @@
 //! What is one unit of a payload to the front door: a request, a notification, or refused?
 
-use a2abus_plugin::protocol::dialect::{Dialect, is_streaming};
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
-use a2abus_plugin::{DecodeErrorKind, Envelope, Family, Kind, Refused, Unit, Units};
+use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Unit, Units};
 use bytes::Bytes;
 
 use super::super::Door;
@@ -77,25 +77,24 @@ impl Item {
                 return Self::Refused(Failure::refused(&refused).render(&asker));
             }
         };
-        match &unit.envelope {
-            Envelope::JsonRpc(message) => match (&message.body, &message.id) {
-                (RpcBody::Call(call), Some(id)) => {
+        match &unit.json_rpc {
+            Some(message) => match (message.body, &message.id) {
+                (RpcBody::Call { streaming }, Some(id)) => {
                     metrics.unit(Family::JsonRpc, Kind::Request);
                     let asker = Asker::new(id.token().clone(), message.dialect);
-                    let streaming = is_streaming(&call.method);
                     Self::Request(Ask {
                         unit,
                         asker,
                         streaming,
                     })
                 }
-                (RpcBody::Call(_), None) => {
+                (RpcBody::Call { .. }, None) => {
                     metrics.unit(Family::JsonRpc, Kind::Notification);
                     Self::Notification(unit)
                 }
                 (RpcBody::Result(_) | RpcBody::Error(_), _) => Self::response(metrics, message),
             },
-            _ => {
+            None => {
                 metrics.refused(DecodeErrorKind::WrongFamily);
                 let failure = Failure::other_family(unit.because.family);
                 Self::Refused(failure.render(&Asker::unknown(fallback)))
