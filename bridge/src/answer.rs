@@ -5,7 +5,8 @@
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{
-    Event, Family, Hint, Kind, Limits, Mapped, Text, Unit, Value, decode, extension, kind_of_event,
+    DecodeErrorKind, Event, Family, Hint, Kind, Limits, Mapped, Refused, Text, Unit, Value, decode,
+    extension, kind_of_event,
 };
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
@@ -29,6 +30,8 @@ pub struct ReadAt<'a> {
     pub origin: Option<&'a Text>,
     /// The message itself.
     pub message: &'a Message,
+    /// Where its sender awaits an answer.
+    pub reply_to: Option<&'a Topic>,
     /// Who read it.
     pub reader: Reader,
 }
@@ -86,7 +89,10 @@ impl Calls {
             _ => None,
         };
         let answers = matches!(kind, Kind::Response | Kind::Stream);
-        if !answers && (inside.is_none() || kind == Kind::Request) {
+        // An event that does not say what it is answers when it was sent to where an answer is awaited.
+        let is_unmarked = event.extension(extension::MCP_TYPE).is_none();
+        let is_addressed = is_unmarked && addressed(at, Some(event)).is_some();
+        if !answers && !is_addressed && (inside.is_none() || kind == Kind::Request) {
             return Answered::NotAnAnswer;
         }
         let Some(call) = call_id(at, event, inside.as_ref()) else {
@@ -109,6 +115,26 @@ impl Calls {
         };
         self.resolve(at, call, |entry| {
             answer_part(entry, &mapped.event, Some(&response))
+        })
+    }
+
+    /// Resolves a payload that is no message of any protocol, but was sent to where an answer is awaited: other JSON is
+    /// the result, and what is broken fails the call at once.
+    #[must_use]
+    pub fn answer_refused(&self, at: ReadAt<'_>, refused: &Refused) -> Answered {
+        let Some(call) = addressed(at, None) else {
+            return Answered::NotAnAnswer;
+        };
+        let is_other_json = matches!(
+            refused.error.kind(),
+            DecodeErrorKind::Unknown | DecodeErrorKind::NotAnObject
+        );
+        self.resolve(at, call, |entry| {
+            if !is_other_json {
+                return Err(CallError::BadAnswer(refused.error.to_string().into()));
+            }
+            let body = wrapped(&refused.bytes, &entry.token)?;
+            Ok(Part { body, last: true })
         })
     }
 
@@ -178,21 +204,24 @@ impl Response {
 /// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
 /// the id inside it, in this order.
 fn call_id(at: ReadAt<'_>, event: &Event, inside: Option<&Response>) -> Option<CallId> {
-    let attribute = |name| {
-        event
-            .extension_text(name)
-            .and_then(|text| text.parse().ok())
-    };
-    let header = |name| {
-        let value = at.message.headers.get(name)?;
+    let collaboration_id = event.extension_text(extension::COLLABORATION_ID);
+    let own_id = || inside?.message.id.as_ref().and_then(Id::text)?.parse().ok();
+    addressed(at, Some(event))
+        .or_else(|| collaboration_id?.parse().ok())
+        .or_else(own_id)
+}
+
+/// The call that a message was sent to, whatever it says: by its attributes, its headers or the subject it came on.
+fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<CallId> {
+    let attribute = event.and_then(|event| event.extension_text(extension::CALL_ID));
+    let header = || {
+        let value = at.message.headers.get(spring::CORRELATION_ID)?;
         std::str::from_utf8(value).ok()?.parse().ok()
     };
-    let own_id = || inside?.message.id.as_ref().and_then(Id::text)?.parse().ok();
-    attribute(extension::CALL_ID)
-        .or_else(|| header(spring::CORRELATION_ID))
+    attribute
+        .and_then(|text| text.parse().ok())
+        .or_else(header)
         .or_else(|| last_word(at.topic))
-        .or_else(|| attribute(extension::COLLABORATION_ID))
-        .or_else(own_id)
 }
 
 fn last_word(topic: &Topic) -> Option<CallId> {

@@ -3,7 +3,7 @@
 //! ```text
 //! build:  transports ─> routes ─> calls ─> pipelines          (nothing has to be reachable yet)
 //! run:    admin door ─> front door ─> reply legs, pipelines    (each starts again until its bus answers)
-//! drain:  not ready ─> no new calls ─> bindings finish ─> calls finish ─> buses flush and close
+//! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use a2abus_plugin::{Limits, MapOptions, Text};
+use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{AnyTransport, Subscription, TransportError};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -264,6 +265,8 @@ impl Parts<'_> {
                 bus: dead_bus,
                 binding: dead.transport.binding(),
                 topic: binding.dead_letter.topic.0.clone(),
+                stored: dead.transport.binding() == Binding::Nats
+                    && binding.is_at_least_once(own.transport.binding()),
             },
             outbound: self.outbound.clone(),
             calls: Arc::clone(self.calls),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// The identity of one call, written as 26 characters of base32.
 ///
-/// 16 bits name the reply partition, 16 the replica that made the call, and 96 are random.
+/// 16 bits name the replica that made the call, which is where its answer belongs, and 112 are random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(u128);
 
@@ -33,25 +33,17 @@ impl CallId {
     ///
     /// # Errors
     /// When the operating system gives no random numbers.
-    pub fn new(partition: u16, replica: Replica) -> Result<Self, getrandom::Error> {
+    pub fn new(replica: Replica) -> Result<Self, getrandom::Error> {
         let mut random = [0; 16];
-        getrandom::fill(random.get_mut(4..).unwrap_or_default())?;
+        getrandom::fill(random.get_mut(2..).unwrap_or_default())?;
         let low = u128::from_be_bytes(random);
-        Ok(Self(
-            u128::from(partition) << 112 | u128::from(replica.0) << 96 | low,
-        ))
-    }
-
-    /// The reply partition, on transports that have them.
-    #[must_use]
-    pub fn partition(self) -> u16 {
-        (self.0 >> 112) as u16
+        Ok(Self(u128::from(replica.0) << 112 | low))
     }
 
     /// The replica that made the call.
     #[must_use]
     pub fn replica(self) -> Replica {
-        Replica((self.0 >> 96) as u16)
+        Replica((self.0 >> 112) as u16)
     }
 }
 
@@ -148,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn a_call_id_names_its_partition_and_replica() {
-        let id = CallId::new(31, Replica(0xbeef)).unwrap();
-        assert_eq!((id.partition(), id.replica()), (31, Replica(0xbeef)));
-        assert_ne!(id, CallId::new(31, Replica(0xbeef)).unwrap());
+    fn a_call_id_names_its_replica() {
+        let id = CallId::new(Replica(0xbeef)).unwrap();
+        assert_eq!(id.replica(), Replica(0xbeef));
+        assert_ne!(id, CallId::new(Replica(0xbeef)).unwrap());
     }
 }

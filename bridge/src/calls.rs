@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
-use a2abus_transports::{Receipt, TransportError, TransportErrorKind};
+use a2abus_transports::{Health, Receipt, Transport as _, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -128,6 +128,8 @@ pub struct Answer {
     patience: Duration,
     started: Instant,
     ended: bool,
+    /// Whether an agent may have the request.
+    was_sent: bool,
     /// What to send the agent when the caller goes away.
     cancel: Cancel,
     calls: Arc<Calls>,
@@ -239,11 +241,19 @@ impl Calls {
             patience,
             started,
             ended: false,
+            was_sent: false,
             cancel: Cancel::new(call, dialect, target, copies),
             calls: Arc::clone(self),
         };
+        // Whoever watches the buses fails the calls it finds when one goes; this one may have come a moment later.
+        if let Some(cause) = answer.bus_is_away() {
+            return Err(answer.fail(CallError::Unavailable(cause)));
+        }
         match answer.publish().await {
-            Ok(()) => Ok(answer),
+            Ok(()) => {
+                answer.cancel.forget_bodies();
+                Ok(answer)
+            }
             Err(error) => Err(answer.fail(error)),
         }
     }
@@ -410,12 +420,25 @@ impl Calls {
 // === impl Answer ===
 
 impl Answer {
+    fn bus_is_away(&self) -> Option<Text> {
+        let buses = self.calls.outbound.buses();
+        self.cancel.copies().iter().find_map(|copy| {
+            let health = buses.get(copy.bus)?.transport.health();
+            let health = health.borrow();
+            match &*health {
+                Health::Up => None,
+                Health::Down(cause) => Some(cause.clone()),
+            }
+        })
+    }
+
     /// Hands every copy to its bus; confirmations are awaited beside the answer, which may well be quicker.
     async fn publish(&mut self) -> Result<(), CallError> {
         for copy in self.cancel.copies() {
             match timeout_at(self.deadline.into(), self.calls.outbound.send(copy)).await {
                 Ok(Ok(confirmation)) => {
                     let bus = copy.bus;
+                    self.was_sent = true;
                     self.confirmations
                         .push(Box::pin(async move { (bus, confirmation.await) }));
                 }
@@ -445,9 +468,7 @@ impl Answer {
                     }
                 },
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    let waited = self.patience;
-                    self.calls.canceller.send(self.cancel.take());
-                    return Some(Err(self.fail(CallError::Timeout(waited))));
+                    return Some(Err(self.fail(CallError::Timeout(self.patience))));
                 }
             }
         };
@@ -476,8 +497,13 @@ impl Answer {
         )
     }
 
+    /// Ends the call with an error. An agent that has the request is told, unless it knows better.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end(Outcome::of(&error));
+        let was_sent = self.was_sent && !matches!(error, CallError::Unavailable(_));
+        if was_sent {
+            self.calls.canceller.send(self.cancel.take());
+        }
         error
     }
 

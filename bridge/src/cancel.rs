@@ -2,6 +2,7 @@
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_transports::Headers;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -75,6 +76,14 @@ impl Cancel {
         &self.copies
     }
 
+    /// Keeps only where the copies went: a call may wait long, and its request may be large.
+    pub(crate) fn forget_bodies(&mut self) {
+        for copy in &mut self.copies {
+            copy.message.body = None;
+            copy.message.headers = Headers::new();
+        }
+    }
+
     /// Remembers a part, which names the task that the agent works on.
     pub(crate) fn note_part(&mut self, body: &Bytes) {
         if matches!(
@@ -140,7 +149,7 @@ mod tests {
     use crate::callid::Replica;
 
     fn payload(dialect: Dialect, part: Option<&'static str>) -> Value {
-        let call = CallId::new(0, Replica(0)).unwrap();
+        let call = CallId::new(Replica(0)).unwrap();
         let mut cancel = Cancel::new(call, dialect, None, Vec::new());
         if let Some(part) = part {
             cancel.note_part(&Bytes::from_static(part.as_bytes()));

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Address, Message, Topic};
+use a2abus_transports::{Address, Guarantee, Header, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
 
 use crate::bus::BusId;
@@ -23,6 +23,9 @@ pub struct DeadLetters {
     pub binding: Binding,
     /// The topic.
     pub topic: Topic,
+    /// Whether a letter has to be stored before its message is settled: always, but where the source itself is at most
+    /// once.
+    pub stored: bool,
 }
 
 /// Why a message, or one unit of it, is a dead letter.
@@ -67,6 +70,13 @@ impl Stage {
     }
 }
 
+/// What the letter's own topic would not take.
+const OMITTED: &str = "bus-dlq-omitted";
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("bus-dlq-")
+}
+
 /// The longest detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 512;
 
@@ -83,10 +93,11 @@ impl DeadLetters {
         origin: Option<&Text>,
         reason: &Reason,
     ) -> Outgoing {
-        let mut message = original.clone();
-        if let Some(body) = body {
-            message.body = Some(body);
-        }
+        let mut message = Message {
+            key: original.key.clone(),
+            headers: self.headers_of(original),
+            body: body.or_else(|| original.body.clone()),
+        };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
         say("bus-dlq-reason", reason.code);
@@ -101,7 +112,14 @@ impl DeadLetters {
         if let Some(unit) = reason.unit {
             say("bus-dlq-unit", &unit.to_string());
         }
-        let address = Address::topic(self.topic.clone());
+        let mut address = Address::topic(self.topic.clone());
+        if self.stored {
+            let unit = reason.unit.unwrap_or_default();
+            let id = origin.map(|origin| format!("{binding}/{origin}/{unit}/{}", reason.code));
+            address.guarantee = Guarantee::Stored {
+                message_id: id.map(Text::from),
+            };
+        }
         Outgoing {
             bus: self.bus,
             address,
@@ -109,6 +127,64 @@ impl DeadLetters {
             place: Place::Configured,
             mode: Mode::default(),
         }
+    }
+
+    /// What is kept of a letter that its own topic refuses for good, as too large: everything but the body and the
+    /// foreign headers.
+    #[must_use]
+    pub fn reduced(&self, letter: Outgoing, error: &TransportError) -> Outgoing {
+        let mut headers = Headers::new();
+        for header in letter
+            .message
+            .headers
+            .iter()
+            .filter(|header| is_ours(&header.name))
+        {
+            headers.push(
+                header.name.clone(),
+                header.value.clone().unwrap_or_default(),
+            );
+        }
+        let size = letter.message.body.as_ref().map_or(0, Bytes::len);
+        headers.push(OMITTED, self.header_text(&format!("{size} bytes: {error}")));
+        Outgoing {
+            message: Message {
+                key: None,
+                headers,
+                body: None,
+            },
+            ..letter
+        }
+    }
+
+    /// Whether the letter is one that was made smaller.
+    #[must_use]
+    pub fn is_reduced(letter: &Outgoing) -> bool {
+        letter.message.headers.get(OMITTED).is_some()
+    }
+
+    /// The headers of the original that the bus of the letters can carry, without what an earlier letter said.
+    fn headers_of(&self, original: &Message) -> Headers {
+        let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
+        let carries = |header: &Header| match self.binding {
+            Binding::Kafka | Binding::Memory => true,
+            Binding::Nats | Binding::Http => {
+                let name = header.name.as_bytes();
+                let is_token = !name.is_empty() && !name.iter().any(|b| matches!(b, b' ' | b':'));
+                is_token && is_visible(name) && header.value.as_deref().is_some_and(is_visible)
+            }
+        };
+        let mut headers = Headers::new();
+        for header in original.headers.iter() {
+            if is_ours(&header.name) || !carries(header) {
+                continue;
+            }
+            match &header.value {
+                Some(value) => headers.push(header.name.clone(), value.clone()),
+                None => headers.push_null(header.name.clone()),
+            }
+        }
+        headers
     }
 
     /// A detail may quote foreign text: NATS headers hold visible ASCII only.

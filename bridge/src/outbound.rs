@@ -143,7 +143,9 @@ impl Outbound {
             if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
                 (&mut address.guarantee, from.origin)
             {
-                *message_id = Some(Text::from(format!("{origin}/{unit}/{index}")));
+                // The stream drops what has the same id: nothing but the same copy of the same message may.
+                let from = from.binding;
+                *message_id = Some(Text::from(format!("{from}/{origin}/{unit}/{name}/{index}")));
             }
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;

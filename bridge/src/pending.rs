@@ -189,7 +189,7 @@ mod tests {
     fn a_last_part_is_delivered_once() {
         let (table, call) = (
             PendingCalls::new(8, gauge()),
-            CallId::new(0, Replica(0)).unwrap(),
+            CallId::new(Replica(0)).unwrap(),
         );
         let (entry, mut receiver) = entry(8);
         assert!(table.register(call, entry));
@@ -206,8 +206,8 @@ mod tests {
     fn a_full_table_refuses_and_a_slow_caller_is_cut_off() {
         let table = PendingCalls::new(1, gauge());
         let (first, second) = (
-            CallId::new(0, Replica(0)).unwrap(),
-            CallId::new(0, Replica(0)).unwrap(),
+            CallId::new(Replica(0)).unwrap(),
+            CallId::new(Replica(0)).unwrap(),
         );
         let (entry_1, receiver) = entry(1);
         assert!(table.register(first, entry_1));
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn calls_fail_with_the_cause_of_their_bus() {
         let table = PendingCalls::new(8, gauge());
-        let call = CallId::new(0, Replica(0)).unwrap();
+        let call = CallId::new(Replica(0)).unwrap();
         let (entry, mut receiver) = entry(1);
         assert!(table.register(call, entry));
         let error = CallError::Unavailable(Text::from_static("gone"));

@@ -21,6 +21,7 @@ use a2abus_transports::{
     Acknowledger, Confirmation, Consumer, Delivery, Disposition, Message, Outcome, Topic,
     TransportError, TransportErrorKind,
 };
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
@@ -87,7 +88,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 
 /// Work for one lane.
 enum Job {
-    Step(Delivery),
+    /// A message, with its place among those of its lane.
+    Step(u64, Delivery),
     Retry(Unconfirmed),
 }
 
@@ -106,17 +108,31 @@ struct Unconfirmed {
     original: Original,
 }
 
+/// One unit of a message, for its dead letter.
+struct Unit {
+    index: usize,
+    bytes: Bytes,
+}
+
 /// What a copy came from, for its dead letter and for its settlement.
 struct Original {
+    /// Its place among the messages of its lane.
+    number: u64,
     message: Message,
     origin: Option<Text>,
     acknowledger: Acknowledger,
+    /// How long the next attempt waits, after those that failed.
+    wait: Duration,
+    /// Held as long as only a person can set the lane free.
+    paused: Option<Paused>,
 }
 
 /// The messages of one lane that wait behind the one that is being worked on.
 #[derive(Default)]
 struct Lane {
+    /// In the order they were received.
     waiting: VecDeque<Job>,
+    received: u64,
     busy: bool,
 }
 
@@ -135,9 +151,8 @@ impl Pipeline {
                 biased;
                 Some((lane, result)) = confirmations.next() => {
                     if let Some(unconfirmed) = self.settle(result) {
-                        // Before everything that waits: it came first.
                         let entry = lanes.entry(lane).or_default();
-                        entry.waiting.push_front(Job::Retry(unconfirmed));
+                        entry.again(unconfirmed);
                         if let Some(job) = entry.next() {
                             jobs.push(self.work(lane, job));
                         }
@@ -153,11 +168,9 @@ impl Pipeline {
                 }
                 delivery = consumer.recv(), if open => match delivery {
                     Some(delivery) => {
-                        self.metrics.received.inc();
-                        self.metrics.in_flight.inc();
                         let lane = delivery.lane;
                         let entry = lanes.entry(lane).or_default();
-                        entry.waiting.push_back(Job::Step(delivery));
+                        self.receive(delivery, entry);
                         if let Some(job) = entry.next() {
                             jobs.push(self.work(lane, job));
                         }
@@ -167,7 +180,8 @@ impl Pipeline {
                 () = stop.cancelled(), if open => {
                     consumer.stop();
                     while let Some(delivery) = consumer.try_recv() {
-                        lanes.entry(delivery.lane).or_default().waiting.push_back(Job::Step(delivery));
+                        let entry = lanes.entry(delivery.lane).or_default();
+                        self.receive(delivery, entry);
                     }
                     for (lane, entry) in &mut lanes {
                         if let Some(job) = entry.next() {
@@ -181,19 +195,27 @@ impl Pipeline {
         }
     }
 
+    fn receive(&self, delivery: Delivery, lane: &mut Lane) {
+        self.metrics.received.inc();
+        self.metrics.in_flight.inc();
+        lane.waiting.push_back(Job::Step(lane.received, delivery));
+        lane.received += 1;
+    }
+
     async fn work(&self, lane: u32, job: Job) -> InFlight {
         match job {
-            Job::Step(delivery) => self.step(lane, delivery).await,
+            Job::Step(number, delivery) => self.step(lane, number, delivery).await,
             Job::Retry(unconfirmed) => self.retry(lane, unconfirmed).await,
         }
     }
 
     /// The path of one message, up to the confirmation of its copies.
-    async fn step(&self, lane: u32, delivery: Delivery) -> InFlight {
+    async fn step(&self, lane: u32, number: u64, delivery: Delivery) -> InFlight {
         let Delivery {
             message,
             topic,
             origin,
+            reply_to,
             acknowledger,
             ..
         } = delivery;
@@ -203,6 +225,7 @@ impl Pipeline {
             topic: &topic,
             origin: origin.as_ref(),
             message: &message,
+            reply_to: reply_to.as_ref(),
             reader,
         };
         let mut outgoing = Vec::new();
@@ -226,9 +249,12 @@ impl Pipeline {
             }
         }
         let original = Original {
+            number,
             message,
             origin,
             acknowledger,
+            wait: BACKOFF.0,
+            paused: None,
         };
         self.publish(lane, outgoing, original).await
     }
@@ -251,7 +277,11 @@ impl Pipeline {
     fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
         self.counts.unit(mapped.because.family, mapped.kind);
         let answered = self.calls.answer_mapped(at, &mapped, &self.limits);
-        self.resolve(at, Some(mapped.index), answered, mapped.event, outgoing);
+        let unit = Unit {
+            index: mapped.index,
+            bytes: mapped.bytes,
+        };
+        self.resolve(at, Some(&unit), answered, mapped.event, outgoing);
     }
 
     /// An answer has reached its caller, or goes to where its caller is; everything else is routed. A topic that is
@@ -259,7 +289,7 @@ impl Pipeline {
     fn resolve(
         &self,
         at: ReadAt<'_>,
-        unit: Option<usize>,
+        unit: Option<&Unit>,
         answered: Answered,
         mut event: Event,
         outgoing: &mut Vec<Outgoing>,
@@ -301,16 +331,29 @@ impl Pipeline {
     ) {
         let kind = refused.error.kind();
         self.counts.refused(kind);
+        let unit = Unit {
+            index: refused.index,
+            bytes: refused.bytes.clone(),
+        };
+        if self.role == Role::Responses
+            && let Some(outcome) = self.calls.answer_refused(at, &refused).outcome()
+        {
+            return self.counts.reply(outcome);
+        }
         let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
         match self.on_unknown {
             OnUnknown::Wrap if is_unknown => {
                 let event = wrap_unknown(&refused.bytes, &self.options, context);
-                self.route(at, Some(refused.index), event, outgoing);
+                self.route(at, Some(&unit), event, outgoing);
             }
             OnUnknown::Pass if is_unknown => {
-                let event = wrap_unknown(&refused.bytes, &self.options, context);
+                let mut event = wrap_unknown(&refused.bytes, &self.options, context);
+                // There is no event on the bus to count the hops, so a header of our own does.
+                let hops = passed_hops(at.message);
+                let counted = event.set(extension::HOPS, hops);
+                debug_assert!(counted.is_ok(), "hops are a number");
                 let before = outgoing.len();
-                self.route(at, Some(refused.index), event, outgoing);
+                self.route(at, Some(&unit), event, outgoing);
                 for copy in outgoing
                     .iter_mut()
                     .skip(before)
@@ -322,6 +365,8 @@ impl Pipeline {
                         body: Some(refused.bytes.clone()),
                         ..at.message.clone()
                     };
+                    let next = hops.saturating_add(1).to_string();
+                    copy.message.headers.put(PASSED_HOPS, next);
                 }
             }
             OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
@@ -385,7 +430,7 @@ impl Pipeline {
     fn route(
         &self,
         at: ReadAt<'_>,
-        unit: Option<usize>,
+        unit: Option<&Unit>,
         mut event: Event,
         outgoing: &mut Vec<Outgoing>,
     ) {
@@ -395,7 +440,9 @@ impl Pipeline {
             return;
         }
         self.mark(at, &mut event);
-        let origin = at.origin.map(|origin| (origin, unit.unwrap_or(0)));
+        let origin = at
+            .origin
+            .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
         let from = From {
             binding: &self.name,
             key: at.message.key.as_ref(),
@@ -412,9 +459,10 @@ impl Pipeline {
 
     /// Puts on an event what the bridge knows of its way: where it was first read, and where its answer goes.
     fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
-        let reply_to = self
-            .replies
-            .as_ref()
+        // The sender's own inbox, else where the binding's answers go.
+        let reply_to = at
+            .reply_to
+            .or(self.replies.as_ref())
             .map(|topic| Text::from(topic.as_str()));
         for (name, value) in [
             (extension::ORIGIN, at.origin.cloned()),
@@ -430,7 +478,7 @@ impl Pipeline {
     fn dead(
         &self,
         at: ReadAt<'_>,
-        unit: Option<usize>,
+        unit: Option<&Unit>,
         code: &'static str,
         stage: Stage,
         detail: &impl ToString,
@@ -440,17 +488,23 @@ impl Pipeline {
             code,
             stage,
             detail: detail.to_string(),
-            unit,
+            unit: unit.map(|unit| unit.index),
         };
+        let body = unit.map(|unit| unit.bytes.clone());
         self.dead_letters
-            .letter(at.message, None, &self.name, at.origin, &reason)
+            .letter(at.message, body, &self.name, at.origin, &reason)
     }
 
     /// Hands every copy to its bus, in order. Waits as long as it takes: the lane is held meanwhile.
-    async fn publish(&self, lane: u32, outgoing: Vec<Outgoing>, original: Original) -> InFlight {
+    async fn publish(
+        &self,
+        lane: u32,
+        outgoing: Vec<Outgoing>,
+        mut original: Original,
+    ) -> InFlight {
         let mut copies = Vec::with_capacity(outgoing.len());
         for copy in outgoing {
-            copies.push(self.send(copy, None, &original).await);
+            copies.push(self.send(copy, None, &mut original).await);
         }
         InFlight {
             lane,
@@ -463,11 +517,11 @@ impl Pipeline {
     async fn retry(&self, lane: u32, unconfirmed: Unconfirmed) -> InFlight {
         let Unconfirmed {
             copies: refused,
-            original,
+            mut original,
         } = unconfirmed;
         let mut copies = Vec::with_capacity(refused.len());
         for (copy, error) in refused {
-            copies.push(self.send(copy, Some(error), &original).await);
+            copies.push(self.send(copy, Some(error), &mut original).await);
         }
         InFlight {
             lane,
@@ -482,21 +536,20 @@ impl Pipeline {
         &self,
         mut copy: Outgoing,
         mut failed: Option<TransportError>,
-        original: &Original,
+        original: &mut Original,
     ) -> (Outgoing, Confirmation) {
-        let mut wait = BACKOFF.0;
-        let mut paused = None;
         loop {
             if let Some(error) = failed.take() {
                 if error.disposition() == Disposition::Pause {
-                    paused.get_or_insert_with(|| Paused::new(&self.metrics.paused_lanes));
+                    let gauge = &self.metrics.paused_lanes;
+                    original.paused.get_or_insert_with(|| Paused::new(gauge));
                 }
                 copy = self.after_failure(copy, &error, original);
                 if let Some(bus) = self.outbound.buses().get(copy.bus) {
                     bus.metrics.retried(error.kind());
                 }
-                tokio::time::sleep(jittered(wait)).await;
-                wait = (wait * 2).min(BACKOFF.1);
+                tokio::time::sleep(jittered(original.wait)).await;
+                original.wait = (original.wait * 2).min(BACKOFF.1);
             }
             match self.outbound.send(&copy).await {
                 Ok(confirmation) => return (copy, confirmation),
@@ -537,6 +590,12 @@ impl Pipeline {
                 original.origin.as_ref(),
                 &reason,
             );
+        }
+        if permanent && !DeadLetters::is_reduced(&copy) {
+            tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
+                origin = original.origin.as_deref().unwrap_or("unknown"),
+                "the dead letter is refused too: it is kept without its body, which stays at its origin");
+            return self.dead_letters.reduced(copy, error);
         }
         if error.disposition() == Disposition::Retry {
             tracing::warn!(binding = %self.name, topic = %copy.address.topic, %error, "not sent, trying again");
@@ -602,9 +661,28 @@ impl Pipeline {
     }
 }
 
+// === impl Job ===
+
+impl Job {
+    /// Its place among the messages of its lane.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Step(number, _) => *number,
+            Self::Retry(unconfirmed) => unconfirmed.original.number,
+        }
+    }
+}
+
 // === impl Lane ===
 
 impl Lane {
+    /// Puts a message back where it stood: before all that came after it.
+    fn again(&mut self, unconfirmed: Unconfirmed) {
+        let number = unconfirmed.original.number;
+        let at = self.waiting.partition_point(|job| job.number() < number);
+        self.waiting.insert(at, Job::Retry(unconfirmed));
+    }
+
     /// The next job, when the lane is free.
     fn next(&mut self) -> Option<Job> {
         if self.busy {
@@ -636,6 +714,15 @@ impl Drop for Paused {
     fn drop(&mut self) {
         self.0.dec();
     }
+}
+
+/// Counts the routes that a payload of no known family has passed.
+const PASSED_HOPS: &str = "bus-hops";
+
+fn passed_hops(message: &Message) -> i32 {
+    let value = message.headers.get(PASSED_HOPS);
+    let text = value.and_then(|value| std::str::from_utf8(value).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Whether the event's time is over. Source: CloudEvents expirytime extension.

@@ -12,7 +12,7 @@
 //! topic that raw agents use) are produced once more, to the place that their call id names.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
@@ -43,8 +43,11 @@ pub struct ReplyLeg {
 
 #[derive(Debug, Clone)]
 enum ReplyPlace {
-    /// A topic with partitions.
-    Partitioned { topic: Topic, partitions: u16 },
+    /// A topic with partitions, each replica on one of its own as far as there are enough.
+    Partitioned {
+        topic: Topic,
+        partitions: Arc<AtomicU16>,
+    },
     /// Subjects below this one: `SUBJECT.REPLICA.CALLID`.
     Subjects { below: Topic },
 }
@@ -80,7 +83,7 @@ impl ReplyLegs {
             let place = match entry.transport.binding() {
                 Binding::Kafka => ReplyPlace::Partitioned {
                     topic: topic.clone(),
-                    partitions: partitions.max(1),
+                    partitions: Arc::new(AtomicU16::new(partitions.max(1))),
                 },
                 Binding::Nats | Binding::Memory | Binding::Http => ReplyPlace::Subjects {
                     below: topic.clone(),
@@ -104,15 +107,7 @@ impl ReplyLegs {
     /// # Errors
     /// When the operating system gives no random numbers.
     pub fn new_call(&self) -> Result<CallId, getrandom::Error> {
-        let partitions = self.legs.iter().find_map(|leg| match leg.place {
-            ReplyPlace::Partitioned { partitions, .. } => Some(partitions),
-            ReplyPlace::Subjects { .. } => None,
-        });
-        CallId::new(self.home_partition(partitions.unwrap_or(1)), self.replica)
-    }
-
-    fn home_partition(&self, partitions: u16) -> u16 {
-        self.replica.0 % partitions.max(1)
+        CallId::new(self.replica)
     }
 
     /// Whether the call was made by this replica.
@@ -149,8 +144,8 @@ impl ReplyLegs {
             return Vec::new();
         };
         match &leg.place {
-            ReplyPlace::Partitioned { topic, .. } => {
-                let partition = i32::from(call.partition());
+            ReplyPlace::Partitioned { topic, partitions } => {
+                let partition = i32::from(home(call.replica(), partitions));
                 set(event, extension::REPLY_TO, topic.as_str());
                 set(event, extension::REPLY_PARTITION, partition);
                 let header = |name, value: Bytes| (Text::from_static(name), value);
@@ -180,8 +175,8 @@ impl ReplyLegs {
     #[must_use]
     pub fn forward(&self, call: CallId, bus: BusId, message: Message) -> Option<Outgoing> {
         let address = match &self.leg(bus)?.place {
-            ReplyPlace::Partitioned { topic, .. } => Address {
-                partition: Some(u32::from(call.partition())),
+            ReplyPlace::Partitioned { topic, partitions } => Address {
+                partition: Some(u32::from(home(call.replica(), partitions))),
                 ..Address::topic(topic.clone())
             },
             ReplyPlace::Subjects { below } => Address::topic(subject_of(below, call).ok()?),
@@ -203,7 +198,7 @@ impl ReplyLegs {
         let (topic, partition) = match &leg.place {
             ReplyPlace::Partitioned { topic, partitions } => (
                 TopicFilter::from(topic.clone()),
-                Some(u32::from(self.home_partition(*partitions))),
+                Some(u32::from(home(self.replica, partitions))),
             ),
             ReplyPlace::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,
@@ -236,8 +231,11 @@ impl ReplyLegs {
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
         match self.leg(bus).map(|leg| &leg.place) {
-            Some(ReplyPlace::Partitioned { topic: replies, .. }) => {
-                let here = format!("k:{replies}/{}/", call.partition());
+            Some(ReplyPlace::Partitioned {
+                topic: replies,
+                partitions,
+            }) => {
+                let here = format!("k:{replies}/{}/", home(call.replica(), partitions));
                 replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
             }
             Some(ReplyPlace::Subjects { below }) => {
@@ -256,14 +254,29 @@ impl ReplyLeg {
         self.reading.store(reading, Ordering::Release);
     }
 
+    /// Notes how many partitions the reply topic has; it may have been there before.
+    pub fn found(&self, there: u32) {
+        if let ReplyPlace::Partitioned { partitions, .. } = &self.place {
+            let there = u16::try_from(there).unwrap_or(u16::MAX).max(1);
+            partitions.store(there, Ordering::Release);
+        }
+    }
+
     /// The topic that has to exist, and its partitions.
     #[must_use]
     pub fn required_topic(&self) -> Option<(&Topic, u32)> {
         match &self.place {
-            ReplyPlace::Partitioned { topic, partitions } => Some((topic, u32::from(*partitions))),
+            ReplyPlace::Partitioned { topic, partitions } => {
+                Some((topic, u32::from(partitions.load(Ordering::Acquire))))
+            }
             ReplyPlace::Subjects { .. } => None,
         }
     }
+}
+
+/// The partition a replica reads its answers from.
+fn home(replica: Replica, partitions: &AtomicU16) -> u16 {
+    replica.0 % partitions.load(Ordering::Acquire).max(1)
 }
 
 fn subject_of(below: &Topic, call: CallId) -> Result<Topic, TopicError> {

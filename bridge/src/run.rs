@@ -9,11 +9,12 @@ use std::time::Duration;
 use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, Text, map};
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{
-    AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _, TransportError,
+    AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _,
+    TransportError, TransportErrorKind,
 };
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answered, ReadAt, Reader};
@@ -29,8 +30,12 @@ use crate::reply::ReplyLeg;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A subscription that ended by itself earlier than this waits as long before it starts again: something ends it each time.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// How long callers may take to hear that their calls are abandoned.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How much of the grace period bindings have at least, to finish what they have in hand.
+const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -47,6 +52,9 @@ struct Stop {
 
 impl Bridge {
     /// Runs until `stop`, then drains: work in hand is finished within the grace period of the configuration.
+    ///
+    /// # Panics
+    /// After the drain, when a task of the bridge has panicked: the process should be started anew.
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
         let order = Stop {
@@ -150,7 +158,14 @@ impl Bridge {
         }
         readiness.started();
 
-        stop.cancelled().await;
+        let ended = tokio::select! {
+            () = stop.cancelled() => None,
+            ended = by_itself(&mut intake) => Some(ended),
+            ended = by_itself(&mut rest) => Some(ended),
+        };
+        if ended.is_some() {
+            tracing::error!("a part of the bridge broke down: draining, to be started anew");
+        }
         tracing::info!(
             grace_seconds = grace.as_secs(),
             pending_calls = calls.pending().len(),
@@ -158,23 +173,25 @@ impl Bridge {
         );
         readiness.drain();
         calls.drain();
-        let in_order = async {
-            // Answers still come in by the bindings, so they go on until the last call has its own; new calls are
-            // refused with 503 meanwhile.
-            calls.pending().until_empty().await;
-            order.intake.cancel();
-            end(&mut intake).await;
-        };
-        if timeout(grace, in_order).await.is_err() {
-            order.intake.cancel();
+        // Answers still come in by the bindings, so they go on until the last call has its own; new calls are refused
+        // with 503 meanwhile. The bindings get what is left of the time, a part of it whatever calls do.
+        let for_bindings = (grace / 4).min(BINDINGS_GRACE);
+        let until = Instant::now() + grace;
+        let calls_until = timeout(grace - for_bindings, calls.pending().until_empty());
+        if calls_until.await.is_err() {
             let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
-                "the grace period is over: what is unfinished is abandoned"
+                "the grace period is over: calls are abandoned"
             );
-            if timeout(LAST_WORDS, end(&mut intake)).await.is_err() {
-                intake.shutdown().await;
-            }
+        }
+        order.intake.cancel();
+        if timeout_at(until + LAST_WORDS, end(&mut intake))
+            .await
+            .is_err()
+        {
+            tracing::warn!("the grace period is over: what bindings have in hand is abandoned");
+            intake.shutdown().await;
         }
         order.rest.cancel();
         if timeout(CLOSE, end(&mut rest)).await.is_err() {
@@ -182,6 +199,19 @@ impl Bridge {
         }
         buses.close(CLOSE).await;
         tracing::info!("stopped");
+        if let Some(Err(error)) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// The first task that ends before it is told to.
+async fn by_itself(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
+    match tasks.join_next().await {
+        Some(ended) => ended,
+        None => std::future::pending().await,
     }
 }
 
@@ -279,6 +309,16 @@ async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     }
 }
 
+/// Waits before something that ended by itself is started again, when it had not lived long.
+async fn not_too_soon(began: Instant, stop: &CancellationToken) {
+    if began.elapsed() < SHORT_LIFE {
+        tokio::select! {
+            () = tokio::time::sleep(SHORT_LIFE) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
 /// An error and its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
@@ -305,6 +345,7 @@ impl Runner {
             else {
                 return;
             };
+            let began = Instant::now();
             let working = self.pipeline.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
@@ -314,6 +355,7 @@ impl Runner {
                 tracing::warn!(binding = %self.pipeline.name, %error, "not closed cleanly: some messages may come again");
             }
             readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            not_too_soon(began, &stop).await;
         }
     }
 
@@ -353,6 +395,7 @@ impl ReplyReader {
             else {
                 return;
             };
+            let began = Instant::now();
             self.leg.set_reading(true);
             loop {
                 let delivery = tokio::select! {
@@ -368,18 +411,17 @@ impl ReplyReader {
                 tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers did not close cleanly");
             }
             readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            not_too_soon(began, &stop).await;
         }
     }
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
         if let Some((topic, partitions)) = self.leg.required_topic() {
             self.bus.transport.ensure_topic(topic, partitions).await?;
+            self.leg.found(self.bus.transport.partitions(topic).await?);
         }
         let subscription = self.calls.legs().subscription(&self.leg).map_err(|error| {
-            TransportError::new(
-                a2abus_transports::TransportErrorKind::BadConfig,
-                error.to_string(),
-            )
+            TransportError::new(TransportErrorKind::BadConfig, error.to_string())
         })?;
         self.bus.transport.subscribe(subscription).await
     }
@@ -399,6 +441,7 @@ impl ReplyReader {
             topic: &topic,
             origin: origin.as_ref(),
             message: &message,
+            reply_to: None,
             reader,
         };
         if !(self.bus.transport.binding() == Binding::Nats && self.calls.no_responders(at)) {
@@ -431,7 +474,10 @@ impl ReplyReader {
                         Ok(mapped) => {
                             self.count(&self.calls.answer_mapped(at, &mapped, &self.limits))
                         }
-                        Err(refused) => self.unreadable(at, &refused.error),
+                        Err(refused) => match self.calls.answer_refused(at, &refused) {
+                            Answered::NotAnAnswer => self.unreadable(at, &refused.error),
+                            answered => self.count(&answered),
+                        },
                     }
                 }
             }

@@ -141,6 +141,13 @@ impl Headers {
         });
     }
 
+    /// Sets a header, in place of all of that name.
+    pub fn put(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
+        let name = name.into();
+        self.0.retain(|header| header.name != name);
+        self.push(name, value);
+    }
+
     /// Adds a header whose value is null.
     pub fn push_null(&mut self, name: impl Into<Text>) {
         self.0.push(Header {

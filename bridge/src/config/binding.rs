@@ -1,6 +1,7 @@
 //! The `bindings` section: what is read and how.
 
 use a2abus_plugin::{Hint, Text};
+use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
@@ -241,6 +242,12 @@ impl BindingConfig {
             budget_bytes: usize::try_from(self.budget_bytes.0.0).unwrap_or(usize::MAX),
             budget_messages: usize::try_from(self.budget_messages).unwrap_or(usize::MAX),
         }
+    }
+
+    /// Whether what is read here comes again until it is settled.
+    #[must_use]
+    pub fn is_at_least_once(&self, bus: Binding) -> bool {
+        bus != Binding::Nats || self.durable.is_some()
     }
 
     /// The transport of the dead letters.
