@@ -1,4 +1,5 @@
-//! Does a payload mean the same, however its strings are spelt? Source: RFC 8259 section 8.3.
+//! Does a payload mean the same, however its strings are spelt and its members are spaced? Source: RFC 8259 sections 2
+//! and 8.3.
 
 use a2abus_plugin::{
     Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Units, decode, map,
@@ -8,10 +9,11 @@ use serde_json::Value;
 
 use crate::documents::{Random, spelt};
 
-const VECTORS: [&str; 4] = [
+const VECTORS: [&str; 5] = [
     include_str!("../../../tests/vectors/a2a.json"),
     include_str!("../../../tests/vectors/a2e_execution.json"),
     include_str!("../../../tests/vectors/a2e_message.json"),
+    include_str!("../../../tests/vectors/cloudevents_bindings.json"),
     include_str!("../../../tests/vectors/e2a.json"),
 ];
 
@@ -45,12 +47,12 @@ fn is_payload(text: &str) -> bool {
     units.iter().any(Result::is_ok)
 }
 
-/// The text with some characters of its strings as escapes.
+/// The text with some characters of its strings as escapes, and more white space between its tokens.
 fn respelt(random: &mut Random, text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('"') {
-        out.push_str(before);
+        out.push_str(&before.replace(',', " ,\t").replace(':', "\t:  "));
         let mut escaped = false;
         let end = after.find(|c| {
             let ends = c == '"' && !escaped;
@@ -110,7 +112,7 @@ fn meaning(unit: &Result<Mapped, Refused>) -> String {
 }
 
 #[test]
-fn escapes_change_nothing() {
+fn escapes_and_white_space_change_nothing() {
     let mut random = Random::new(7);
     let payloads = payloads();
     assert!(payloads.len() > 300, "{} payloads", payloads.len());
