@@ -351,8 +351,18 @@ impl Runner {
                 consumer = working => consumer,
                 () = grace_over(&stop, self.grace) => return,
             };
-            if let Err(error) = consumer.close(CLOSE).await {
-                tracing::warn!(binding = %self.pipeline.name, %error, "not closed cleanly: some messages may come again");
+            match consumer.close(CLOSE).await {
+                Err(error) if error.kind() == TransportErrorKind::Fenced => {
+                    // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
+                    tracing::error!(binding = %self.pipeline.name, %error, "another process has this instance_id");
+                    readiness.set(condition.as_str(), Err(error.to_string()));
+                    stop.cancelled().await;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(binding = %self.pipeline.name, %error, "not closed cleanly: some messages may come again");
+                }
+                Ok(()) => {}
             }
             readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
             not_too_soon(began, &stop).await;

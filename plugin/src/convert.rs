@@ -36,6 +36,7 @@ pub struct ConvertContext {
 /// Why a conversion refused its input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
+#[non_exhaustive]
 pub struct ConvertError {
     /// What is wrong, in the stable word of the family's own errors.
     pub kind: &'static str,

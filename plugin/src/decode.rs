@@ -81,6 +81,7 @@ pub struct Unit {
 
 /// One unit of a payload, refused.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refused {
     /// Which unit of the payload, from 0.
     pub index: usize,

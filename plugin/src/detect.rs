@@ -8,6 +8,8 @@
 mod e2a;
 mod place;
 
+use std::borrow::Cow;
+
 use crate::decode::Hint;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::json::{Kind, Reader, Span, unescape};
@@ -111,16 +113,22 @@ impl<'a> Facts<'a> {
     }
 
     /// What stands between the quotes of a string member, its escapes as they are.
-    pub(crate) fn raw(&self, place: Place) -> Option<&'a str> {
+    fn raw(&self, place: Place) -> Option<&'a str> {
         let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
         self.document.get(span.inside_quotes())
     }
 
+    /// The text of a string member, however it is spelt; its escapes as they are where no text can hold it.
+    pub(crate) fn word(&self, place: Place) -> Option<Cow<'a, str>> {
+        let raw = self.raw(place)?;
+        let is_escaped = self.get(place).is_some_and(|span| span.is_escaped());
+        let unescaped = is_escaped.then(|| unescape(raw.as_bytes())).flatten();
+        Some(unescaped.map_or(Cow::Borrowed(raw), Cow::Owned))
+    }
+
     /// Whether the member is this string.
     pub(crate) fn equals(&self, place: Place, text: &str) -> bool {
-        self.raw(place).is_some_and(|raw| {
-            raw == text || (raw.contains('\\') && unescape(raw.as_bytes()).as_deref() == Some(text))
-        })
+        self.word(place).is_some_and(|word| word == text)
     }
 
     /// Whether the member is a string that is not empty.
@@ -242,8 +250,8 @@ impl<'a> Facts<'a> {
     }
 
     fn is_known_a2e_type(&self) -> bool {
-        let known = self.raw(Place::Type).is_some_and(|ty| {
-            ty.contains('/') && crate::protocol::a2e_message::type_name::is_known(ty)
+        let known = self.word(Place::Type).is_some_and(|ty| {
+            ty.contains('/') && crate::protocol::a2e_message::type_name::is_known(&ty)
         });
         known && (self.is(Place::Id, Kind::String) || self.is(Place::ReqId, Kind::String))
     }

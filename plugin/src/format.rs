@@ -354,6 +354,20 @@ mod tests {
     }
 
     #[test]
+    fn data_as_deep_as_json_may_be_are_written_so_that_they_are_read() {
+        for depth in [127, 128, 129] {
+            let data = Bytes::from("[".repeat(depth) + &"]".repeat(depth));
+            let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+            event.set("datacontenttype", "application/json").unwrap();
+            event.set_data(Some(Data::Bytes(data.clone())));
+            let mut out = Vec::new();
+            write(&event, &mut out);
+            let again = read(&out.into(), &Limits::default()).unwrap();
+            assert_eq!(again.body(), data, "{depth}");
+        }
+    }
+
+    #[test]
     fn media_types() {
         for json in [
             "application/json",

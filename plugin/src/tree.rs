@@ -43,7 +43,8 @@ pub enum Json {
 pub struct Number(Text);
 
 /// The members of a JSON object in their order. Where a name stands twice, the last value holds, in the first place.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// Equal when the members are, whatever their order and whether a name stood twice.
+#[derive(Debug, Clone, Default)]
 pub struct Object {
     members: IndexMap<Text, Json>,
     repeated: Vec<Text>,
@@ -418,6 +419,12 @@ impl Object {
     }
 }
 
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        self.members == other.members
+    }
+}
+
 impl FromIterator<(Text, Json)> for Object {
     fn from_iter<I: IntoIterator<Item = (Text, Json)>>(members: I) -> Self {
         Self {
@@ -502,6 +509,7 @@ mod tests {
         let twice = parse(r#"{"a":1,"b":2,"a":3}"#).unwrap();
         assert_eq!(twice.to_string(), r#"{"a":3,"b":2}"#);
         assert_eq!(twice.as_object().unwrap().repeated(), ["a"]);
+        assert_eq!(twice, parse(r#"{"b":2,"a":3}"#).unwrap());
     }
 
     #[test]

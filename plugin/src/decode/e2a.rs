@@ -221,8 +221,8 @@ impl Parser<'_> {
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
         let is_blank = |place| {
             self.facts
-                .raw(place)
-                .is_some_and(|raw| raw.trim_ascii().is_empty())
+                .word(place)
+                .is_some_and(|word| word.trim_ascii().is_empty())
         };
         if self.e2a_is_ext() && !is_blank(Place::ExtMethod) {
             let method = self.method(Place::ExtMethod)?;
@@ -240,7 +240,7 @@ impl Parser<'_> {
 
     /// A string or number that identifies; null and the empty string count as absent.
     fn e2a_id(&self, place: Place) -> Result<Option<Text>, DecodeError> {
-        let is_empty = self.facts.raw(place).is_some_and(str::is_empty);
+        let is_empty = self.facts.word(place).is_some_and(|word| word.is_empty());
         let id = if is_empty {
             None
         } else {
@@ -258,8 +258,8 @@ impl Parser<'_> {
         let named = self.target(Place::ParamsAgentId)?;
         let is_blank = self
             .facts
-            .raw(Place::AgentId)
-            .is_none_or(|raw| raw.trim_ascii().is_empty());
+            .word(Place::AgentId)
+            .is_none_or(|word| word.trim_ascii().is_empty());
         let agent = if is_blank {
             None
         } else {
@@ -276,8 +276,8 @@ impl Parser<'_> {
     }
 
     fn e2a_agent_ref(&self) -> Result<Option<Text>, DecodeError> {
-        let raw = self.facts.raw(Place::AgentRefId).unwrap_or_default();
-        if raw.trim_ascii().is_empty() || raw == "default" {
+        let word = self.facts.word(Place::AgentRefId).unwrap_or_default();
+        if word.trim_ascii().is_empty() || word == "default" {
             return Ok(None);
         }
         self.target(Place::AgentRefId)
@@ -298,9 +298,9 @@ impl Parser<'_> {
         let flag = match span.kind() {
             JsonKind::Boolean => self.facts.flag(place),
             JsonKind::Number => self.number(place).map(|number| number != 0.0),
-            JsonKind::String => self.facts.raw(place).and_then(|raw| match raw {
-                raw if raw.eq_ignore_ascii_case("true") => Some(true),
-                raw if raw.eq_ignore_ascii_case("false") => Some(false),
+            JsonKind::String => self.facts.word(place).and_then(|word| match word {
+                word if word.eq_ignore_ascii_case("true") => Some(true),
+                word if word.eq_ignore_ascii_case("false") => Some(false),
                 _ => None,
             }),
             JsonKind::Object | JsonKind::Array | JsonKind::Null => None,

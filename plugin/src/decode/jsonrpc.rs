@@ -204,7 +204,7 @@ fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
         has_session_id: facts.set(Place::ParamsSessionId).is_some(),
         has_reason: facts.set(Place::ParamsReason).is_some(),
         jaf: configuration.into_iter().any(|place| facts.has(place))
-            || facts.raw(Place::MessageRole) == Some("system"),
+            || facts.equals(Place::MessageRole, "system"),
     }
 }
 
@@ -215,7 +215,7 @@ fn result_dialect(facts: &Facts<'_>) -> Dialect {
         Place::ResultContent,
         Place::ResultProtocolVersion,
     ];
-    match facts.raw(Place::ResultKind) {
+    match facts.word(Place::ResultKind).as_deref() {
         Some("completion" | "partial-completion" | "error") => Dialect::JafDoc,
         Some("task" | "message" | "status-update" | "artifact-update") => Dialect::A2a03,
         _ if mcp.into_iter().any(|place| facts.has(place)) => Dialect::Mcp,
@@ -243,15 +243,15 @@ fn part_of(facts: &Facts<'_>) -> Part {
         return if is_final { Part::Final } else { Part::Partial };
     }
     let states = [Place::ResultState, Place::TaskState, Place::UpdateState];
-    let state = states.into_iter().find_map(|place| facts.raw(place));
+    let state = states.into_iter().find_map(|place| facts.word(place));
     let unless_last = |part| {
-        if state.is_some_and(is_last_state) {
+        if state.as_deref().is_some_and(is_last_state) {
             Part::Final
         } else {
             part
         }
     };
-    match (facts.raw(Place::ResultKind), wrapped(facts)) {
+    match (facts.word(Place::ResultKind).as_deref(), wrapped(facts)) {
         (Some("artifact-update" | "partial-completion"), _)
         | (_, Some(Place::ResultArtifactUpdate)) => Part::Partial,
         (Some("status-update"), _) | (_, Some(Place::ResultStatusUpdate)) => {

@@ -32,15 +32,18 @@ impl Facts<'_> {
         }
         let has_request_id = self.set(Place::RequestId).is_some();
         let is_response = self
-            .raw(Place::ResponseKind)
-            .is_some_and(|kind| !is_blank(kind));
+            .word(Place::ResponseKind)
+            .is_some_and(|kind| !is_blank(&kind));
         if self.set(Place::ProtocolVersion).is_some() {
             let marked = self.is(Place::Params, Kind::Object)
                 || self.has(Place::Method)
                 || has_request_id
                 || self.is(Place::Provenance, Kind::Object);
             if is_response || marked {
-                if !self.raw(Place::ProtocolVersion).is_some_and(is_version_1) {
+                if !self
+                    .word(Place::ProtocolVersion)
+                    .is_some_and(|version| is_version_1(&version))
+                {
                     let message = "protocol_version must be \"1\" or \"1.\" and digits";
                     return Err(self.unsupported(Place::ProtocolVersion, message));
                 }
@@ -107,13 +110,13 @@ impl Facts<'_> {
     }
 }
 
-fn is_blank(raw: &str) -> bool {
-    raw.trim_ascii().is_empty()
+fn is_blank(text: &str) -> bool {
+    text.trim_ascii().is_empty()
 }
 
 /// `1` or `1.` and digits.
-fn is_version_1(raw: &str) -> bool {
-    match raw.as_bytes() {
+fn is_version_1(version: &str) -> bool {
+    match version.as_bytes() {
         b"1" => true,
         [b'1', b'.', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
         _ => false,

@@ -46,7 +46,7 @@ pub use record::{Content, Record};
 pub use refusal::{LineNames, Reason, Refusal, RefusalKind};
 pub use repair::{OpenError, Repair, Repaired};
 pub use shape::{Member, Presence, Shape, members_of};
-pub use value::{Float, Generated, Integer, Problem, Secret, Violation};
+pub use value::{Float, Generated, Integer, Named, Problem, Secret, Violation};
 
 use crate::protocol::Kind;
 use crate::tree::Object;

@@ -10,6 +10,7 @@ use crate::text::Text;
 
 /// A JSON-RPC 2.0 message. Source: JSON-RPC 2.0 sections 4 and 5, `a2a-http` section 6.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct JsonRpc {
     /// Request, notification or response, with what only that has.
     pub body: RpcBody,

@@ -453,3 +453,10 @@ fn entries_of_a_memory_have_a_shape() {
     );
     assert_eq!(entry.to_object().to_string(), written);
 }
+
+#[test]
+fn a_name_that_stands_twice_inside_a_message_leaves_no_trace_in_what_is_written() {
+    let line = r#"{"type":"odd/call/req","id":"o","list":[{"a":1,"a":2}]}"#;
+    let message = read(line).unwrap();
+    assert_eq!(read(&message.to_string()).unwrap(), message);
+}

@@ -2,9 +2,7 @@
 //!
 //! Source: `a2e-message` section 2.
 
-use indexmap::IndexMap;
-
-use super::value::{Float, Generated, Integer};
+use super::value::{Float, Generated, Integer, Named};
 use crate::text::Text;
 use crate::tree::{Json, Object};
 
@@ -12,7 +10,7 @@ records! {
     /// Opens a memory.
     "memory/init/req" => MemoryInitRequest {
         namespace: Text = "default",
-        scope: IndexMap<Text, Text> = {},
+        scope: Named<Text> = {},
         metadata: Object = {},
     }
     /// The memory that was opened.

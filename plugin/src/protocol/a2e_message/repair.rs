@@ -32,6 +32,7 @@ struct Call {
 
 /// Why a call was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// As many calls are open as may be.
     #[error("as many calls are open as may be")]

@@ -2,10 +2,8 @@
 //!
 //! Source: `a2e-message` section 2.
 
-use indexmap::IndexMap;
-
 use super::header::Embedded;
-use super::value::{Float, Generated, Integer};
+use super::value::{Float, Generated, Integer, Named};
 use crate::text::Text;
 use crate::tree::{Json, Object};
 
@@ -51,7 +49,7 @@ records! {
         description: Text,
         required: bool = false,
         choices as "enum": Option<Vec<Text>> = null,
-        properties: Option<IndexMap<Text, ToolParameter>> = null,
+        properties: Option<Named<ToolParameter>> = null,
     }
     /// A tool.
     ToolDefinition {

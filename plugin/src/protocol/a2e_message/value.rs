@@ -44,6 +44,10 @@ pub struct Float(Number);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Generated<T>(pub Option<T>);
 
+/// Values by name, in the order they were written. Where a name stands twice, the last value holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Named<T>(IndexMap<Text, T>);
+
 /// A value that `Debug` does not show.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(pub T);
@@ -399,7 +403,26 @@ impl Value for [Integer; 2] {
     }
 }
 
-impl<T: Value> Value for IndexMap<Text, T> {
+impl<T> Named<T> {
+    /// The value of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.0.get(name)
+    }
+
+    /// The values with their names, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Text, &T)> + ExactSizeIterator {
+        self.0.iter()
+    }
+}
+
+impl<T> FromIterator<(Text, T)> for Named<T> {
+    fn from_iter<I: IntoIterator<Item = (Text, T)>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+impl<T: Value> Value for Named<T> {
     const SHAPE: Shape = Shape::Map(&T::SHAPE);
 
     fn read(value: Json) -> Result<Self, Violation> {
@@ -417,9 +440,9 @@ impl<T: Value> Value for IndexMap<Text, T> {
     }
 }
 
-impl<T> Preset<Empty> for IndexMap<Text, T> {
+impl<T> Preset<Empty> for Named<T> {
     fn preset(_: Empty) -> Self {
-        Self::new()
+        Self(IndexMap::new())
     }
 }
 

@@ -57,6 +57,7 @@ impl E2aErrorKind {
 /// Source: `e2a` section 9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]
+#[non_exhaustive]
 pub struct E2aError {
     /// What is wrong.
     pub kind: E2aErrorKind,

@@ -44,6 +44,7 @@ impl Default for FoldLimits {
 /// What became of one record.
 /// Source: `e2a` section 10.3.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Step {
     /// What the record was.
     pub kind: StepKind,
