@@ -309,14 +309,14 @@ impl Calls {
                 Some(call) => self.legs.stamp(call, bus, event, address),
                 None => Vec::new(),
             });
-        copies.map_err(|error| match error {
-            RoutingError::NoRoute | RoutingError::Destination { .. } => CallError::AgentNotFound(
-                event
-                    .extension_text(extension::TARGET_AGENT)
-                    .cloned()
-                    .unwrap_or_default(),
-            ),
-            other => CallError::Refused(other.to_string().into()),
+        let target = event.extension_text(extension::TARGET_AGENT);
+        copies.map_err(|error| match (error, target) {
+            (RoutingError::NoRoute, target) => {
+                CallError::AgentNotFound(target.cloned().unwrap_or_default())
+            }
+            // Most destinations are formed of the target.
+            (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
+            (other, _) => CallError::Refused(other.to_string().into()),
         })
     }
 
@@ -500,8 +500,8 @@ impl Answer {
     /// Ends the call with an error. An agent that has the request is told, unless it knows better.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end(Outcome::of(&error));
-        let was_sent = self.was_sent && !matches!(error, CallError::Unavailable(_));
-        if was_sent {
+        let knows = matches!(error, CallError::Unavailable(_) | CallError::BadAnswer(_));
+        if self.was_sent && !knows {
             self.calls.canceller.send(self.cancel.take());
         }
         error

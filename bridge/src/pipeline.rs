@@ -740,3 +740,51 @@ fn jittered(wait: Duration) -> Duration {
     let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
     wait - wait * random / 512
 }
+
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::memory::Memory;
+    use a2abus_transports::{Address, Reading, Subscription, TopicFilter, Transport as _};
+
+    use super::*;
+
+    async fn delivery(memory: &Memory, consumer: &mut Consumer) -> Delivery {
+        let address = Address::topic(Topic::from_static("t"));
+        let sent = memory.send(&address, Message::plain("x")).await.unwrap();
+        sent.await.unwrap();
+        consumer.recv().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn messages_that_are_sent_again_keep_their_order() {
+        let memory = Memory::default();
+        let subscription = Subscription {
+            topics: vec![TopicFilter::new("t").unwrap()],
+            reading: Reading::Group("g".into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 100,
+        };
+        let mut consumer = memory.subscribe(subscription).await.unwrap();
+        let mut lane = Lane::default();
+        for number in [8, 9] {
+            let delivery = delivery(&memory, &mut consumer).await;
+            lane.waiting.push_back(Job::Step(number, delivery));
+        }
+        for number in [7, 2, 5, 3, 6] {
+            let delivery = delivery(&memory, &mut consumer).await;
+            lane.again(Unconfirmed {
+                copies: Vec::new(),
+                original: Original {
+                    number,
+                    message: delivery.message,
+                    origin: None,
+                    acknowledger: delivery.acknowledger,
+                    wait: BACKOFF.0,
+                    paused: None,
+                },
+            });
+        }
+        let order: Vec<u64> = lane.waiting.iter().map(Job::number).collect();
+        assert_eq!(order, [2, 3, 5, 6, 7, 8, 9]);
+    }
+}

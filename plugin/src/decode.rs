@@ -346,7 +346,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
     /// Judges the value that was read; `start` is where the unit's `bytes` begin in the payload.
     fn push(&mut self, bytes: Bytes, start: usize) {
         let facts = &*self.facts;
-        if facts.span.kind != JsonKind::Object {
+        if facts.span.kind() != JsonKind::Object {
             self.lines = None;
             let at = facts.span.start();
             let error = DecodeError::new(DecodeErrorKind::NotAnObject, at, "not a JSON object");

@@ -105,23 +105,23 @@ impl<'a> Facts<'a> {
 
     /// As [`Facts::get`], null counted as absent.
     pub(crate) fn set(&self, place: Place) -> Option<Span> {
-        self.get(place).filter(|span| span.kind != Kind::Null)
+        self.get(place).filter(|span| span.kind() != Kind::Null)
     }
 
     pub(crate) fn is(&self, place: Place, kind: Kind) -> bool {
-        self.get(place).is_some_and(|span| span.kind == kind)
+        self.get(place).is_some_and(|span| span.kind() == kind)
     }
 
     /// What stands between the quotes of a string member, its escapes as they are.
     fn raw(&self, place: Place) -> Option<&'a str> {
-        let span = self.get(place).filter(|span| span.kind == Kind::String)?;
+        let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
         self.document.get(span.inside_quotes())
     }
 
     /// The text of a string member, however it is spelt; its escapes as they are where no text can hold it.
     pub(crate) fn word(&self, place: Place) -> Option<Cow<'a, str>> {
         let raw = self.raw(place)?;
-        let is_escaped = self.get(place).is_some_and(|span| span.escaped);
+        let is_escaped = self.get(place).is_some_and(Span::is_escaped);
         let unescaped = is_escaped.then(|| unescape(raw.as_bytes())).flatten();
         Some(unescaped.map_or(Cow::Borrowed(raw), Cow::Owned))
     }
@@ -140,7 +140,7 @@ impl<'a> Facts<'a> {
     pub(crate) fn text(&self, place: Place) -> Option<Text> {
         let span = self.get(place)?;
         let raw = self.raw(place)?;
-        if span.escaped {
+        if span.is_escaped() {
             return unescape(raw.as_bytes()).map(Text::from);
         }
         Some(Text::from(raw))
@@ -153,7 +153,9 @@ impl<'a> Facts<'a> {
 
     /// The value of a Boolean member.
     pub(crate) fn flag(&self, place: Place) -> Option<bool> {
-        let span = self.get(place).filter(|span| span.kind == Kind::Boolean)?;
+        let span = self
+            .get(place)
+            .filter(|span| span.kind() == Kind::Boolean)?;
         Some(self.document.as_bytes().get(span.start()) == Some(&b't'))
     }
 

@@ -24,7 +24,7 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     let required = |name: &'static str| -> Result<Text, EventError> {
         let member = members
             .iter()
-            .find(|member| member.name == name && member.span.kind != Kind::Null);
+            .find(|member| member.name == name && member.span.kind() != Kind::Null);
         let member = member.ok_or_else(|| {
             EventError::new(EventErrorKind::MissingAttribute, name)
                 .because("a required attribute is missing")
@@ -44,7 +44,7 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     for member in &members {
         match member.name.as_str() {
             "specversion" | "id" | "source" | "type" | "data" | "data_base64" => {}
-            name if member.span.kind != Kind::Null => event.set(name, scalar(bytes, member)?)?,
+            name if member.span.kind() != Kind::Null => event.set(name, scalar(bytes, member)?)?,
             _ => {}
         }
     }
@@ -98,7 +98,7 @@ const MAX_ATTRIBUTES: usize = 256;
 
 fn scalar(bytes: &Bytes, member: &Member) -> Result<Value, EventError> {
     let name = &member.name;
-    match member.span.kind {
+    match member.span.kind() {
         Kind::String => string(bytes, member.span).map(Value::String),
         Kind::Boolean => Ok(Value::Boolean(
             bytes.get(member.span.start()) == Some(&b't'),
@@ -145,12 +145,12 @@ fn read_data(
             .map(|member| member.span)
     };
     let bad = |detail| EventError::new(EventErrorKind::MalformedData, "data").because(detail);
-    let data_base64 = find("data_base64").filter(|span| span.kind != Kind::Null);
+    let data_base64 = find("data_base64").filter(|span| span.kind() != Kind::Null);
     match (find("data"), data_base64) {
         (Some(_), Some(_)) => Err(bad("data and data_base64 exclude each other")),
         (None, None) => Ok(None),
         (None, Some(span)) => {
-            let text = if span.kind == Kind::String {
+            let text = if span.kind() == Kind::String {
                 string_bytes(bytes, span)?
             } else {
                 return Err(bad("not a string"));
@@ -163,7 +163,7 @@ fn read_data(
         (Some(span), None) if media_type.is_none_or(|text| is_json(text)) => {
             Ok(Some(Data::Json(bytes.slice(span.range()))))
         }
-        (Some(span), None) if span.kind == Kind::String => {
+        (Some(span), None) if span.kind() == Kind::String => {
             Ok(Some(Data::Bytes(string_bytes(bytes, span)?)))
         }
         (Some(_), None) => Err(bad(

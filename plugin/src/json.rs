@@ -42,39 +42,62 @@ impl Kind {
 pub(crate) const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
 
 /// A value's place in the document, and its type.
+///
+/// Two numbers that are written and read as a whole: a result that is put together of bytes and then read as words
+/// makes the processor wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
-    start: u32,
-    end: u32,
-    pub(crate) kind: Kind,
-    /// A string that holds an escape.
-    pub(crate) escaped: bool,
-    /// In place of padding, so that a table of places is zeroed in one go.
-    unused: u16,
+    /// The end in the upper half, the start in the lower.
+    bounds: u64,
+    /// The kind in the lowest byte; above it whether the value is a string that holds an escape.
+    tag: u32,
 }
+
+const ESCAPED: u32 = 1 << 8;
 
 impl Span {
     pub(crate) const fn new(start: usize, end: usize, kind: Kind) -> Self {
         Self {
-            start: place(start),
-            end: place(end),
-            kind,
-            escaped: false,
-            unused: 0,
+            bounds: (place(end) as u64) << 32 | place(start) as u64,
+            tag: kind as u32,
         }
     }
 
+    const fn of_string(start: usize, end: StringEnd) -> Self {
+        Self {
+            bounds: (end.at as u64) << 32 | place(start) as u64,
+            tag: Kind::String as u32 | if end.escaped { ESCAPED } else { 0 },
+        }
+    }
+
+    pub(crate) const fn kind(self) -> Kind {
+        match self.tag & 0xff {
+            1 => Kind::Boolean,
+            2 => Kind::Number,
+            3 => Kind::String,
+            4 => Kind::Array,
+            5 => Kind::Object,
+            _ => Kind::Null,
+        }
+    }
+
+    /// Whether it is a string that holds an escape.
+    pub(crate) const fn is_escaped(self) -> bool {
+        self.tag & ESCAPED != 0
+    }
+
     pub(crate) const fn start(self) -> usize {
-        self.start as usize
+        (self.bounds & u32::MAX as u64) as usize
     }
 
     pub(crate) const fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
+        self.start()..(self.bounds >> 32) as usize
     }
 
     /// The token between the quotes of a string.
     pub(crate) const fn inside_quotes(self) -> Range<usize> {
-        self.start as usize + 1..self.end as usize - 1
+        let Range { start, end } = self.range();
+        start + 1..end - 1
     }
 }
 
@@ -278,10 +301,7 @@ impl<'a> Reader<'a> {
             Kind::String => {
                 let end = string_end(self.bytes, start).map_err(|fault| self.fault(fault))?;
                 self.at = end.at as usize;
-                return Ok(Span {
-                    escaped: end.escaped,
-                    ..Span::new(start, self.at, kind)
-                });
+                return Ok(Span::of_string(start, end));
             }
             Kind::Number => number_end(self.bytes, start),
             Kind::Boolean | Kind::Null => literal_end(self.bytes, start),

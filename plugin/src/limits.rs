@@ -36,10 +36,7 @@ impl Limits {
         if document.len() <= max_bytes {
             return Ok(());
         }
-        let message = format!(
-            "{} bytes, more than the limit of {max_bytes}",
-            document.len()
-        );
+        let message = format!("larger than the limit of {max_bytes} bytes");
         Err(DecodeError::new(
             DecodeErrorKind::TooLarge,
             max_bytes,

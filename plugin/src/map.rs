@@ -121,7 +121,7 @@ impl fmt::Debug for Mapped {
     }
 }
 
-/// Decodes a payload and maps every unit of it. See [`decode`](crate::decode()) for what a unit is.
+/// Decodes a payload and maps every unit of it. See [`crate::decode()`] for what a unit is.
 ///
 /// ```
 /// use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};

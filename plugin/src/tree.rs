@@ -182,7 +182,7 @@ fn read(reader: &mut Reader<'_>, text: &str) -> Result<Json, DecodeError> {
         Kind::String => {
             let span = reader.value()?;
             let raw = text.get(span.inside_quotes()).unwrap_or_default();
-            if !span.escaped {
+            if !span.is_escaped() {
                 return Ok(Json::String(raw.into()));
             }
             let unescaped = unescape(raw.as_bytes()).ok_or_else(|| {

@@ -309,6 +309,61 @@ async fn a_second_answer_is_counted_and_dropped() {
 }
 
 #[tokio::test]
+async fn what_is_sent_to_where_an_answer_is_awaited_answers_whatever_it_is() {
+    let mut world = World::new().await;
+    let event = |headers: &[(&'static str, &'static str)], body: &'static str| {
+        let mut message = Message::plain(body);
+        for (name, value) in headers {
+            message.headers.push(*name, *value);
+        }
+        message
+    };
+    let required = [
+        ("ce_specversion", "1.0"),
+        ("ce_id", "1"),
+        ("ce_source", "/agent"),
+        ("ce_type", "anything"),
+        ("content-type", "application/json"),
+    ];
+    for message in [
+        Message::plain(r#"{"celsius":3}"#),
+        Message::plain(r#"[3]"#),
+        event(&required, r#"{"celsius":3}"#),
+    ] {
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        world.publish(&request.reply_to, message).await;
+        let part = part(&mut answer).await;
+        assert!(
+            body(&part).starts_with(r#"{"jsonrpc":"2.0","id":1.50,"result":"#),
+            "{}",
+            body(&part)
+        );
+        assert!(part.last);
+    }
+    for broken in [
+        "hello",
+        "{\"a\":",
+        r#"{"jsonrpc":"2.0","id":"x","result":1,"error":{}}"#,
+    ] {
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        world
+            .publish(&request.reply_to, Message::plain(broken))
+            .await;
+        let error = within("the call fails", answer.next())
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert!(
+            matches!(error, CallError::BadAnswer(_)),
+            "{broken}: {error:?}"
+        );
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
     let world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();

@@ -537,6 +537,8 @@ async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
         -32603,
     )
     .await;
+    let nowhere = r#"[{"jsonrpc":"2.0","method":"m","params":{}}]"#;
+    check("x-x", "x", nowhere, 400, -32602).await;
     let response = reqwest::get(format!("{}/rpc", front.base)).await.unwrap();
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(response.headers()["allow"], "POST");

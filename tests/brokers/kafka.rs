@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
-use a2abus_transports::{Reading, Topic};
-use support::battery::{self, CASES, Case, Environment, Feature};
+use a2abus_transports::{
+    Address, Disposition, Message, Reading, Subscription, Topic, Transport as _, TransportErrorKind,
+};
+use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
 
 struct Cluster {
@@ -84,4 +86,43 @@ async fn kafka_survives_the_death_of_its_broker() {
         private: Some(broker),
     };
     battery::run(Case::ReconnectMidFlight, &cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() {
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let config = KafkaConfig {
+        instance_id: Some("pod-0".to_owned()),
+        session_timeout: Duration::from_secs(6),
+        ..KafkaConfig::new([address])
+    };
+    let topic = Topic::new(unique()).unwrap();
+    let join = async || {
+        let kafka = Kafka::connect(config.clone()).unwrap();
+        kafka.ensure_topic(&topic, 1).await.unwrap();
+        let subscription = Subscription {
+            topics: vec![topic.clone().into()],
+            reading: Reading::Group(topic.as_str().into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 100,
+        };
+        let consumer = kafka.subscribe(subscription).await.unwrap();
+        let to = Address::topic(topic.clone());
+        let sent = kafka.send(&to, Message::plain("x")).await.unwrap();
+        within("it is there", sent).await.unwrap();
+        (kafka, consumer)
+    };
+    let (_first, mut consumer) = join().await;
+    // It has joined once it reads.
+    drop(within("a delivery", consumer.recv()).await.unwrap());
+    let (_second, _reading) = join().await;
+    within("the end of the first", async {
+        while consumer.recv().await.is_some() {}
+    })
+    .await;
+    let error = consumer.close(Duration::from_secs(10)).await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Fenced, "{error}");
+    assert_eq!(error.disposition(), Disposition::Pause);
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use a2abus_transports::nats::{JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage};
-use a2abus_transports::{Guarantee, Reading, Topic};
-use support::battery::{self, CASES, Case, Environment, Feature};
+use a2abus_transports::{
+    Address, Guarantee, Health, Message, Reading, Topic, Transport as _, TransportErrorKind,
+};
+use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
 
 /// The stream of all cases; it is created by the first.
@@ -104,4 +106,51 @@ async fn nats_survives_the_death_of_its_server() {
         private: Some(server),
     };
     battery::run(Case::ReconnectMidFlight, &system).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_that_no_stream_takes_is_unknown() {
+    let Some(url) = named(Kind::Nats) else {
+        return;
+    };
+    let nats = System { url, private: None }.connect().await;
+    let nowhere = Address {
+        guarantee: Guarantee::Stored { message_id: None },
+        ..Address::topic(Topic::new(format!("nowhere.{}", unique())).unwrap())
+    };
+    // The second is answered out of what the first has found.
+    for _ in 0..2 {
+        let confirmation = nats.send(&nowhere, Message::plain("x")).await.unwrap();
+        let error = within("a verdict", confirmation).await.unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::UnknownTopic, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_reconnect_is_confirmed_once_it_is_sent() {
+    if named(Kind::Nats).is_none() {
+        return;
+    }
+    let Some(server) = Private::start_new(Kind::Nats).await else {
+        return;
+    };
+    let config = NatsConfig {
+        ack_timeout: Duration::from_secs(60),
+        ..NatsConfig::new([format!("nats://{}", server.address())])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let mut health = nats.health();
+    within("a connection", health.wait_for(|now| *now == Health::Up))
+        .await
+        .unwrap();
+    server.kill().await;
+    within("its loss", health.wait_for(|now| *now != Health::Up))
+        .await
+        .unwrap();
+    let to = Address::topic(Topic::new("waiting").unwrap());
+    let (confirmation, ()) = tokio::join!(
+        within("the connection again", nats.send(&to, Message::plain("x"))),
+        server.start()
+    );
+    within("a verdict", confirmation.unwrap()).await.unwrap();
 }

@@ -158,6 +158,61 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_no_topic_takes_does_not_hold_up_the_next() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, dead) = (unique("in"), unique("dlq"));
+    plain.create(&inbox, 1).await;
+    plain.create(&dead, 1).await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], max_message_bytes: 2000 }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
+calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
+    ))
+    .await;
+    let consumer = plain.read(&dead, 1);
+    plain.publish(&inbox, None, &"x".repeat(3_000)).await;
+    let batch = format!("[{REQUEST} , 7]");
+    plain.publish(&inbox, None, &batch).await;
+
+    let large = within("the dead letter arrives", next(&consumer)).await;
+    assert_eq!(large.headers["bus-dlq-reason"], b"not_json");
+    assert_eq!(
+        large.headers["bus-dlq-origin"],
+        format!("k:{inbox}/0/0").as_bytes()
+    );
+    let omitted = String::from_utf8_lossy(&large.headers["bus-dlq-omitted"]).into_owned();
+    assert!(omitted.starts_with("3000 bytes: "), "{omitted}");
+    assert!(large.body.is_empty());
+    // Of a batch each letter holds its own unit.
+    for (body, reason) in [(REQUEST, "no_route"), ("7", "not_an_object")] {
+        let letter = within("the dead letter arrives", next(&consumer)).await;
+        assert_eq!(letter.headers["bus-dlq-reason"], reason.as_bytes());
+        assert_eq!(letter.body, body.as_bytes());
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_topic_that_was_there_before_is_used_with_the_partitions_it_has() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies) = (unique("weather"), unique("replies"));
+    plain.create(&topic, 1).await;
+    plain.create(&replies, 1).await;
+    let agent = plain.agent(&topic, Reply::AsAsked, result);
+    let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
+    assert_answered(&within("the answer", bridge.post("/rpc", REQUEST)).await);
+    bridge.stop().await;
+    agent.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_over_kafka_is_answered_by_plain_json_rpc() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;

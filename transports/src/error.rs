@@ -9,7 +9,8 @@ pub enum Disposition {
     Retry,
     /// This message can never be sent: dead-letter it.
     DeadLetter,
-    /// A person has to mend the set-up (missing topic, refused credentials): pause and alarm, lose nothing.
+    /// A person has to mend the set-up (missing topic, refused credentials, a name used twice): pause and alarm, lose
+    /// nothing.
     Pause,
 }
 
@@ -35,6 +36,8 @@ pub enum TransportErrorKind {
     BadConfig,
     /// The client broke and has to be rebuilt.
     Fatal,
+    /// Another process goes by our name: to try again at once would only take the place from it, and it from us.
+    Fenced,
     /// The transport is closed.
     Closed,
     /// Anything else the client reported.
@@ -55,6 +58,7 @@ impl TransportErrorKind {
             Self::BadMessage => "bad_message",
             Self::BadConfig => "bad_config",
             Self::Fatal => "fatal",
+            Self::Fenced => "fenced",
             Self::Closed => "closed",
             Self::Other => "other",
         }
@@ -71,7 +75,9 @@ impl TransportErrorKind {
             | Self::Closed
             | Self::Other => Disposition::Retry,
             Self::TooLarge | Self::BadMessage => Disposition::DeadLetter,
-            Self::UnknownTopic | Self::Unauthorised | Self::BadConfig => Disposition::Pause,
+            Self::UnknownTopic | Self::Unauthorised | Self::BadConfig | Self::Fenced => {
+                Disposition::Pause
+            }
         }
     }
 }

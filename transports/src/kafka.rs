@@ -24,7 +24,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
 use tokio::sync::watch;
 
-pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
+pub use config::{Compression, KafkaConfig, KafkaProperties, KafkaSasl, KafkaTls, SaslMechanism};
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};

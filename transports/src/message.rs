@@ -114,6 +114,9 @@ pub struct Header {
 /// request was sent to. Such a delivery has an empty body. A header of that name that a peer sent is never passed on.
 pub const NATS_STATUS_HEADER: &str = "nats-status";
 
+/// What one header takes in memory beside its text.
+pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
+
 /// Headers in the order they were sent; a name may occur more than once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<Header>);
@@ -206,14 +209,37 @@ impl Message {
         }
     }
 
-    /// What the message costs a budget, in bytes.
+    /// What the message costs a budget, in bytes: its content, and what our own bookkeeping of each header takes, which
+    /// is many times the text of a tiny one.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
+        self.content_bytes() + self.headers.len() * HEADER_BYTES
+    }
+
+    /// The bytes that were sent: key, names and values of headers, body.
+    pub(crate) fn content_bytes(&self) -> usize {
         let headers = self
             .headers
             .iter()
             .map(|h| h.name.len() + h.value.as_ref().map_or(0, Bytes::len))
             .sum::<usize>();
         self.key.as_ref().map_or(0, Bytes::len) + headers + self.body.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiny_headers_cost_what_they_take_in_memory() {
+        let mut message = Message::plain("body");
+        assert_eq!(message.size_bytes(), 4);
+        for _ in 0..100_000 {
+            message.headers.push_null(Text::from_static("a"));
+        }
+        let least = 100_000 * size_of::<Header>();
+        assert!(message.size_bytes() >= least, "{}", message.size_bytes());
+        assert_eq!(message.content_bytes(), 100_004);
     }
 }

@@ -32,6 +32,9 @@ mod headers;
 mod jetstream;
 mod ledger;
 mod link;
+mod lookup;
+#[cfg(test)]
+mod mock;
 mod pull;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
@@ -59,7 +62,9 @@ use crate::transport::{
 /// [`Guarantee::Default`]: the message was written to the connection that was up when it was sent, and that connection
 /// was still there afterwards. Whether the server read it, and whether anybody was subscribed, nobody knows; a server
 /// that dies takes what it had not read with it. [`Guarantee::Stored`]: a stream has stored it, or already had a
-/// message of that id. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
+/// message of that id. It fails with `UnknownTopic` only when the JetStream API says that no stream takes the subject,
+/// which needs the right to ask `STREAM.NAMES`; when nobody took it and the API does not say so within two seconds, or
+/// names a stream, which then has no leader, with `Disconnected`. When a connection is lost, what was unconfirmed on it fails with `Disconnected` at once: it may or
 /// may not have arrived. A message that could not be handed to a connection is not sent later.
 #[derive(Clone)]
 pub struct Nats {
@@ -86,6 +91,9 @@ struct Inner {
     /// Ends the tasks with the last clone.
     _stop: DropGuard,
 }
+
+/// Tells a consumer how its reader ended.
+type End = oneshot::Sender<Result<(), TransportError>>;
 
 /// How long a refused subscription may take to be told after the server has read it: the client reports refusals and
 /// messages by different ways.
@@ -127,16 +135,18 @@ impl Nats {
             config.ack_timeout,
             stop.clone(),
         ));
+        let api = Api::new(client.clone(), config.jetstream);
         let replies = Replies {
             client: client.clone(),
             link: Arc::clone(&link),
+            api: api.clone(),
             inbox: replies,
             expected: to_expect,
         };
         tasks.spawn(replies.run(stop.clone()));
         Ok(Self {
             inner: Arc::new(Inner {
-                api: Api::new(client.clone(), config.jetstream),
+                api,
                 client,
                 link,
                 written,
@@ -161,7 +171,7 @@ impl Nats {
         self.inner.link.dropped()
     }
 
-    fn stop_with(&self) -> (CancellationToken, Reader, oneshot::Sender<()>) {
+    fn stop_with(&self) -> (CancellationToken, Reader, End) {
         let stop = self.inner.stop.child_token();
         let (end, ended) = oneshot::channel();
         let reader = Reader {
@@ -270,7 +280,7 @@ impl Nats {
         inner.tasks.spawn(async move {
             core.run().await;
             // Nobody may be waiting for the end.
-            let _ = end.send(());
+            let _ = end.send(Ok(()));
         });
         Ok(Consumer::new(to_consumer, reader))
     }
@@ -314,7 +324,7 @@ impl Nats {
         inner.tasks.spawn(async move {
             reading.run(stop, until).await;
             // Nobody may be waiting for the end.
-            let _ = end.send(());
+            let _ = end.send(Ok(()));
         });
         Ok(Consumer::new(to_consumer, reader).draining(drain_until))
     }
@@ -334,8 +344,9 @@ impl Inner {
         confirm: Verdict,
     ) -> Result<(), TransportError> {
         let room = in_queue(self.written.reserve()).await?;
-        let connects = connects(&self.client);
         self.link.up(core::after(self.ack_timeout)).await?;
+        // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
+        let connects = connects(&self.client);
         core::publish(&self.client, out).await?;
         room.send(Written { connects, confirm });
         Ok(())

@@ -23,7 +23,8 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// Order: deliveries of one lane are in the order of the source, except that JetStream may deliver an abandoned
     /// message after its successors. Who retries: the implementation reconnects by
-    /// itself, with back-off, for ever; the consumer only ends when it is closed.
+    /// itself, with back-off, for ever; the consumer only ends when it is closed, or when another process has taken its
+    /// place ([`Consumer::close`] then says so).
     ///
     /// # Errors
     /// When the source cannot be reached or refuses. Cancel-safe: nothing stays subscribed.
@@ -182,7 +183,8 @@ pub struct Consumer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) stop: tokio_util::sync::CancellationToken,
-    pub(crate) ended: oneshot::Receiver<()>,
+    /// How it ended.
+    pub(crate) ended: oneshot::Receiver<Result<(), TransportError>>,
 }
 
 // === impl TopicFilter ===
@@ -329,7 +331,8 @@ impl Consumer {
     /// are out are given up to `deadline` to settle first.
     ///
     /// # Errors
-    /// `TimedOut` when the reader did not end in time; it is left to end by itself.
+    /// `TimedOut` when the reader did not end in time; it is left to end by itself. When it had ended by itself before,
+    /// because it could not go on: why. Of these `Fenced` is not to be answered with another subscription at once.
     pub async fn close(mut self, deadline: Duration) -> Result<(), TransportError> {
         self.deliveries.close();
         while self.deliveries.try_recv().is_ok() {}
@@ -340,7 +343,9 @@ impl Consumer {
         }
         self.reader.stop.cancel();
         match tokio::time::timeout(deadline, &mut self.reader.ended).await {
-            Ok(_) => Ok(()),
+            Ok(Ok(how)) => how,
+            // The reader is gone without a word: the client ended it.
+            Ok(Err(_)) => Ok(()),
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,
                 "close the subscription",

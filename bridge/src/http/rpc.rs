@@ -210,25 +210,27 @@ async fn respond_to_one(common: &Common, item: Item) -> Response {
         Item::Request(ask) => answer(common, ask).await,
         Item::Notification(unit) => match common.tell(unit).await {
             Ok(()) => accepted(),
-            Err(error) => {
-                // A notification has no JSON-RPC answer, so that the status has to tell.
-                let status = match error {
-                    CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
-                    CallError::Timeout(_)
-                    | CallError::Unavailable(_)
-                    | CallError::Exhausted
-                    | CallError::Draining
-                    | CallError::SlowCaller
-                    | CallError::BadAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                refusal(
-                    status,
-                    &Failure::call(&error),
-                    &Asker::unknown(common.dialect),
-                )
-            }
+            Err(error) => not_told(common, &error),
         },
     }
+}
+
+/// A notification has no JSON-RPC answer, so that the status has to tell what became of it.
+fn not_told(common: &Common, error: &CallError) -> Response {
+    let status = match error {
+        CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
+        CallError::Timeout(_)
+        | CallError::Unavailable(_)
+        | CallError::Exhausted
+        | CallError::Draining
+        | CallError::SlowCaller
+        | CallError::BadAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    refusal(
+        status,
+        &Failure::call(error),
+        &Asker::unknown(common.dialect),
+    )
 }
 
 /// The answer to one request: a stream when it streams and may, else one document.

@@ -131,7 +131,7 @@ impl Parser<'_> {
     fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
         let id = match self.facts.set(Place::Id) {
             None => None,
-            Some(span) if span.kind == JsonKind::String => self.facts.text(Place::Id),
+            Some(span) if span.kind() == JsonKind::String => self.facts.text(Place::Id),
             Some(_) => {
                 let message = "an id is a string";
                 return Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));

@@ -295,7 +295,7 @@ impl Parser<'_> {
         let Some(span) = self.facts.set(place) else {
             return Ok(None);
         };
-        let flag = match span.kind {
+        let flag = match span.kind() {
             JsonKind::Boolean => self.facts.flag(place),
             JsonKind::Number => self.number(place).map(|number| number != 0.0),
             JsonKind::String => self.facts.word(place).and_then(|word| match word {

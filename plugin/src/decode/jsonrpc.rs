@@ -57,7 +57,7 @@ impl Parser<'_> {
             return Ok(None);
         };
         let refuse = |message| Err(self.refused(DecodeErrorKind::BadId, Place::Id, message));
-        match span.kind {
+        match span.kind() {
             Kind::String | Kind::Number | Kind::Null => {}
             Kind::Object | Kind::Array | Kind::Boolean => {
                 return refuse("an id is a string, a number or null");
@@ -67,8 +67,8 @@ impl Parser<'_> {
             return refuse("the id is longer than 1024 bytes");
         }
         let token = self.facts.token(span);
-        let id = Id::new(token.into(), span.start() - self.base, span.escaped);
-        let legal = if span.escaped {
+        let id = Id::new(token.into(), span.start() - self.base, span.is_escaped());
+        let legal = if span.is_escaped() {
             id.text().is_some_and(|text| crate::event::is_string(&text))
         } else {
             crate::event::is_string(token)
@@ -89,7 +89,7 @@ impl Parser<'_> {
             Dialect::A2a03 if self.hint.dialect == Some(Dialect::JafDoc) => Dialect::JafDoc,
             dialect => dialect,
         };
-        let legal = match self.facts.get(Place::Params).map(|params| params.kind) {
+        let legal = match self.facts.get(Place::Params).map(|params| params.kind()) {
             None | Some(Kind::Object | Kind::Null) => true,
             Some(Kind::Array) => !dialect.needs_object_params(),
             Some(Kind::String | Kind::Number | Kind::Boolean) => false,
@@ -138,7 +138,7 @@ impl Parser<'_> {
     }
 
     fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
-        let is_number = |span: &Span| span.kind == Kind::Number;
+        let is_number = |span: &Span| span.kind() == Kind::Number;
         let code = self.facts.get(Place::ErrorCode).filter(is_number);
         let code = code.map(|span| self.facts.token(span));
         let has_message = self.facts.is(Place::ErrorMessage, Kind::String);
@@ -193,7 +193,7 @@ fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
     ParamsMarks {
         protocol_version: match facts
             .get(Place::ParamsProtocolVersion)
-            .map(|span| span.kind)
+            .map(|span| span.kind())
         {
             None => Version::Absent,
             Some(Kind::Number) => Version::Number,

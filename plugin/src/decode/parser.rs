@@ -65,8 +65,11 @@ impl Parser<'_> {
 
     fn family(&self) -> Result<Because, DecodeError> {
         let Some(because) = self.facts.family(self.hint)? else {
-            let message =
-                "no protocol recognises this object: it has none of the members that tell one";
+            let message = if self.facts.has(Place::Method) {
+                "no protocol recognises this object: a JSON-RPC message has \"jsonrpc\":\"2.0\""
+            } else {
+                "no protocol recognises this object: it has none of the members that tell one"
+            };
             return Err(self.refused(DecodeErrorKind::Unknown, Place::Root, message));
         };
         match self.hint.family {
@@ -161,7 +164,7 @@ impl Parser<'_> {
         let Some(span) = self.facts.set(place) else {
             return Ok(None);
         };
-        let text = match span.kind {
+        let text = match span.kind() {
             Kind::String => self.facts.text(place),
             Kind::Number => Some(Text::from(self.facts.token(span))),
             Kind::Object | Kind::Array | Kind::Boolean | Kind::Null => None,
@@ -184,7 +187,7 @@ impl Parser<'_> {
         let span = self
             .facts
             .get(place)
-            .filter(|span| span.kind == Kind::Number)?;
+            .filter(|span| span.kind() == Kind::Number)?;
         self.facts.token(span).parse().ok()
     }
 }

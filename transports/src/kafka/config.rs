@@ -1,12 +1,13 @@
 //! How to reach Kafka: the configuration people write, and the librdkafka properties it becomes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::secret::Secret;
@@ -79,8 +80,15 @@ pub struct KafkaConfig {
     /// Further librdkafka properties, passed to producer and consumers. Map of text to text; default none. A property
     /// that has a key of its own here, or that a guarantee rests on, is refused; an unknown one fails the connection.
     #[serde(default)]
-    pub properties: BTreeMap<String, String>,
+    #[schemars(with = "BTreeMap<String, String>")]
+    pub properties: KafkaProperties,
 }
+
+/// Further librdkafka properties by name. `Debug` and `Serialize` print `***` for the value of a property that is for a
+/// secret: such a configuration is refused, and may have been printed before that.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct KafkaProperties(BTreeMap<String, String>);
 
 /// TLS to the brokers. The broker's certificate is always verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -156,6 +164,33 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
+/// Properties that are for a secret, and what to use for it. A secret may not stand in a configuration: it would be
+/// read by everybody who reads that, and not be read anew when it changes.
+const SECRETS: &[(&str, &str)] = &[
+    ("sasl.password", "use sasl.password, a secret reference"),
+    (
+        "ssl.key.password",
+        "use tls.key_password, a secret reference",
+    ),
+    ("ssl.key.pem", "use tls.key_file"),
+    ("ssl_key", "use tls.key_file"),
+    (
+        "ssl.keystore.password",
+        "use tls.cert_file, tls.key_file and tls.key_password",
+    ),
+];
+
+/// Words in the name of a property that is for a secret.
+const SECRET_WORDS: &[&str] = &[
+    "credential",
+    "jaas",
+    "key.pem",
+    "passphrase",
+    "password",
+    "secret",
+    "token",
+];
+
 /// The memory of messages waiting for the broker, in KiB.
 const PRODUCER_QUEUE_KIB: u32 = 64 * 1024;
 
@@ -200,7 +235,6 @@ const OWNED: &[&str] = &[
     "retries",
     "sasl.mechanism",
     "sasl.mechanisms",
-    "sasl.password",
     "sasl.username",
     "security.protocol",
     "session.timeout.ms",
@@ -208,7 +242,6 @@ const OWNED: &[&str] = &[
     "ssl.certificate.location",
     "ssl.endpoint.identification.algorithm",
     "ssl.key.location",
-    "ssl.key.password",
     "statistics.interval.ms",
     "transactional.id",
 ];
@@ -230,7 +263,7 @@ impl KafkaConfig {
             compression: Compression::default(),
             session_timeout: default_session_timeout(),
             instance_id: None,
-            properties: BTreeMap::new(),
+            properties: KafkaProperties::default(),
         }
     }
 
@@ -267,11 +300,15 @@ impl KafkaConfig {
             "session_timeout: 1s to 30m",
         );
         self.security_problems(&mut problems);
-        let owned = self.properties.keys().filter(|key| is_owned(key));
-        problems.extend(owned.map(|key| {
-            format!(
-                "properties.{key}: is decided by a2abus; use the key of its own if there is one"
-            )
+        problems.extend(self.properties.0.keys().filter_map(|key| {
+            let problem = if let Some(instead) = secret(key) {
+                format!("a secret may not stand in the configuration; {instead}")
+            } else if is_owned(key) {
+                "is decided by a2abus; use the key of its own if there is one".to_owned()
+            } else {
+                return None;
+            };
+            Some(format!("properties.{key}: {problem}"))
         }));
         problems
     }
@@ -403,7 +440,7 @@ impl KafkaConfig {
                 .set("sasl.username", &sasl.username)
                 .set("sasl.password", reveal("sasl.password", &sasl.password)?);
         }
-        config.passed.clone_from(&self.properties);
+        config.passed.clone_from(&self.properties.0);
         Ok(config)
     }
 
@@ -455,6 +492,49 @@ fn reveal(key: &str, secret: &Secret) -> Result<String, TransportError> {
             format!("read {key}"),
         )
         .caused_by(error)),
+    }
+}
+
+// === impl KafkaProperties ===
+
+impl KafkaProperties {
+    /// The properties as they may be shown.
+    fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| {
+            let value = secret(key).map_or(value.as_str(), |_| "***");
+            (key.as_str(), value)
+        })
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for KafkaProperties {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(properties: I) -> Self {
+        let text = |(key, value): (K, V)| (key.into(), value.into());
+        Self(properties.into_iter().map(text).collect())
+    }
+}
+
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.shown()).finish()
+    }
+}
+
+impl Serialize for KafkaProperties {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.shown())
+    }
+}
+
+/// What to use instead of a property that is for a secret, if it is one.
+fn secret(key: &str) -> Option<&'static str> {
+    let key = key.to_ascii_lowercase();
+    let known = SECRETS.iter().find(|(name, _)| *name == key);
+    let looks = || SECRET_WORDS.iter().any(|word| key.contains(word));
+    match known {
+        Some((_, instead)) => Some(instead),
+        None if looks() => Some("secrets come from files and the environment, by sasl and tls"),
+        None => None,
     }
 }
 
@@ -659,6 +739,51 @@ mod tests {
     }
 
     #[test]
+    fn secrets_among_the_properties_are_refused_and_not_shown() {
+        for (key, instead) in [
+            ("sasl.password", "sasl.password"),
+            ("ssl.key.password", "tls.key_password"),
+            ("ssl.key.pem", "tls.key_file"),
+            ("ssl_key", "tls.key_file"),
+            ("ssl.keystore.password", "tls.key_file"),
+            ("SSL.Key.Pem", "tls.key_file"),
+            ("sasl.oauthbearer.client.secret", "files"),
+            ("sasl.oauthbearer.assertion.private.key.passphrase", "files"),
+            ("sasl.oauthbearer.assertion.private.key.pem", "files"),
+            ("sasl.jaas.config", "files"),
+            ("some.later.password", "files"),
+        ] {
+            let mut config = KafkaConfig::new(["a:1"]);
+            config.properties = [(key, "CANARY")].into_iter().collect();
+            let problems = config.problems();
+            assert_eq!(problems.len(), 1, "{key}");
+            assert!(
+                problems[0].starts_with(&format!("properties.{key}: "))
+                    && problems[0].contains(instead),
+                "{problems:?}"
+            );
+            let shown = format!(
+                "{config:?}{}{problems:?}",
+                serde_json::to_string(&config).unwrap()
+            );
+            assert!(
+                !shown.contains("CANARY") && shown.contains("***"),
+                "{shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_properties_are_taken_and_shown() {
+        let text = r#"{"brokers":"a","properties":{"client.rack":"r","ssl.certificate.pem":"c","sasl.kerberos.keytab":"k"}}"#;
+        let config = parse(text);
+        assert!(config.problems().is_empty());
+        let written = serde_json::to_string(&config).unwrap();
+        assert_eq!(parse(&written), config);
+        assert!(format!("{config:?}").contains(r#""client.rack": "r""#));
+    }
+
+    #[test]
     fn addresses() {
         for good in ["a", "a:9092", "[::1]:9092", "[::1]", "10.0.0.1:1"] {
             assert!(is_address(good), "{good}");
@@ -685,10 +810,9 @@ mod tests {
     #[test]
     fn guarantees_win_over_passed_properties_and_defaults_do_not() {
         let mut config = KafkaConfig::new(["a:1"]);
-        config.properties = BTreeMap::from([
-            ("acks".to_owned(), "0".to_owned()),
-            ("partitioner".to_owned(), "random".to_owned()),
-        ]);
+        config.properties = [("acks", "0"), ("partitioner", "random")]
+            .into_iter()
+            .collect();
         let built = config.producer().unwrap();
         assert_eq!(built.get("acks"), Some("all"));
         assert_eq!(built.get("enable.idempotence"), Some("true"));

@@ -148,10 +148,10 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     };
     let consumer = Consumer::new(receiver, reader).draining(Arc::clone(&task.leave.drain_until));
     super::spawn("a2abus-kafka-read", move || {
-        task.run(ready);
+        let how = task.run(ready);
         drop(task);
         // Fails when nobody waits for the end.
-        let _ = end.send(());
+        let _ = end.send(how);
     })?;
     match is_ready.await {
         Ok(result) => result.map(|()| consumer),
@@ -166,7 +166,13 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
 
 impl Task {
     /// Reads until it is stopped, with as many clients as it takes.
-    fn run(&self, ready: oneshot::Sender<Result<(), TransportError>>) {
+    ///
+    /// # Errors
+    /// `Fenced` when another process has taken our place in the group.
+    fn run(
+        &self,
+        ready: oneshot::Sender<Result<(), TransportError>>,
+    ) -> Result<(), TransportError> {
         let mut session = match Session::open(self) {
             Ok(session) => {
                 // Fails when the caller gave up, who has then stopped us as well.
@@ -174,16 +180,23 @@ impl Task {
                 session
             }
             Err(error) => {
+                // `start` hands the error to the caller; of a subscription that never was nobody asks how it ended.
                 let _ = ready.send(Err(error));
-                return;
+                return Ok(());
             }
         };
         loop {
             match session.read() {
-                End::Stopped => return session.close(),
-                End::Broken(Code::FencedInstanceId) => {
+                End::Stopped => {
+                    session.close();
+                    return Ok(());
+                }
+                End::Broken(code @ Code::FencedInstanceId) => {
                     tracing::error!("another process uses our instance_id: this subscription ends");
-                    return;
+                    let what = "read as a member of a group: another process uses our instance_id";
+                    return Err(
+                        TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
+                    );
                 }
                 End::Broken(code) => {
                     tracing::error!(%code, "the Kafka consumer broke and is replaced");
@@ -193,7 +206,7 @@ impl Task {
             }
             session = match self.reopen() {
                 Some(session) => session,
-                None => return,
+                None => return Ok(()),
             };
         }
     }

@@ -35,8 +35,9 @@ pub(super) fn kind(code: Code) -> Kind {
         | Code::InvalidProducerIdMapping
         | Code::UnknownProducerId
         | Code::ProducerFenced
-        | Code::Fenced
-        | Code::FencedInstanceId => Kind::Fatal,
+        | Code::Fenced => Kind::Fatal,
+
+        Code::FencedInstanceId => Kind::Fenced,
 
         // The message may have been written: librdkafka knows, its Rust client does not tell.
         Code::MessageTimedOut
@@ -151,6 +152,7 @@ mod tests {
             (Code::BrokerTransportFailure, Kind::Disconnected),
             (Code::QueueFull, Kind::Saturated),
             (Code::Fatal, Kind::Fatal),
+            (Code::FencedInstanceId, Kind::Fenced),
             (Code::OutOfOrderSequenceNumber, Kind::Fatal),
             (Code::InvalidRecord, Kind::BadMessage),
             (Code::InvalidReplicationFactor, Kind::BadConfig),

@@ -19,6 +19,9 @@ pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
 pub(super) const CONNECTING: &str = "connecting";
 /// How long an answer to a probe may take.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Probes in a row that fail before the cluster is down: one may meet a broker that is just going, or a busy moment, and
+/// being down fails every call. It is one when the clients themselves report that no broker is left.
+const FAILURES: u32 = 2;
 /// Between probes while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
 /// Between probes while nobody complains: finds the connection that is dead and does not know it.
@@ -35,6 +38,8 @@ pub(super) struct Pulse {
 struct State {
     suspected: bool,
     stopped: bool,
+    /// A client reported that it has no broker left, since the last probe that was answered.
+    all_down: bool,
     complaint: Option<Complaint>,
 }
 
@@ -70,19 +75,28 @@ impl Pulse {
             .is_some_and(|complaint| complaint.refused)
     }
 
-    fn suspect(&self, complaint: Option<Complaint>) {
+    fn suspect(&self, complaint: Complaint) {
         let mut state = self.state();
         state.suspected = true;
-        state.complaint = complaint.or(state.complaint.take());
+        state.complaint = Some(complaint);
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Waits until the next probe is due; false when there is none.
-    fn wait(&self, health: &Health) -> bool {
+    /// A client has no broker left. What it says with that repeats a count, not the reason that the errors before gave.
+    fn all_down(&self) {
         let mut state = self.state();
-        match health {
-            Health::Up => {
+        state.suspected = true;
+        state.all_down = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the next probe is due after so many that failed; false when there is none.
+    fn wait(&self, failures: u32) -> bool {
+        let mut state = self.state();
+        match failures {
+            0 => {
                 state = self
                     .changed
                     .wait_timeout_while(state, PROBE_WHEN_UP, |state| {
@@ -92,7 +106,7 @@ impl Pulse {
                     .0;
             }
             // Complaints do not hurry it: while the cluster is away there are many.
-            Health::Down(_) => {
+            _ => {
                 state = self
                     .changed
                     .wait_timeout_while(state, PROBE_WHEN_DOWN, |state| !state.stopped)
@@ -123,16 +137,26 @@ pub(super) fn watch(
     health: &watch::Sender<Health>,
     probe: impl Fn() -> Result<(), TransportError>,
 ) {
+    let mut failures: u32 = 0;
     loop {
         let found = match probe() {
             Ok(()) => {
-                pulse.state().complaint = None;
-                Health::Up
+                let mut state = pulse.state();
+                state.complaint = None;
+                state.all_down = false;
+                failures = 0;
+                Some(Health::Up)
             }
-            Err(error) => Health::Down(pulse.cause(&error)),
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                let is_down = failures >= FAILURES || pulse.state().all_down;
+                is_down.then(|| Health::Down(pulse.cause(&error)))
+            }
         };
-        health.send_if_modified(|current| change(current, &found));
-        if !pulse.wait(&found) {
+        if let Some(found) = found {
+            health.send_if_modified(|current| change(current, &found));
+        }
+        if !pulse.wait(failures) {
             return;
         }
     }
@@ -198,13 +222,75 @@ impl ClientContext for Events {
         };
         let refused = code == Code::Authentication;
         if code == Code::AllBrokersDown {
-            // It repeats a count, not the reason that the errors before it gave.
-            self.pulse.suspect(None);
+            self.pulse.all_down();
         } else if refused || is_outage(code) {
-            self.pulse.suspect(Some(Complaint {
+            self.pulse.suspect(Complaint {
                 reason: reason.to_owned(),
                 refused,
-            }));
+            });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::error::TransportErrorKind;
+
+    /// What happens at one probe.
+    #[derive(Debug, Clone, Copy)]
+    enum Probe {
+        Answered,
+        Failed,
+        /// Failed, and a client has no broker left.
+        FailedAllDown,
+    }
+
+    /// Whether the cluster was up after each of the probes.
+    fn check(probes: &[Probe], expected: &[bool]) {
+        let (pulse, health) = (
+            Pulse::default(),
+            watch::Sender::new(Health::Down(Text::from_static(CONNECTING))),
+        );
+        let (script, seen) = (
+            RefCell::new(probes.iter()),
+            RefCell::new(Vec::<bool>::new()),
+        );
+        watch(&pulse, &health, || {
+            seen.borrow_mut().push(*health.borrow() == Health::Up);
+            let next = script.borrow_mut().next();
+            match next {
+                // Asks for the next probe at once.
+                Some(Probe::Answered) => pulse.state().suspected = true,
+                Some(Probe::Failed) => {}
+                Some(Probe::FailedAllDown) => pulse.all_down(),
+                None => pulse.stop(),
+            }
+            match next {
+                Some(Probe::Answered) => Ok(()),
+                _ => Err(TransportError::new(TransportErrorKind::TimedOut, "probe")),
+            }
+        });
+        assert_eq!(&seen.borrow()[1..], expected, "{probes:?}");
+    }
+
+    #[test]
+    fn one_failure_is_not_down_and_two_in_a_row_are() {
+        use Probe::{Answered, Failed};
+        check(
+            &[Answered, Failed, Answered, Failed, Failed, Answered],
+            &[true, true, true, true, false, true],
+        );
+    }
+
+    #[test]
+    fn one_failure_is_down_when_no_broker_is_left() {
+        use Probe::{Answered, Failed, FailedAllDown};
+        check(
+            &[Answered, FailedAllDown, Answered, Failed],
+            &[true, false, true, true],
+        );
     }
 }

@@ -197,3 +197,22 @@ async fn what_kafka_cannot_do_is_refused() {
     let live = Reading::Live { partition: Some(7) };
     assert_eq!(refused(&["t"], live).await, Kind::UnknownTopic);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_fenced_says_so_at_its_end() {
+    let (cluster, kafka) = cluster().await;
+    let config = KafkaConfig {
+        instance_id: Some("pod-0".to_owned()),
+        ..KafkaConfig::clone(&kafka.shared.config)
+    };
+    let kafka = Kafka::connect(config).unwrap();
+    cluster.request_errors(
+        RDKafkaApiKey::JoinGroup,
+        &[Response::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID],
+    );
+    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let ended = async { while consumer.recv().await.is_some() {} };
+    tokio::time::timeout(PATIENCE, ended).await.unwrap();
+    let error = consumer.close(PATIENCE).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Fenced);
+}

@@ -1,17 +1,23 @@
 //! From a record in librdkafka's memory to a message of our own.
 
 use std::ops::Range;
-use std::panic::catch_unwind;
+use std::panic::{RefUnwindSafe, catch_unwind};
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
-use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers as _, Message as _};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _};
 
 use crate::message::{Headers, Message};
 
+/// Headers of one record whose names are not text, at most; what comes after them is left out as they are. Each costs
+/// a panic, which the process reports however it is caught: a record of nothing else must not fill the log.
+const MOST_UNREADABLE: usize = 8;
+
 /// Copies a record, in one allocation that key, headers and body share.
 pub(super) fn message(record: &BorrowedMessage<'_>) -> Message {
-    let headers = record.headers().map(readable).unwrap_or_default();
+    let headers = record.headers().map_or_else(Vec::new, |headers| {
+        readable(headers.count(), |index| headers.try_get(index))
+    });
     let names_and_values = headers
         .iter()
         .map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
@@ -58,19 +64,70 @@ impl Copy {
     }
 }
 
-/// The headers whose names are text. Others cannot be named here, and are left out.
+/// The headers whose names are text. Others cannot be named here, and are left out; after [`MOST_UNREADABLE`] of them, so
+/// is the rest of the record's. How many headers there are is bounded by the size of the record and charged to the budget.
 ///
 /// rdkafka 0.39 panics on them instead of saying so, and gives no other way to the bytes without `unsafe`; a record must
 /// not be able to end the thread that reads it.
-fn readable(headers: &BorrowedHeaders) -> Vec<Header<'_, &[u8]>> {
-    let count = headers.count();
+fn readable<'a>(
+    count: usize,
+    get: impl Fn(usize) -> Option<Header<'a, &'a [u8]>> + RefUnwindSafe,
+) -> Vec<Header<'a, &'a [u8]>> {
     let mut readable = Vec::with_capacity(count);
+    let mut unreadable = 0;
     for index in 0..count {
-        match catch_unwind(|| headers.try_get(index)) {
-            Ok(Some(header)) => readable.push(header),
-            Ok(None) => {}
-            Err(_) => tracing::debug!(index, "a header whose name is not UTF-8 is left out"),
+        match catch_unwind(|| get(index)) {
+            Ok(header) => readable.extend(header),
+            Err(_) => unreadable += 1,
+        }
+        if unreadable == MOST_UNREADABLE {
+            tracing::debug!(
+                left_out = count - readable.len(),
+                "headers are left out: the names of many are not UTF-8"
+            );
+            return readable;
         }
     }
+    if unreadable > 0 {
+        tracing::debug!(
+            left_out = unreadable,
+            "headers are left out: their names are not UTF-8"
+        );
+    }
     readable
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Reads so many headers, of which those at `unreadable` panic as rdkafka does; how many were read, and looked at.
+    fn read(count: usize, unreadable: impl Fn(usize) -> bool + RefUnwindSafe) -> (usize, usize) {
+        let looked_at = AtomicUsize::new(0);
+        let get = |index| {
+            looked_at.fetch_add(1, Ordering::Relaxed);
+            assert!(!unreadable(index), "not UTF-8, as this test wants it");
+            Some(Header {
+                key: "a",
+                value: None,
+            })
+        };
+        let read = readable(count, get).len();
+        (read, looked_at.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn headers_around_an_unreadable_one_are_read() {
+        assert_eq!(read(5_000, |_| false), (5_000, 5_000));
+        assert_eq!(read(100, |index| index == 50), (99, 100));
+    }
+
+    #[test]
+    fn a_record_of_unreadable_headers_is_not_looked_at_to_its_end() {
+        assert_eq!(read(100_000, |_| true), (0, MOST_UNREADABLE));
+        let (read, looked_at) = read(100_000, |index| index % 2 == 1);
+        assert_eq!((read, looked_at), (MOST_UNREADABLE, 2 * MOST_UNREADABLE));
+    }
 }

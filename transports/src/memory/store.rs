@@ -307,11 +307,14 @@ impl State {
             .max_message_bytes
             .min(self.config.capacity_bytes)
             .get();
-        if size > largest {
+        let content = message.content_bytes();
+        // A message that takes more memory than the topic has would wait for ever for room.
+        if content > largest || size > self.config.capacity_bytes.get() {
             return Err(TransportError::new(
                 TransportErrorKind::TooLarge,
                 format!(
-                    "send {size} bytes to the memory topic {}, which takes {largest}",
+                    "send {content} bytes with {} headers to the memory topic {}, which takes {largest}",
+                    message.headers.len(),
                     to.topic
                 ),
             ));

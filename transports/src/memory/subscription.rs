@@ -70,7 +70,7 @@ struct Tender {
     wake: Arc<Notify>,
     connection: CancellationToken,
     stop: CancellationToken,
-    ended: oneshot::Sender<()>,
+    ended: oneshot::Sender<Result<(), TransportError>>,
 }
 
 // === impl Tender ===
@@ -91,7 +91,7 @@ impl Tender {
         // The member goes without the lock; with the last sender the consumer sees the end.
         drop((store.leave(seat), deliver));
         // Nobody waits when the consumer was dropped rather than closed.
-        let _ = ended.send(());
+        let _ = ended.send(Ok(()));
     }
 
     /// Until the consumer stops, is dropped, or loses its connection.

@@ -121,7 +121,11 @@ impl Api {
     }
 
     /// As [`Api::ask`], with the API's error as an error.
-    async fn command(&self, request: &str, body: &Value) -> Result<Value, TransportError> {
+    pub(super) async fn command(
+        &self,
+        request: &str,
+        body: &Value,
+    ) -> Result<Value, TransportError> {
         self.ask(request, body)
             .await?
             .map_err(|error| api_error(request, error))

@@ -192,7 +192,7 @@ impl CoreReader {
         let mut chunks = messages.ready_chunks(CHUNK);
         let mut backlog = Backlog::new(&budget);
         loop {
-            let oldest = backlog.waiting.front().map(|message| message.length);
+            let oldest = backlog.waiting.front().map(cost);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -205,7 +205,7 @@ impl CoreReader {
                 chunk = chunks.next() => {
                     let Some(chunk) = chunk else { return };
                     for message in chunk {
-                        match budget.try_acquire(message.length) {
+                        match budget.try_acquire(cost(&message)) {
                             Some(permit) if backlog.waiting.is_empty() => {
                                 deliver(&deliveries, message, Some(permit));
                             }
@@ -217,6 +217,11 @@ impl CoreReader {
             }
         }
     }
+}
+
+/// What a message costs a budget, in bytes: as [`Message::size_bytes`], before it is one.
+fn cost(message: &async_nats::Message) -> usize {
+    message.length + headers::memory(message.headers.as_ref())
 }
 
 fn deliver(
@@ -350,7 +355,7 @@ impl Backlog {
 
     /// Whether there was room.
     fn push(&mut self, message: async_nats::Message) -> bool {
-        let bytes = self.bytes + message.length;
+        let bytes = self.bytes + cost(&message);
         if bytes > self.limit_bytes || self.waiting.len() >= BACKLOG_MESSAGES {
             return false;
         }
@@ -361,7 +366,7 @@ impl Backlog {
 
     fn pop(&mut self) -> Option<async_nats::Message> {
         let message = self.waiting.pop_front()?;
-        self.bytes -= message.length;
+        self.bytes -= cost(&message);
         Some(message)
     }
 }

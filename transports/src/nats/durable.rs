@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::consumer::{Begin, ConsumerRef, Limits};
 use super::core::{inbound, lane};
+use super::headers;
 use super::jetstream::position;
 use super::ledger::{Info, Ledger, ToReader, Verdict, nak};
 use super::link::{Connection, Link, jitter};
@@ -229,7 +230,8 @@ impl DurableReader {
         // `None` only if the semaphore was closed, which nobody does.
         let Some(share) = share else { return };
         self.pulls += 1;
-        let pull = Pull::new(self.pulls, share, self.size, self.limits);
+        let max_payload = self.client.max_payload();
+        let pull = Pull::new(self.pulls, share, self.size, self.limits, max_payload);
         let (stream, name) = (&self.consumer.stream, &self.consumer.name);
         let request = format!("CONSUMER.MSG.NEXT.{stream}.{name}");
         let sent = self.client.publish_with_reply(
@@ -249,7 +251,7 @@ impl DurableReader {
         if let Some(status) = message.status {
             return self.status(status, &message);
         }
-        let share = self.take_share(message.length);
+        let share = self.take_share(&message);
         let reply = message.reply.clone();
         let info = reply.as_deref().and_then(Info::parse);
         let Some((reply, info)) = reply.zip(info) else {
@@ -297,11 +299,12 @@ impl DurableReader {
     }
 
     /// One message and its bytes out of what the pull reserved, or of what is free.
-    fn take_share(&mut self, bytes: usize) -> Option<Share> {
+    fn take_share(&mut self, message: &async_nats::Message) -> Option<Share> {
+        let overhead = headers::memory(message.headers.as_ref());
         let Some(pull) = &mut self.pull else {
-            return self.budget.spare(bytes);
+            return self.budget.spare(message.length + overhead);
         };
-        let share = pull.take(bytes);
+        let share = pull.take(message.length, overhead);
         if pull.is_over() {
             self.pull = None;
             self.size = Size::Free;

@@ -10,7 +10,7 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use bytes::BytesMut;
 
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{Headers, NATS_STATUS_HEADER};
+use crate::message::{HEADER_BYTES, Headers, NATS_STATUS_HEADER};
 
 /// Header of a delivery whose subject is not a legal [`Topic`](crate::Topic): the subject as it was. The delivery's
 /// topic then has `_` in place of what is not legal.
@@ -88,6 +88,13 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
         }
     }
     with_status(headers, status)
+}
+
+/// What the headers of a message take in memory beside their text, in bytes.
+pub(super) fn memory(map: Option<&HeaderMap>) -> usize {
+    map.map_or(0, |map| {
+        map.iter().map(|(_, values)| values.len()).sum::<usize>() * HEADER_BYTES
+    })
 }
 
 fn with_status(mut headers: Headers, status: Option<StatusCode>) -> Headers {

@@ -1,24 +1,28 @@
 //! JetStream publications: confirmed once a stream has stored them.
 //!
 //! ```text
-//! send --Expected--> replies_for --Receipt--> Confirmation
+//! send --Expected--> Replies --Receipt--> Confirmation
 //!      --publish, reply to INBOX.n--> server --answer on INBOX.n--^
+//!                       no responders --Lookups--> does any stream take the subject?
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
 use async_nats::{Client, StatusCode, Subscriber};
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::api::ApiError;
+use super::api::{Api, ApiError};
 use super::core::Verdict;
 use super::link::{Link, Refusal, connects};
+use super::lookup::{Coverage, Lookups, look_up};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::Receipt;
@@ -55,15 +59,18 @@ pub(super) enum Answer {
 pub(super) struct Replies {
     pub(super) client: Client,
     pub(super) link: Arc<Link>,
+    pub(super) api: Api,
     pub(super) inbox: Subscriber,
     pub(super) expected: mpsc::Receiver<Expected>,
 }
 
-/// The questions without an answer. Deadlines are all as far away, so they pass in the order of asking.
+/// The questions without an answer. Their deadlines do not pass in the order of asking: an echo and a publication may
+/// take different times.
 #[derive(Debug, Default)]
 struct Unanswered {
     by_token: HashMap<u64, Expected>,
-    deadlines: VecDeque<(Instant, u64)>,
+    /// The earliest first. Those of questions that were answered are left in it until they pass.
+    deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
 /// The answer of a stream.
@@ -82,6 +89,8 @@ impl Replies {
     /// Until it is stopped; what is unanswered then fails as closed.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
+        let mut lookups = Lookups::default();
+        let mut asked = FuturesUnordered::new();
         let mut connection = self.link.connection();
         let mut refusals = self.link.refusals();
         loop {
@@ -89,12 +98,21 @@ impl Replies {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                Some((topic, coverage)) = asked.next() => {
+                    for expected in lookups.found(&topic, &coverage, Instant::now()) {
+                        expected.unheard(coverage.clone());
+                    }
+                }
                 expected = self.expected.recv() => match expected {
                     Some(expected) => self.expect(&mut unanswered, expected),
                     None => return,
                 },
                 answer = self.inbox.next() => match answer {
-                    Some(answer) => self.answered(&mut unanswered, &answer),
+                    Some(answer) => {
+                        let unheard = self.answered(&mut unanswered, &answer);
+                        let topic = unheard.and_then(|expected| lookups.unheard(expected, Instant::now()));
+                        asked.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
+                    }
                     None => return,
                 },
                 Ok(()) = connection.changed() => self.fail_lost(&mut unanswered),
@@ -113,24 +131,29 @@ impl Replies {
         }
     }
 
-    fn answered(&mut self, unanswered: &mut Unanswered, answer: &async_nats::Message) {
+    /// Decides what was asked. Returns a publication that nobody listened to, which needs a look at the streams first.
+    fn answered(
+        &mut self,
+        unanswered: &mut Unanswered,
+        answer: &async_nats::Message,
+    ) -> Option<Expected> {
         // A question is announced before it is asked, but the announcement may still be on its way to us.
         while let Ok(expected) = self.expected.try_recv() {
             self.expect(unanswered, expected);
         }
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
         // An answer that came too late, or that somebody made up, belongs to nothing.
-        let expected = token
-            .parse()
-            .ok()
-            .and_then(|token| unanswered.remove(token));
-        if let Some(expected) = expected {
-            let result = match expected.answer {
-                Answer::Echo => Ok(Receipt { position: None }),
-                Answer::Stored => stored(&expected.subject, answer),
-            };
-            expected.decide(result);
-        }
+        let token = token.parse().ok()?;
+        let expected = unanswered.remove(token)?;
+        let result = match expected.answer {
+            Answer::Echo => Ok(Receipt { position: None }),
+            Answer::Stored if answer.status == Some(StatusCode::NO_RESPONDERS) => {
+                return Some(expected);
+            }
+            Answer::Stored => stored(&expected.subject, answer),
+        };
+        expected.decide(result);
+        None
     }
 
     /// Fails what was asked on a connection that is gone: its answer will not come.
@@ -158,6 +181,29 @@ impl Expected {
         // The caller may have stopped waiting.
         let _ = self.verdict.send(result);
     }
+
+    /// Fails a publication that nobody listened to. A stream that elects its leader listens as little as one that is not
+    /// there, so only the word of the API makes it unknown.
+    pub(super) fn unheard(self, coverage: Coverage) {
+        let what = storing(&self.subject);
+        let disconnected =
+            |why| TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {why}"));
+        let error = match coverage {
+            Coverage::Nowhere => TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                format!("{what}: no JetStream stream takes this subject"),
+            ),
+            Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
+            Coverage::Untold(None) => {
+                disconnected("nobody took it, and too many subjects are being looked up")
+            }
+            Coverage::Untold(Some(cause)) => {
+                disconnected("nobody took it, and JetStream does not say whether a stream would")
+                    .caused_by(cause)
+            }
+        };
+        self.decide(Err(error));
+    }
 }
 
 // === impl Unanswered ===
@@ -165,12 +211,12 @@ impl Expected {
 impl Unanswered {
     fn insert(&mut self, expected: Expected) {
         if self.deadlines.len() > 4 * self.by_token.len() + 1024 {
-            // One slow answer at the front would keep the entries of all quick ones behind it.
+            // While there is always one without an answer, the entries of those with one would pile up.
             self.deadlines
-                .retain(|(_, token)| self.by_token.contains_key(token));
+                .retain(|Reverse((_, token))| self.by_token.contains_key(token));
         }
         self.deadlines
-            .push_back((expected.deadline, expected.token));
+            .push(Reverse((expected.deadline, expected.token)));
         self.by_token.insert(expected.token, expected);
     }
 
@@ -188,11 +234,11 @@ impl Unanswered {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        while let Some((deadline, token)) = self.deadlines.front() {
+        while let Some(Reverse((deadline, token))) = self.deadlines.peek() {
             if self.by_token.contains_key(token) {
                 return Some(*deadline);
             }
-            self.deadlines.pop_front();
+            self.deadlines.pop();
         }
         None
     }
@@ -200,7 +246,7 @@ impl Unanswered {
     fn expire(&mut self) {
         let now = Instant::now();
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            let token = self.deadlines.pop_front().map(|(_, token)| token);
+            let token = self.deadlines.pop().map(|Reverse((_, token))| token);
             if let Some(expected) = token.and_then(|token| self.by_token.remove(&token)) {
                 let what = format!("wait for the answer of NATS to {}", expected.subject);
                 expected.decide(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
@@ -232,15 +278,13 @@ pub(super) fn unauthorised(what: &str) -> TransportError {
     )
 }
 
-/// What the answer to a publication says.
+fn storing(subject: &Topic) -> String {
+    format!("store a message in the stream of {subject}")
+}
+
+/// What the answer of a stream to a publication says.
 fn stored(subject: &Topic, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
-    let what = format!("store a message in the stream of {subject}");
-    if answer.status == Some(StatusCode::NO_RESPONDERS) {
-        return Err(TransportError::new(
-            TransportErrorKind::UnknownTopic,
-            format!("{what}: no JetStream stream takes this subject"),
-        ));
-    }
+    let what = storing(subject);
     let ack: PubAck = serde_json::from_slice(&answer.payload).map_err(|error| {
         TransportError::new(TransportErrorKind::Other, what.clone()).caused_by(error)
     })?;
@@ -258,42 +302,62 @@ pub(super) fn position(stream: &str, sequence: u64) -> Text {
     Text::from(format!("j:{stream}/{sequence}"))
 }
 
+/// A question, and where its verdict comes.
+#[cfg(test)]
+pub(super) fn expected(
+    subject: &str,
+    token: u64,
+    answer: Answer,
+    seconds: u64,
+) -> (
+    Expected,
+    tokio::sync::oneshot::Receiver<Result<Receipt, TransportError>>,
+) {
+    let (verdict, waiting) = tokio::sync::oneshot::channel();
+    let expected = Expected {
+        token,
+        answer,
+        subject: Topic::new(subject).unwrap(),
+        connects: 1,
+        deadline: super::core::after(std::time::Duration::from_secs(seconds)),
+        verdict,
+        permit: None,
+    };
+    (expected, waiting)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    fn answer(status: Option<StatusCode>, body: &str) -> async_nats::Message {
+    fn answer(body: &str) -> async_nats::Message {
         async_nats::Message {
             subject: "_INBOX.a.1".into(),
             reply: None,
             payload: body.to_owned().into(),
             headers: None,
-            status,
+            status: None,
             description: None,
             length: 0,
         }
     }
 
-    fn check(status: Option<StatusCode>, body: &str) -> Result<String, TransportErrorKind> {
-        stored(&Topic::new("a.b").unwrap(), &answer(status, body))
+    fn check(body: &str) -> Result<String, TransportErrorKind> {
+        stored(&Topic::new("a.b").unwrap(), &answer(body))
             .map(|receipt| receipt.position.unwrap().to_string())
             .map_err(|error| error.kind())
     }
 
     #[test]
     fn answers_of_a_stream() {
-        assert_eq!(check(None, r#"{"stream":"S","seq":7}"#), Ok("j:S/7".into()));
-        assert_eq!(
-            check(
-                None,
-                r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#
-            ),
-            Ok("j:S/7".into())
-        );
-        assert_eq!(
-            check(Some(StatusCode::NO_RESPONDERS), ""),
-            Err(TransportErrorKind::UnknownTopic)
-        );
+        for body in [
+            r#"{"stream":"S","seq":7}"#,
+            r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#,
+        ] {
+            assert_eq!(check(body), Ok("j:S/7".into()));
+        }
         for (code, err_code, kind) in [
             (400, 10_054, TransportErrorKind::TooLarge),
             (503, 10_077, TransportErrorKind::Saturated),
@@ -303,8 +367,44 @@ mod tests {
         ] {
             let body =
                 format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"x"}}}}"#);
-            assert_eq!(check(None, &body), Err(kind));
+            assert_eq!(check(&body), Err(kind));
         }
-        assert_eq!(check(None, "not json"), Err(TransportErrorKind::Other));
+        assert_eq!(check("not json"), Err(TransportErrorKind::Other));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_echo_delays_no_deadline_behind_it() {
+        let mut unanswered = Unanswered::default();
+        let mut ask = |token, answer, seconds| {
+            let (expected, verdict) = expected("a.b", token, answer, seconds);
+            unanswered.insert(expected);
+            verdict
+        };
+        let mut echo = ask(1, Answer::Echo, 60);
+        let mut second = ask(2, Answer::Stored, 2);
+        let mut first = ask(3, Answer::Stored, 1);
+        let start = Instant::now();
+        for (seconds, verdict) in [(1, &mut first), (2, &mut second), (60, &mut echo)] {
+            let next = unanswered.next_deadline().unwrap();
+            assert_eq!(next - start, Duration::from_secs(seconds));
+            tokio::time::sleep_until(next).await;
+            unanswered.expire();
+            let error = verdict.try_recv().unwrap().unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::TimedOut);
+        }
+        assert_eq!(unanswered.next_deadline(), None);
+    }
+
+    #[tokio::test]
+    async fn deadlines_of_what_was_answered_do_not_pile_up() {
+        let mut unanswered = Unanswered::default();
+        let (slow, _verdict) = expected("a.b", 0, Answer::Echo, 60);
+        unanswered.insert(slow);
+        for token in 1..100_000 {
+            let (quick, _verdict) = expected("a.b", token, Answer::Stored, 5);
+            unanswered.insert(quick);
+            assert!(unanswered.remove(token).is_some());
+            assert!(unanswered.deadlines.len() <= 2 * 1024);
+        }
     }
 }

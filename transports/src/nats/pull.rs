@@ -54,6 +54,9 @@ pub(super) struct Pull {
     number: u64,
     share: Share,
     size: Size,
+    /// Reserved, and not asked for: the server counts the bytes of a message, and not what its headers take in our
+    /// memory beside their text.
+    overhead_bytes: usize,
     heartbeat: Duration,
     received: u32,
     /// When something must have come from the server.
@@ -106,10 +109,7 @@ impl Budget {
         }
         // Enough for any message the server takes, so that it does not refuse the pull; half of a small budget, so that
         // two can be out.
-        let payload = u32::try_from(max_payload)
-            .unwrap_or(u32::MAX)
-            .saturating_add(4096);
-        let least = (self.all_bytes / 2).clamp(1, payload);
+        let least = (self.all_bytes / 2).clamp(1, largest_message(max_payload));
         let mut bytes = Arc::clone(&self.bytes)
             .acquire_many_owned(least)
             .await
@@ -134,6 +134,13 @@ impl Budget {
     }
 }
 
+/// More than any message the server takes, as it counts them.
+fn largest_message(max_payload: usize) -> u32 {
+    u32::try_from(max_payload)
+        .unwrap_or(u32::MAX)
+        .saturating_add(4096)
+}
+
 /// Adds what is free to a permit, up to a number.
 fn extend(permit: &mut OwnedSemaphorePermit, semaphore: &Arc<Semaphore>, most: u32) {
     let free = u32::try_from(semaphore.available_permits())
@@ -150,12 +157,22 @@ fn extend(permit: &mut OwnedSemaphorePermit, semaphore: &Arc<Semaphore>, most: u
 // === impl Pull ===
 
 impl Pull {
-    pub(super) fn new(number: u64, share: Share, size: Size, limits: Limits) -> Self {
+    pub(super) fn new(
+        number: u64,
+        share: Share,
+        size: Size,
+        limits: Limits,
+        max_payload: usize,
+    ) -> Self {
         let heartbeat = HEARTBEAT.min(expires(limits) / 3);
+        let reserved = share.bytes.num_permits();
+        // Half, as long as any message fits into the other half: the server refuses a pull that the next does not fit.
+        let asked = reserved.min((reserved / 2).max(largest_message(max_payload) as usize));
         Self {
             number,
             share,
             size,
+            overhead_bytes: reserved - asked,
             heartbeat,
             received: 0,
             watchdog: Instant::now() + 2 * heartbeat + GRACE,
@@ -170,7 +187,12 @@ impl Pull {
             "idle_heartbeat": nanoseconds(self.heartbeat),
         });
         if self.size == Size::Free {
-            request["max_bytes"] = json!(self.share.bytes.num_permits());
+            request["max_bytes"] = json!(
+                self.share
+                    .bytes
+                    .num_permits()
+                    .saturating_sub(self.overhead_bytes)
+            );
         }
         request
     }
@@ -184,12 +206,15 @@ impl Pull {
         self.watchdog = Instant::now() + 2 * self.heartbeat + GRACE;
     }
 
-    /// The share of one message that came.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<Share> {
+    /// The share of one message that came; of its overhead as much as was reserved for that, so that the bytes of those
+    /// that still come are not spent.
+    pub(super) fn take(&mut self, bytes: usize, overhead: usize) -> Option<Share> {
         self.alive();
         self.received += 1;
+        let overhead = overhead.min(self.overhead_bytes);
+        self.overhead_bytes -= overhead;
         // A message that is larger than the budget takes all there is.
-        let bytes = bytes.min(self.share.bytes.num_permits());
+        let bytes = (bytes + overhead).min(self.share.bytes.num_permits());
         Some(Share {
             messages: self.share.messages.split(1)?,
             bytes: self.share.bytes.split(bytes)?,
@@ -330,5 +355,23 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(all.num_permits(), 1000);
+    }
+
+    #[tokio::test]
+    async fn tiny_headers_are_charged_out_of_what_was_not_asked_for() {
+        let budget = Budget::new(100_000, 1000);
+        let share = budget.reserve(Size::Free, no_limits(), 1000).await.unwrap();
+        let mut pull = Pull::new(1, share, Size::Free, no_limits(), 1000);
+        assert_eq!(pull.request(no_limits())["max_bytes"], 50_000);
+        let taken: Vec<_> = (0..10).map(|_| pull.take(100, 30_000).unwrap()).collect();
+        let charged: usize = taken.iter().map(|share| share.bytes.num_permits()).sum();
+        assert_eq!(charged, 10 * 100 + 50_000);
+        // What the server may still send fits.
+        assert_eq!(pull.share.bytes.num_permits(), 50_000 - 10 * 100);
+
+        let small = Budget::new(2000, 10);
+        let share = small.reserve(Size::Free, no_limits(), 1000).await.unwrap();
+        let pull = Pull::new(1, share, Size::Free, no_limits(), 1000);
+        assert_eq!(pull.request(no_limits())["max_bytes"], 2000);
     }
 }

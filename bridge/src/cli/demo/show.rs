@@ -59,10 +59,11 @@ impl Show {
         elapsed: Duration,
     ) -> anyhow::Result<()> {
         match self {
-            Self::JsonLines => print(
-                &json!({"ok": failed == 0, "calls": calls, "elapsed_ms": millis(elapsed)})
-                    .to_string(),
-            ),
+            Self::JsonLines => print(&format!(
+                r#"{{"ok":{},"calls":{calls},"elapsed_ms":{}}}"#,
+                failed == 0,
+                millis(elapsed)
+            )),
             Self::People if failed == 0 => print(&format!(
                 "All {calls} calls were as they should be, in {:.0} ms.",
                 millis(elapsed)

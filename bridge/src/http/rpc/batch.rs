@@ -8,7 +8,8 @@ use futures_util::{StreamExt as _, stream};
 use super::super::Door;
 use super::super::reply::{Failure, Reason, accepted};
 use super::unit::{Ask, Item};
-use super::{Common, last};
+use super::{Common, last, not_told};
+use crate::calls::CallError;
 
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 64;
@@ -29,11 +30,12 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     }
     let answers = stream::iter(asks).map(|ask| answer(common.clone(), ask));
     let answers = answers.buffered(AT_A_TIME).collect::<Vec<_>>();
-    let (answers, ()) = tokio::join!(answers, tell_in_order(common, notifications));
-    if answers.is_empty() {
-        return accepted();
+    let (answers, told) = tokio::join!(answers, tell_in_order(common, notifications));
+    match told {
+        _ if !answers.is_empty() => common.whole(array(&answers)),
+        Ok(()) => accepted(),
+        Err(error) => not_told(common, &error),
     }
-    common.whole(array(&answers))
 }
 
 async fn answer(common: Common, ask: Result<Ask, Bytes>) -> Bytes {
@@ -47,13 +49,16 @@ async fn answer(common: Common, ask: Result<Ask, Bytes>) -> Bytes {
     }
 }
 
-async fn tell_in_order(common: &Common, notifications: Vec<Unit>) {
+/// Sends every notification; the first error, which only the status can tell, and only where there are no answers.
+async fn tell_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(), CallError> {
+    let mut told = Ok(());
     for notification in notifications {
-        // A notification has no answer, not even a bad one: the log is the only place to tell.
         if let Err(error) = common.tell(notification).await {
             tracing::debug!(%error, "a notification of a batch was not sent");
+            told = told.and(Err(error));
         }
     }
+    told
 }
 
 fn no_streaming(ask: &Ask) -> Bytes {

@@ -1,0 +1,186 @@
+//! Does any stream take this subject? Asked when nobody listened to a stored publication.
+//!
+//! ```text
+//! no responders --unheard--> known for a second ----------------------------> verdict
+//!                            asked already: wait with the others --+
+//!                            else STREAM.NAMES --found-------------+--------> verdict for all who wait
+//! ```
+//! "No responders" is what a publication hears both where no stream is and where the stream elects its leader: the one is
+//! for a person to mend, the other passes. Only the API knows which. It is asked little, because the cluster that elects
+//! has enough to do: once at a time and once a second for each subject, and about few subjects at once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::api::Api;
+use super::jetstream::Expected;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
+
+/// Subjects the API is asked about at once, at most.
+const MOST_ASKED: usize = 16;
+
+/// Answers that are remembered, at most.
+const MOST_KNOWN: usize = 1024;
+
+/// How long an answer is believed. Nobody asks once a stream takes the subject; one that is created within this time and
+/// has no leader by its end is still unknown until then.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long the API may take, if the request timeout of the client is not shorter.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is known about a subject.
+#[derive(Debug, Clone)]
+pub(super) enum Coverage {
+    /// A stream takes it.
+    Somewhere,
+    /// No stream does.
+    Nowhere,
+    /// The API did not say, or, without an error, it was not asked because too many questions are out.
+    Untold(Option<TransportError>),
+}
+
+/// The questions to the API and its latest answers. Those who wait hold their right to be unanswered, which bounds them.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    waiting: HashMap<Topic, Vec<Expected>>,
+    known: HashMap<Topic, (Instant, Coverage)>,
+}
+
+// === impl Lookups ===
+
+impl Lookups {
+    /// Takes a publication nobody listened to, and returns the subject to ask the API about, if it has to be asked.
+    pub(super) fn unheard(&mut self, expected: Expected, now: Instant) -> Option<Topic> {
+        let subject = expected.subject.clone();
+        if let Some((until, coverage)) = self.known.get(&subject)
+            && *until > now
+        {
+            expected.unheard(coverage.clone());
+            return None;
+        }
+        if let Some(waiting) = self.waiting.get_mut(&subject) {
+            waiting.push(expected);
+            return None;
+        }
+        if self.waiting.len() >= MOST_ASKED {
+            expected.unheard(Coverage::Untold(None));
+            return None;
+        }
+        self.waiting.insert(subject.clone(), vec![expected]);
+        Some(subject)
+    }
+
+    /// Takes the answer of the API, and returns who waited for it.
+    pub(super) fn found(
+        &mut self,
+        subject: &Topic,
+        coverage: &Coverage,
+        now: Instant,
+    ) -> Vec<Expected> {
+        if self.known.len() >= MOST_KNOWN {
+            self.known.retain(|_, (until, _)| *until > now);
+        }
+        if self.known.len() < MOST_KNOWN {
+            let known = (now + BELIEVED, coverage.clone());
+            self.known.insert(subject.clone(), known);
+        }
+        self.waiting.remove(subject).unwrap_or_default()
+    }
+}
+
+/// Asks the API whether a stream takes the subject.
+pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
+    let body = json!({ "subject": subject.as_str() });
+    let coverage = match tokio::time::timeout(PATIENCE, api.command("STREAM.NAMES", &body)).await {
+        Ok(Ok(answer)) => coverage(&answer),
+        Ok(Err(error)) => Coverage::Untold(Some(error)),
+        Err(_) => Coverage::Untold(Some(TransportError::new(
+            TransportErrorKind::TimedOut,
+            "ask JetStream for STREAM.NAMES",
+        ))),
+    };
+    (subject, coverage)
+}
+
+/// What a list of stream names says: a server writes an empty one as `null` or `[]`.
+fn coverage(answer: &Value) -> Coverage {
+    match answer.get("streams") {
+        Some(Value::Array(streams)) if !streams.is_empty() => Coverage::Somewhere,
+        Some(Value::Array(_) | Value::Null) => Coverage::Nowhere,
+        _ => Coverage::Untold(Some(TransportError::new(
+            TransportErrorKind::Other,
+            "ask JetStream for STREAM.NAMES: the answer is to another question",
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::jetstream::{Answer, expected};
+    use super::*;
+
+    /// Asks for a subject at a time after the start; whether the API is asked, and the verdict if there is one.
+    fn ask(
+        lookups: &mut Lookups,
+        subject: &str,
+        now: Instant,
+    ) -> (bool, Option<TransportErrorKind>) {
+        let (expected, mut verdict) = expected(subject, 1, Answer::Stored, 5);
+        let asked = lookups.unheard(expected, now).is_some();
+        let verdict = verdict.try_recv().ok();
+        (asked, verdict.map(|verdict| verdict.unwrap_err().kind()))
+    }
+
+    #[test]
+    fn lists_of_streams() {
+        for (answer, expected) in [
+            (json!({"streams": ["S"]}), "Somewhere"),
+            (json!({"streams": []}), "Nowhere"),
+            (json!({"total": 0, "streams": null}), "Nowhere"),
+            (json!({}), "Untold"),
+            (json!({"streams": "S"}), "Untold"),
+        ] {
+            let found = format!("{:?}", coverage(&answer));
+            assert!(found.starts_with(expected), "{answer}: {found}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_question_answers_all_who_wait_and_those_of_the_next_second() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        let topic = Topic::new("a").unwrap();
+        assert_eq!(ask(&mut lookups, "a", now), (true, None));
+        assert_eq!(ask(&mut lookups, "a", now), (false, None));
+        assert_eq!(ask(&mut lookups, "b", now), (true, None));
+        assert_eq!(lookups.found(&topic, &Coverage::Nowhere, now).len(), 2);
+        let unknown = Some(TransportErrorKind::UnknownTopic);
+        assert_eq!(ask(&mut lookups, "a", now), (false, unknown));
+        assert_eq!(ask(&mut lookups, "a", now + BELIEVED), (true, None));
+    }
+
+    #[tokio::test]
+    async fn few_questions_are_out_and_few_answers_are_kept() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        for subject in 0..MOST_ASKED {
+            assert!(ask(&mut lookups, &subject.to_string(), now).0);
+        }
+        let retry = Some(TransportErrorKind::Disconnected);
+        assert_eq!(ask(&mut lookups, "more", now), (false, retry));
+        for subject in 0..2 * MOST_KNOWN {
+            let topic = Topic::new(subject.to_string()).unwrap();
+            lookups.found(&topic, &Coverage::Somewhere, now);
+        }
+        assert_eq!(lookups.known.len(), MOST_KNOWN);
+        lookups.found(
+            &Topic::new("later").unwrap(),
+            &Coverage::Somewhere,
+            now + BELIEVED,
+        );
+        assert_eq!(lookups.known.len(), 1);
+    }
+}

@@ -1,0 +1,199 @@
+//! The whole of it against a server of a few lines, which fails on demand where a real one seldom does.
+//! Real servers are in `tests/brokers`.
+
+use std::sync::atomic::AtomicUsize;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::error::TransportErrorKind as Kind;
+
+/// What the server answers to a request of the JetStream API; a publication to any other subject has no responders.
+#[derive(Debug, Clone, Copy)]
+enum Api {
+    Says(&'static str),
+    NoResponders,
+    Silent,
+}
+
+/// A server of one connection.
+#[derive(Debug)]
+struct Mock {
+    address: String,
+    /// Requests of the API it got.
+    asked: Arc<AtomicUsize>,
+    _task: AbortOnDropHandle<()>,
+}
+
+// === impl Mock ===
+
+impl Mock {
+    /// Serves the first connection that comes, or has come, to the listener.
+    fn serve(listener: TcpListener, api: Api) -> Self {
+        let address = listener.local_addr().unwrap().to_string();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let task = tokio::spawn(async move {
+            let (connection, _) = listener.accept().await.unwrap();
+            converse(connection, api, &count).await;
+        });
+        Self {
+            address,
+            asked,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    async fn start(api: Api) -> Self {
+        Self::serve(listener().await, api)
+    }
+
+    async fn connect(&self) -> Nats {
+        connect(&self.address).await
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// Until the client goes.
+async fn converse(connection: TcpStream, api: Api, asked: &AtomicUsize) {
+    let (read, mut write) = connection.into_split();
+    let mut lines = BufReader::new(read);
+    let info = r#"{"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
+    say(&mut write, &format!("INFO {info}\r\n")).await;
+    let mut subscriptions: Vec<(String, String)> = Vec::new();
+    let mut line = String::new();
+    while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["PING"] => say(&mut write, "PONG\r\n").await,
+            ["SUB", subject, .., id] => subscriptions.push(((*subject).into(), (*id).into())),
+            ["PUB" | "HPUB", subject, rest @ .., length] => {
+                let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
+                lines.read_exact(&mut body).await.unwrap();
+                let is_api = subject.starts_with("$JS.API.");
+                asked.fetch_add(usize::from(is_api), Ordering::Relaxed);
+                // The length of the headers is a number, an inbox is not.
+                let reply = rest.iter().find(|word| word.parse::<usize>().is_err());
+                let id = reply.and_then(|reply| subscriber(&subscriptions, reply));
+                let (Some(reply), Some(id)) = (reply, id) else {
+                    line.clear();
+                    continue;
+                };
+                let answer = match (is_api, api) {
+                    (true, Api::Silent) => String::new(),
+                    (true, Api::Says(json)) => {
+                        format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len())
+                    }
+                    (false, _) | (true, Api::NoResponders) => {
+                        format!("HMSG {reply} {id} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
+                    }
+                };
+                say(&mut write, &answer).await;
+            }
+            _ => {}
+        }
+        line.clear();
+    }
+}
+
+/// The id of the subscription to `INBOX.*` that a reply goes to.
+fn subscriber<'a>(subscriptions: &'a [(String, String)], reply: &str) -> Option<&'a str> {
+    let inbox = reply.rsplit_once('.')?.0;
+    subscriptions
+        .iter()
+        .find(|(subject, _)| subject.strip_suffix(".*") == Some(inbox))
+        .map(|(_, id)| id.as_str())
+}
+
+async fn say(write: &mut OwnedWriteHalf, words: &str) {
+    // A client that has gone is no failure of the server.
+    let _ = write.write_all(words.as_bytes()).await;
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+async fn connect(address: &str) -> Nats {
+    let config = NatsConfig {
+        request_timeout: Duration::from_millis(300),
+        ack_timeout: Duration::from_secs(20),
+        ..NatsConfig::new([format!("nats://{address}")])
+    };
+    Nats::connect(config).await.unwrap()
+}
+
+fn to(topic: &str, guarantee: Guarantee) -> Address {
+    Address {
+        guarantee,
+        ..Address::topic(Topic::new(topic).unwrap())
+    }
+}
+
+/// The kind of error a stored publication ends with.
+async fn store(nats: &Nats, topic: &str) -> Kind {
+    let stored = Guarantee::Stored { message_id: None };
+    let confirmation = nats.send(&to(topic, stored), Message::plain("x")).await;
+    confirmation.unwrap().await.unwrap_err().kind()
+}
+
+#[tokio::test]
+async fn a_publication_that_waited_for_the_connection_is_confirmed() {
+    let listener = listener().await;
+    let nats = connect(&listener.local_addr().unwrap().to_string()).await;
+    let to = to("a.b", Guarantee::Default);
+    let mut sending = std::pin::pin!(nats.send(&to, Message::plain("x")));
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut sending).await;
+    assert!(early.is_err(), "nobody has answered yet: {early:?}");
+    let _server = Mock::serve(listener, Api::Silent);
+    let receipt = sending.await.unwrap().await;
+    assert!(receipt.is_ok(), "{receipt:?}");
+}
+
+#[tokio::test]
+async fn a_subject_is_unknown_only_when_the_api_says_so() {
+    for (api, expected) in [
+        (
+            Api::Says(r#"{"total":0,"streams":null}"#),
+            Kind::UnknownTopic,
+        ),
+        (
+            Api::Says(r#"{"total":1,"streams":["S"]}"#),
+            Kind::Disconnected,
+        ),
+        (
+            Api::Says(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
+            Kind::Disconnected,
+        ),
+        (Api::Says("{}"), Kind::Disconnected),
+        (Api::Says("?"), Kind::Disconnected),
+        (Api::NoResponders, Kind::Disconnected),
+        (Api::Silent, Kind::Disconnected),
+    ] {
+        let server = Mock::start(api).await;
+        let nats = server.connect().await;
+        assert_eq!(store(&nats, "a.b").await, expected, "{api:?}");
+        assert_eq!(server.asked(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_api_is_asked_once_for_many_publications() {
+    let server = Mock::start(Api::Says(r#"{"streams":["S"]}"#)).await;
+    let nats = server.connect().await;
+    let all = (0..100).map(|_| store(&nats, "a.b"));
+    let kinds = futures_util::future::join_all(all).await;
+    assert_eq!(kinds, [Kind::Disconnected; 100]);
+    for _ in 0..3 {
+        assert_eq!(store(&nats, "a.b").await, Kind::Disconnected);
+    }
+    assert_eq!(server.asked(), 1);
+    store(&nats, "c.d").await;
+    assert_eq!(server.asked(), 2);
+}
