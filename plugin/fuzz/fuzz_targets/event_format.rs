@@ -12,7 +12,9 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let again = format::read(&written(&event), &Limits::default()).expect("what was written");
     assert_same(&event, &again);
-    assert_eq!(written(&event), written(&again));
+    // White space around data that came as Base64 goes with the first writing; from then on nothing changes.
+    let third = format::read(&written(&again), &Limits::default()).expect("what was written");
+    assert_eq!(written(&third), written(&again));
     if let Ok(theirs) = cloudevents::Event::try_from(&event) {
         let back = Event::try_from(theirs).expect("an event of ours");
         assert_eq!(back.body(), event.body());
