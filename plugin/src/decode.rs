@@ -296,10 +296,13 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
 
     /// Lines that are all of a workflow are one unit. Source: `detection` section 1.
     fn join_workflow(&mut self) {
-        let Some(lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
+        let Some(mut lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
             return;
         };
         self.units.clear();
+        if let Some(error) = lines.refusal.take() {
+            return self.refuse(self.payload.clone(), error, None);
+        }
         let unit = Unit {
             index: 0,
             bytes: self.payload.clone(),

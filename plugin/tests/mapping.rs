@@ -300,6 +300,13 @@ fn the_begin_line_or_the_binding_names_the_executor() {
         let payload = format!("{DEFINITION}\n{begin}");
         attributes_of(&units(&payload, hint).into_only().unwrap().unwrap())["targetagent"].clone()
     };
+    let bad = format!("{DEFINITION}\n{}", named.replace("\"x\"", "\"x y\""));
+    let refused = units(&bad, &Hint::default())
+        .into_only()
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(refused.error.kind().as_str(), "bad_target");
+    assert_eq!(refused.bytes, bad);
     let mut hint = Hint::default();
     hint.executor = Some(Text::from("runner"));
     assert_eq!(workflow(BEGIN, &hint), "runner");

@@ -17,6 +17,8 @@ pub(super) struct Lines {
     because: Option<Because>,
     execution_id: Option<Text>,
     agent: Option<Text>,
+    /// What is wrong with the whole of it.
+    pub(super) refusal: Option<DecodeError>,
 }
 
 impl Lines {
@@ -24,7 +26,10 @@ impl Lines {
         self.because.get_or_insert(because);
         if parser.is_begin_line() && self.execution_id.is_none() {
             self.execution_id = parser.execution_id();
-            self.agent = parser.executor().ok().flatten();
+            match parser.executor() {
+                Ok(agent) => self.agent = agent,
+                Err(error) => self.refusal = Some(error),
+            }
         }
     }
 
