@@ -5,7 +5,7 @@
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{
-    DecodeErrorKind, Event, Family, Hint, Kind, Limits, Mapped, Refused, Text, Unit, Value, decode,
+    DecodeErrorKind, Event, Family, Hint, Kind, Limits, Mapped, Refused, Text, Value, decode,
     extension, kind_of_event,
 };
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
@@ -84,8 +84,9 @@ impl Calls {
     #[must_use]
     pub fn answer_event(&self, at: ReadAt<'_>, event: &Event, limits: &Limits) -> Answered {
         let kind = kind_of_event(event);
-        let inside = match decode(&event.body(), &Hint::default(), limits).into_only() {
-            Ok(Ok(unit)) => Response::of_unit(unit),
+        let unit = decode(&event.body(), &Hint::default(), limits).into_only();
+        let inside = match &unit {
+            Ok(Ok(unit)) => Response::new(&unit.bytes, unit.json_rpc.as_ref()),
             _ => None,
         };
         let answers = matches!(kind, Kind::Response | Kind::Stream);
@@ -95,10 +96,10 @@ impl Calls {
         if !answers && !is_addressed && (inside.is_none() || kind == Kind::Request) {
             return Answered::NotAnAnswer;
         }
-        let Some(call) = call_id(at, event, inside.as_ref()) else {
+        let Some(call) = call_id(at, event, inside) else {
             return Answered::Uncorrelated;
         };
-        self.resolve(at, call, |entry| answer_part(entry, event, inside.as_ref()))
+        self.resolve(at, call, |entry| answer_part(entry, event, inside))
     }
 
     /// Resolves a mapped unit of a plain payload.
@@ -107,14 +108,15 @@ impl Calls {
         if mapped.because.family == Family::CloudEvent {
             return self.answer_event(at, &mapped.event, limits);
         }
-        let Some(response) = Response::of_mapped(mapped) else {
+        let response = Response::new(&mapped.bytes, mapped.json_rpc.as_ref());
+        if response.is_none() {
             return Answered::NotAnAnswer;
-        };
-        let Some(call) = call_id(at, &mapped.event, Some(&response)) else {
+        }
+        let Some(call) = call_id(at, &mapped.event, response) else {
             return Answered::Uncorrelated;
         };
         self.resolve(at, call, |entry| {
-            answer_part(entry, &mapped.event, Some(&response))
+            answer_part(entry, &mapped.event, response)
         })
     }
 
@@ -177,33 +179,22 @@ impl Calls {
 }
 
 /// A JSON-RPC response and its bytes.
-struct Response {
-    bytes: Bytes,
-    message: JsonRpc,
+#[derive(Clone, Copy)]
+struct Response<'a> {
+    bytes: &'a Bytes,
+    message: &'a JsonRpc,
 }
 
-impl Response {
-    fn of_unit(unit: Unit) -> Option<Self> {
-        let message = unit.json_rpc.filter(|message| !message.is_call())?;
-        let bytes = unit.bytes;
+impl<'a> Response<'a> {
+    fn new(bytes: &'a Bytes, message: Option<&'a JsonRpc>) -> Option<Self> {
+        let message = message.filter(|message| !message.is_call())?;
         Some(Self { bytes, message })
-    }
-
-    fn of_mapped(mapped: &Mapped) -> Option<Self> {
-        let message = mapped
-            .json_rpc
-            .as_ref()
-            .filter(|message| !message.is_call())?;
-        Some(Self {
-            bytes: mapped.bytes.clone(),
-            message: message.clone(),
-        })
     }
 }
 
 /// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
 /// the id inside it, in this order.
-fn call_id(at: ReadAt<'_>, event: &Event, inside: Option<&Response>) -> Option<CallId> {
+fn call_id(at: ReadAt<'_>, event: &Event, inside: Option<Response<'_>>) -> Option<CallId> {
     let collaboration_id = event.extension_text(extension::COLLABORATION_ID);
     let own_id = || inside?.message.id.as_ref().and_then(Id::text)?.parse().ok();
     addressed(at, Some(event))
@@ -233,7 +224,11 @@ fn last_word(topic: &Topic) -> Option<CallId> {
 }
 
 /// The part as its caller gets it: a JSON-RPC response with the caller's own id.
-fn answer_part(entry: &Entry, event: &Event, inside: Option<&Response>) -> Result<Part, CallError> {
+fn answer_part(
+    entry: &Entry,
+    event: &Event,
+    inside: Option<Response<'_>>,
+) -> Result<Part, CallError> {
     let last = is_last(entry, event, inside);
     let body = match inside {
         Some(Response { bytes, message }) => match &message.id {
@@ -246,7 +241,7 @@ fn answer_part(entry: &Entry, event: &Event, inside: Option<&Response>) -> Resul
 }
 
 /// Whether nothing follows. What the event says wins over what its payload says.
-fn is_last(entry: &Entry, event: &Event, inside: Option<&Response>) -> bool {
+fn is_last(entry: &Entry, event: &Event, inside: Option<Response<'_>>) -> bool {
     if kind_of_event(event) == Kind::Stream {
         return false;
     }

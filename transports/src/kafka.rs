@@ -12,6 +12,7 @@ mod intake;
 mod mock;
 mod offsets;
 mod producer;
+mod properties;
 mod rebalance;
 mod record;
 
@@ -24,7 +25,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
 use tokio::sync::watch;
 
-pub use config::{Compression, KafkaConfig, KafkaProperties, KafkaSasl, KafkaTls, SaslMechanism};
+pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
+pub use properties::KafkaProperties;
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};

@@ -46,7 +46,7 @@ pub struct BindingConfig {
     #[serde(default)]
     pub strict: bool,
     /// What becomes of a payload of no known family: `reject` sends it to the dead letters, `wrap` makes it an event of
-    /// type `<type_prefix>unknown`, `pass` carries the bytes on untouched.
+    /// type `<type_prefix>unknown`, `pass` carries the bytes on untouched, with its hops counted in the header `bus-hops`.
     #[serde(default)]
     pub on_unknown: OnUnknown,
     /// Look into the data of a CloudEvent for the routing attributes it lacks.
