@@ -1,0 +1,205 @@
+//! What an executor needs of the world: time, chance, HTTP and storage, each behind a small trait,
+//! so that a test runs on a virtual clock without a network.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use a2abus_plugin::protocol::a2e_workflow::operation::Method;
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+/// Time.
+pub trait Clock: Send + Sync {
+    /// How long it has run; never goes back.
+    fn elapsed(&self) -> Duration;
+
+    /// The time of day.
+    fn now(&self) -> SystemTime;
+
+    /// Ends when so much time has passed.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any time.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Chance.
+pub trait Random: Send + Sync {
+    /// 128 bits that nobody can guess.
+    fn bits(&self) -> u128;
+}
+
+/// One HTTP request at a time.
+pub trait HttpClient: Send + Sync {
+    /// Sends a request and reads the whole answer. It follows no redirect, uses no proxy, and
+    /// connects to no address that [`HttpRequest::reach`] does not permit. It repeats nothing.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped; the request may then have been sent or not.
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>>;
+}
+
+/// A request that is ready to be sent. `Debug` shows neither headers nor body.
+#[derive(Clone)]
+pub struct HttpRequest {
+    /// The method.
+    pub method: Method,
+    /// Where to.
+    pub target: Target,
+    /// The headers in order; values are of bytes HTTP permits.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Option<Bytes>,
+    /// The longest it may take, from the first connection to the last byte of the answer.
+    pub timeout: Duration,
+    /// The largest body of an answer, in bytes.
+    pub max_response_bytes: usize,
+    /// Which addresses may be connected to.
+    pub reach: Reach,
+}
+
+/// Which addresses a request may connect to. Source: `a2e-execution` section 7, SSRF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Any: the operator registered the base.
+    Registered,
+    /// Those that are globally reachable.
+    Global,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct HttpResponse {
+    /// The status.
+    pub status: u16,
+    /// The headers; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// No connection, or one that broke before the answer was whole.
+    #[error("no connection")]
+    Connect,
+    /// It took longer than the request permits.
+    #[error("no answer in time")]
+    Timeout,
+    /// The body is larger than the request permits.
+    #[error("the answer is too large")]
+    TooLarge,
+    /// The name resolves to an address that the request may not reach.
+    #[error("an address that is not globally reachable")]
+    Forbidden,
+}
+
+/// A table of bytes by key. Keys are ordered as their bytes are.
+pub trait Store: Send + Sync {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// That the store failed.
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>>;
+
+    /// Sets the values of some keys, or removes them where there is none; all or nothing, durable
+    /// when it returns.
+    ///
+    /// # Errors
+    /// That the store failed and nothing was changed.
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The first keys that begin so, in order, with their values.
+    ///
+    /// # Errors
+    /// That the store failed.
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>>;
+}
+
+/// The tables of a [`Store`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Table {
+    /// What StoreData keeps in `localStorage`.
+    Local,
+    /// The records of executions.
+    Executions,
+    /// What lists show of them, newest first.
+    Summaries,
+}
+
+/// One change of a [`Store`].
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The table.
+    pub table: Table,
+    /// The key.
+    pub key: String,
+    /// The new value; `None` removes the key.
+    pub value: Option<Bytes>,
+}
+
+/// A store failed; its text says how, for logs alone.
+#[derive(Debug, thiserror::Error)]
+#[error("the store failed")]
+pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// All of it.
+#[derive(Clone)]
+pub struct Environment {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub random: Arc<dyn Random>,
+    /// HTTP.
+    pub http: Arc<dyn HttpClient>,
+    /// Storage.
+    pub store: Arc<dyn Store>,
+}
+
+// === impl HttpRequest ===
+
+/// Shows neither headers nor body, where secrets are.
+impl fmt::Debug for HttpRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpRequest")
+            .field("method", &self.method)
+            .field("target", &self.target)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl HttpResponse ===
+
+impl HttpResponse {
+    /// The first header of this name, in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let header = self.headers.iter().find(|(header, _)| header == name);
+        header.map(|(_, value)| value.as_str())
+    }
+}
+
+// === impl Environment ===
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}

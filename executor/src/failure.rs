@@ -1,0 +1,176 @@
+//! What goes wrong in an execution, as the agent that asked for it is told.
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Code, Report};
+
+use crate::value::{Object, Value};
+
+/// Why an operation or an execution failed. Its texts name paths and ids, never secrets or files
+/// of the host. Source: `a2e-execution` section 9.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// What it is.
+    pub code: FailureCode,
+    /// What a person should know.
+    pub message: String,
+    /// The operation that failed; `None` for the execution as a whole.
+    pub operation_id: Option<Text>,
+    /// Figures and values that belong to it.
+    pub details: Object,
+}
+
+/// What a failure is. Source: `a2e-execution` section 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The names are those of the source.
+pub enum FailureCode {
+    /// The workflow is not valid; the code of its first error.
+    Invalid(Code),
+    /// The agent may not do it, which only the run could tell.
+    Refused(Code),
+    OperationTimeout,
+    ExecutionTimeout,
+    PathNotFound,
+    TypeMismatch,
+    InvalidValue,
+    InvalidResponse,
+    ResponseTooLarge,
+    HttpStatus,
+    ConnectionFailed,
+    RedirectNotFollowed,
+    LimitExceeded,
+    RateLimited,
+    StorageFailed,
+    Cancelled,
+    /// The process that ran it ended while it ran.
+    Interrupted,
+}
+
+// === impl FailureCode ===
+
+impl FailureCode {
+    /// The `type` and the `code` on the wire.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Invalid(code) => ("ValidationError", code.as_str()),
+            Self::Refused(code) => ("PermissionError", code.as_str()),
+            Self::OperationTimeout => ("TimeoutError", "operation_timeout"),
+            Self::ExecutionTimeout => ("TimeoutError", "execution_timeout"),
+            Self::PathNotFound => ("DataError", "path_not_found"),
+            Self::TypeMismatch => ("DataError", "type_mismatch"),
+            Self::InvalidValue => ("DataError", "invalid_value"),
+            Self::InvalidResponse => ("DataError", "invalid_response"),
+            Self::ResponseTooLarge => ("DataError", "response_too_large"),
+            Self::HttpStatus => ("ExecutionError", "http_status"),
+            Self::ConnectionFailed => ("ExecutionError", "connection_failed"),
+            Self::RedirectNotFollowed => ("ExecutionError", "redirect_not_followed"),
+            Self::LimitExceeded => ("ExecutionError", "limit_exceeded"),
+            Self::RateLimited => ("ExecutionError", "rate_limited"),
+            Self::StorageFailed => ("ExecutionError", "storage_failed"),
+            Self::Cancelled => ("ExecutionError", "cancelled"),
+            Self::Interrupted => ("ExecutionError", "interrupted"),
+        }
+    }
+
+    /// The `type` on the wire, such as `DataError`.
+    #[must_use]
+    pub const fn type_name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The `code` on the wire, such as `path_not_found`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.words().1
+    }
+
+    /// What may help.
+    const fn suggestion(self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "correct the errors listed in details and send the workflow again",
+            Self::Refused(_) => "ask the capabilities which APIs and credentials are permitted",
+            Self::OperationTimeout => "give the call a longer timeout, or ask it for less",
+            Self::ExecutionTimeout => "split the workflow, or wait and call less in it",
+            Self::PathNotFound => "test the path with a Conditional (exists) before it is read",
+            Self::TypeMismatch => "bring the value into the kind that is needed with TransformData",
+            Self::InvalidValue => "use strings, numbers and booleans there",
+            Self::InvalidResponse => "call an endpoint that answers with JSON or text",
+            Self::ResponseTooLarge => "ask for a smaller page of the data",
+            Self::HttpStatus => "see statusCode and response in details",
+            Self::ConnectionFailed => "try again later; the service could not be reached",
+            Self::RedirectNotFollowed => "call the address that the service redirects to",
+            Self::LimitExceeded => "work on less data, or in several workflows",
+            Self::RateLimited => "wait for retry_after seconds and try again",
+            Self::StorageFailed => "store a smaller value, or ask the operator about the storage",
+            Self::Cancelled => "send it again under a new execution id if it is still wanted",
+            Self::Interrupted => {
+                "see what the calls that began have done, then send it under a new execution id"
+            }
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// A failure of the execution as a whole, without details.
+    #[must_use]
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            operation_id: None,
+            details: Object::default(),
+        }
+    }
+
+    /// Says which operation it is of.
+    #[must_use]
+    pub fn of(mut self, operation_id: &Text) -> Self {
+        self.operation_id = Some(operation_id.clone());
+        self
+    }
+
+    /// Adds a detail.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.details.insert(Text::from_static(name), value.into());
+        self
+    }
+
+    /// The failure of a workflow that may not run.
+    pub(crate) fn invalid(report: &Report) -> Self {
+        let first = report.errors.first();
+        let code = first.map_or(Code::InvalidField, |issue| issue.code);
+        let message = match (first, report.errors.len()) {
+            (Some(issue), 1) => format!("the workflow is not valid: {}", issue.message),
+            (_, errors) => format!("the workflow has {errors} errors"),
+        };
+        let report = Value::from(report.to_json());
+        let list = |name| report.get(name).cloned();
+        Self::new(FailureCode::Invalid(code), message)
+            .with("errors", list("errors"))
+            .with("warnings", list("warnings"))
+    }
+
+    /// `{"type","code","message","operationId","details","suggestions"}`.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        Value::object([
+            ("type", Value::from(self.code.type_name())),
+            ("code", self.code.as_str().into()),
+            ("message", self.message.as_str().into()),
+            ("operationId", self.operation_id.clone().into()),
+            ("details", self.details.clone().into()),
+            ("suggestions", vec![self.code.suggestion().into()].into()),
+        ])
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,80 @@
+//! What one operation may still use: time and memory.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::environment::Clock;
+use crate::failure::{Failure, FailureCode};
+use crate::value::Value;
+
+/// Bounds the work of one operation. An operation says what it does; the meter says when it is
+/// too much.
+pub(crate) struct Meter<'a> {
+    clock: &'a dyn Clock,
+    /// When the execution has to end, by the clock.
+    deadline: Duration,
+    /// How much more may be made, in bytes of weight.
+    room: Cell<usize>,
+    max_weight: usize,
+    steps: Cell<u32>,
+}
+
+/// How many steps are taken between two looks at the clock.
+const STEPS: u32 = 1024;
+
+// === impl Meter ===
+
+impl<'a> Meter<'a> {
+    pub(crate) fn new(clock: &'a dyn Clock, deadline: Duration, max_weight: usize) -> Self {
+        Self {
+            clock,
+            deadline,
+            room: Cell::new(max_weight),
+            max_weight,
+            steps: Cell::new(0),
+        }
+    }
+
+    /// Counts a small piece of work, such as one element looked at.
+    pub(crate) fn step(&self) -> Result<(), Failure> {
+        self.steps.set(self.steps.get().wrapping_add(1));
+        if self.steps.get().is_multiple_of(STEPS) && self.clock.elapsed() >= self.deadline {
+            return Err(execution_timeout());
+        }
+        Ok(())
+    }
+
+    /// Counts what is made.
+    pub(crate) fn weigh(&self, bytes: usize) -> Result<(), Failure> {
+        match self.room.get().checked_sub(bytes) {
+            Some(room) => {
+                self.room.set(room);
+                Ok(())
+            }
+            None => Err(too_heavy(self.max_weight)),
+        }
+    }
+
+    /// Counts a value that becomes part of a result.
+    pub(crate) fn keep(&self, value: Value) -> Result<Value, Failure> {
+        self.weigh(value.weight())?;
+        Ok(value)
+    }
+}
+
+pub(crate) fn execution_timeout() -> Failure {
+    Failure::new(
+        FailureCode::ExecutionTimeout,
+        "the longest time an execution may take has passed",
+    )
+}
+
+pub(crate) fn too_heavy(max: usize) -> Failure {
+    let message = format!(
+        "the data model would outgrow its limit of {} MiB",
+        max >> 20
+    );
+    Failure::new(FailureCode::LimitExceeded, message)
+        .with("limit", "data_model_bytes")
+        .with("max", max)
+}

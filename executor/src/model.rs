@@ -1,0 +1,288 @@
+//! The data model of one execution: what does a path find there, and what does writing make?
+//!
+//! Source: `a2e-execution` section 2.
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{OutputPath, Path, RelativePath, Segment};
+
+use crate::failure::{Failure, FailureCode};
+use crate::value::{Object, Value};
+
+/// The value of `/workflow`, and the loops that are running.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    root: Object,
+    /// The outermost first.
+    loops: Vec<Turn>,
+}
+
+/// One turn of a loop. Source: `a2e-execution` section 2, D7.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) item: Value,
+    pub(crate) index: usize,
+}
+
+// === impl Model ===
+
+impl Model {
+    pub(crate) fn new(input: Object) -> Self {
+        Self {
+            root: input,
+            loops: Vec::new(),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Object {
+        &self.root
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        Value::from(self.root.clone()).weight()
+    }
+
+    pub(crate) fn enter(&mut self, turn: Turn) {
+        self.loops.push(turn);
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.loops.pop();
+    }
+
+    /// The value of a path; `None` when it is missing.
+    pub(crate) fn get(&self, path: &Path) -> Option<Value> {
+        let (first, rest) = path.segments().split_first()?;
+        let key = first.key();
+        match self.turn_member(&key) {
+            Some(value) => follow(&value, rest),
+            None => follow(self.root.get(&key)?, rest),
+        }
+    }
+
+    /// The value of a path that has to be there.
+    pub(crate) fn read(&self, path: &Path) -> Result<Value, Failure> {
+        self.get(path).ok_or_else(|| {
+            Failure::new(FailureCode::PathNotFound, format!("{path} is not there"))
+                .with("path", path.to_string())
+        })
+    }
+
+    /// What a running loop puts in the place of a member.
+    fn turn_member(&self, key: &str) -> Option<Value> {
+        let mut turns = self.loops.iter().rev();
+        let turn = turns.next()?;
+        match key {
+            "item" => Some(turn.item.clone()),
+            "index" => Some(turn.index.into()),
+            "parent" => turns.next().map(Turn::to_value),
+            _ => None,
+        }
+    }
+
+    /// Puts a value at a path, makes the objects on the way and gives no way past other values.
+    pub(crate) fn write(&mut self, path: &OutputPath, value: Value) -> Result<(), Failure> {
+        let keys: Vec<Text> = path.path().segments().iter().map(Segment::key).collect();
+        match write(&mut self.root, &keys, value) {
+            Ok(()) => Ok(()),
+            Err(kind) => {
+                let message = format!("{path} leads through {kind}, which has no members");
+                Err(Failure::new(FailureCode::TypeMismatch, message).with("path", path.to_string()))
+            }
+        }
+    }
+}
+
+impl Turn {
+    fn to_value(&self) -> Value {
+        Value::object([("item", self.item.clone()), ("index", self.index.into())])
+    }
+}
+
+/// The kind of the value in the way is the error. What is refused changes nothing.
+fn write(object: &mut Object, keys: &[Text], value: Value) -> Result<(), &'static str> {
+    let Some((first, rest)) = keys.split_first() else {
+        return Ok(());
+    };
+    if rest.is_empty() {
+        object.insert(first.clone(), value);
+        return Ok(());
+    }
+    match object.get(first) {
+        Some(Value::Object(_)) => object.change(first, |member| match member {
+            Value::Object(inner) => write(inner, rest, value),
+            other => Err(other.kind()),
+        }),
+        Some(other) => Err(other.kind()),
+        None => {
+            let mut inner = Object::default();
+            let written = write(&mut inner, rest, value);
+            object.insert(first.clone(), inner.into());
+            written
+        }
+    }
+}
+
+/// The value of a field of an item; `None` when it is missing.
+pub(crate) fn field<'a>(
+    item: &'a Value,
+    field: &RelativePath,
+) -> Option<std::borrow::Cow<'a, Value>> {
+    use std::borrow::Cow;
+    if let Some(value) = item.get(field.text()) {
+        return Some(Cow::Borrowed(value));
+    }
+    let mut value = item;
+    let mut segments = field.segments().iter();
+    while let Some(segment) = segments.next() {
+        match step(value, segment)? {
+            Step::To(next) => value = next,
+            Step::Length(length) => return follow(&length, segments.as_slice()).map(Cow::Owned),
+        }
+    }
+    Some(Cow::Borrowed(value))
+}
+
+fn follow(value: &Value, segments: &[Segment]) -> Option<Value> {
+    let mut value = value;
+    for (at, segment) in segments.iter().enumerate() {
+        match step(value, segment)? {
+            Step::To(next) => value = next,
+            Step::Length(length) => return follow(&length, segments.get(at + 1..)?),
+        }
+    }
+    Some(value.clone())
+}
+
+/// Where a segment leads: to a value that is there, or to a number that is computed.
+enum Step<'a> {
+    To(&'a Value),
+    Length(Value),
+}
+
+/// Source: `a2e-execution` section 2, D6.
+fn step<'a>(value: &'a Value, segment: &Segment) -> Option<Step<'a>> {
+    match (value, segment) {
+        (Value::Object(object), Segment::Slash(key) | Segment::Dot(key) | Segment::Quoted(key)) => {
+            object.get(key).map(Step::To)
+        }
+        (Value::Array(array), Segment::Index(index)) => {
+            array.get(usize::try_from(*index).ok()?).map(Step::To)
+        }
+        (Value::Array(array), Segment::Dot(key)) if key == "length" => {
+            Some(Step::Length(array.len().into()))
+        }
+        (Value::String(text), Segment::Dot(key)) if key == "length" => {
+            Some(Step::Length(text.chars().count().into()))
+        }
+        (Value::Array(array), Segment::Slash(key) | Segment::Dot(key)) => {
+            let digits = key.bytes().all(|byte| byte.is_ascii_digit());
+            array.get(digits.then(|| key.parse().ok())??).map(Step::To)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(root: &str) -> Model {
+        let root = Value::parse(root.as_bytes()).unwrap();
+        Model::new(root.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn paths_find_members_elements_and_lengths() {
+        let model = model(
+            r#"{"u":[{"n":"Ana","t":["x"]},{"n":null}],"o":{"a.b":5,"length":"own","7":1},"s":"naïve"}"#,
+        );
+        for (path, expected) in [
+            ("/workflow/u[0].n", Some("\"Ana\"")),
+            ("/workflow/u/0/n", Some("\"Ana\"")),
+            ("/workflow/u.0.t[0]", Some("\"x\"")),
+            ("/workflow/u[1].n", Some("null")),
+            ("/workflow/u[1].m", None),
+            ("/workflow/u[2]", None),
+            ("/workflow/u/-1", None),
+            ("/workflow/u.length", Some("2")),
+            ("/workflow/u/length", None),
+            ("/workflow/u.length.length", None),
+            ("/workflow/s.length", Some("5")),
+            ("/workflow/o.length", Some("\"own\"")),
+            ("/workflow/o[\"a.b\"]", Some("5")),
+            ("/workflow/o[7]", None),
+            ("/workflow/o.7", Some("1")),
+            ("/workflow/item", None),
+        ] {
+            let found = model.get(&Path::parse(path).unwrap());
+            assert_eq!(
+                found.map(|value| value.to_string()).as_deref(),
+                expected,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_loop_shadows_item_index_and_parent() {
+        let mut model = model(r#"{"item":"own","parent":"own"}"#);
+        let get = |model: &Model, path: &str| {
+            model
+                .get(&Path::parse(path).unwrap())
+                .map(|value| value.to_string())
+        };
+        model.enter(Turn {
+            item: Value::parse(br#"{"c":["x"]}"#).unwrap(),
+            index: 3,
+        });
+        assert_eq!(get(&model, "/workflow/item.c[0]").as_deref(), Some("\"x\""));
+        assert_eq!(get(&model, "/workflow/parent").as_deref(), Some("\"own\""));
+        model.enter(Turn {
+            item: "x".into(),
+            index: 0,
+        });
+        assert_eq!(get(&model, "/workflow/item").as_deref(), Some("\"x\""));
+        assert_eq!(get(&model, "/workflow/parent.index").as_deref(), Some("3"));
+        model.leave();
+        model.leave();
+        assert_eq!(get(&model, "/workflow/item").as_deref(), Some("\"own\""));
+    }
+
+    #[test]
+    fn writing_makes_objects_and_goes_through_nothing_else() {
+        let mut model = model(r#"{"a":{"x":1},"n":7,"l":[1]}"#);
+        let shared = model.root().clone();
+        let mut write = |path: &str| {
+            model
+                .write(&OutputPath::parse(path).unwrap(), Value::Bool(true))
+                .map_err(|e| e.code)
+        };
+        assert_eq!(write("/workflow/a.y.z"), Ok(()));
+        assert_eq!(write("/workflow/b/c"), Ok(()));
+        assert_eq!(write("/workflow/n"), Ok(()));
+        assert_eq!(write("/workflow/n/m"), Err(FailureCode::TypeMismatch));
+        assert_eq!(write("/workflow/l/0"), Err(FailureCode::TypeMismatch));
+        let expected = r#"{"a":{"x":1,"y":{"z":true}},"n":true,"l":[1],"b":{"c":true}}"#;
+        assert_eq!(Value::from(model.root().clone()).to_string(), expected);
+        assert_eq!(shared.len(), 3, "whoever held the old value still does");
+        assert_eq!(
+            model.weight(),
+            Value::parse(expected.as_bytes()).unwrap().weight()
+        );
+    }
+
+    #[test]
+    fn a_field_is_a_member_of_its_whole_name_before_it_is_a_path() {
+        let item = Value::parse(br#"{"a.b":1,"a":{"b":2,"c":3},"t":["v"]}"#).unwrap();
+        let get = |text: &str| {
+            let path = RelativePath::parse(text).unwrap();
+            field(&item, &path).map(|value| value.to_string())
+        };
+        assert_eq!(get("a.b").as_deref(), Some("1"));
+        assert_eq!(get("a.c").as_deref(), Some("3"));
+        assert_eq!(get("t[0]").as_deref(), Some("\"v\""));
+        assert_eq!(get("t.length").as_deref(), Some("1"));
+        assert_eq!(get(".").as_deref(), Some(item.to_string().as_str()));
+        assert_eq!(get("x"), None);
+    }
+}
