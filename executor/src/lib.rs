@@ -3,6 +3,7 @@ mod environment;
 mod failure;
 mod meter;
 mod model;
+mod operation;
 mod value;
 
 pub use environment::{

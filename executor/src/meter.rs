@@ -21,6 +21,8 @@ pub(crate) struct Meter<'a> {
 
 /// How many steps are taken between two looks at the clock.
 const STEPS: u32 = 1024;
+/// How many bytes are read in the time of a step.
+const SCANNED: usize = 1024;
 
 // === impl Meter ===
 
@@ -37,8 +39,22 @@ impl<'a> Meter<'a> {
 
     /// Counts a small piece of work, such as one element looked at.
     pub(crate) fn step(&self) -> Result<(), Failure> {
-        self.steps.set(self.steps.get().wrapping_add(1));
-        if self.steps.get().is_multiple_of(STEPS) && self.clock.elapsed() >= self.deadline {
+        self.steps(1)
+    }
+
+    /// Counts the work of reading so many bytes, such as a search in a long text.
+    pub(crate) fn scan(&self, bytes: usize) -> Result<(), Failure> {
+        self.steps(u32::try_from(bytes / SCANNED).map_or(u32::MAX, |steps| steps.saturating_add(1)))
+    }
+
+    fn steps(&self, count: u32) -> Result<(), Failure> {
+        let steps = self.steps.get().saturating_add(count);
+        if steps < STEPS {
+            self.steps.set(steps);
+            return Ok(());
+        }
+        self.steps.set(0);
+        if self.clock.elapsed() >= self.deadline {
             return Err(execution_timeout());
         }
         Ok(())
@@ -53,6 +69,11 @@ impl<'a> Meter<'a> {
             }
             None => Err(too_heavy(self.max_weight)),
         }
+    }
+
+    /// Takes back what was counted and is no longer there.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.room.set(self.room.get().saturating_add(bytes));
     }
 
     /// Counts a value that becomes part of a result.

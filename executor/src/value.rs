@@ -14,7 +14,9 @@ use std::sync::Arc;
 use a2abus_plugin::{DecodeError, Json, Limits, Text};
 use indexmap::IndexMap;
 
-pub(crate) use number::{compare_numbers, number};
+pub(crate) use number::{
+    Rounding, absolute, compare_numbers, computed, exact_integer, number, rounded,
+};
 pub(crate) use write::write_string;
 
 /// A JSON value, cheap to clone. Equal as JSON is: numbers by value, objects whatever the order
@@ -69,10 +71,10 @@ struct Members {
 }
 
 /// What a value costs beside its text, in bytes.
-const VALUE_WEIGHT: usize = size_of::<Value>();
+pub(crate) const VALUE_WEIGHT: usize = size_of::<Value>();
 /// What a member costs beside its value and the text of its name: the name and a place in a hash
 /// table.
-const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
+pub(crate) const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
 
 // === impl Value ===
 
@@ -183,8 +185,8 @@ impl Value {
             Self::Null => 0_u8.hash(hasher),
             Self::Bool(value) => (1_u8, value).hash(hasher),
             Self::Integer(_) | Self::Float(_) | Self::Digits(_) => {
-                // Equal numbers have the same nearest double, and zero has one sign here.
-                (2_u8, (number::nearest(self) + 0.0).to_bits()).hash(hasher);
+                2_u8.hash(hasher);
+                number::feed(self, hasher);
             }
             Self::String(text) => (3_u8, text.as_str()).hash(hasher),
             Self::Array(array) => {
@@ -366,6 +368,32 @@ impl Array {
     pub fn get(&self, index: usize) -> Option<&Value> {
         self.0.values.get(index)
     }
+
+    /// Whether it is the same array in memory.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Adds an element. Copies the list of elements, not the elements, if someone else has it too.
+    pub(crate) fn push(&mut self, value: Value) {
+        let elements = Arc::make_mut(&mut self.0);
+        elements.weight += value.weight();
+        elements.values.push(value);
+    }
+
+    /// Hands an element over to be changed; `None` if it is not there.
+    pub(crate) fn change<R>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut Value) -> R,
+    ) -> Option<R> {
+        let elements = Arc::make_mut(&mut self.0);
+        let value = elements.values.get_mut(index)?;
+        elements.weight -= value.weight();
+        let result = change(value);
+        elements.weight += value.weight();
+        Some(result)
+    }
 }
 
 impl PartialEq for Array {
@@ -451,7 +479,8 @@ impl Object {
     }
 }
 
-fn member_weight(name: &Text, value: &Value) -> usize {
+/// What a member weighs with its value.
+pub(crate) fn member_weight(name: &Text, value: &Value) -> usize {
     MEMBER_WEIGHT + name.len() + value.weight()
 }
 

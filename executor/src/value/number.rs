@@ -1,8 +1,20 @@
 //! Numbers: which of the forms holds what was written, and which of two is larger.
 
 use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 
 use super::Value;
+
+/// How a number is made integral.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    /// To the nearest, half away from zero.
+    Nearest,
+    /// To the next lower.
+    Down,
+    /// To the next higher.
+    Up,
+}
 
 /// The largest magnitude below which a double holds every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -47,6 +59,46 @@ pub(crate) fn computed(float: f64) -> Value {
     }
 }
 
+/// The value of a number that is written as an integer, if it has not too many digits.
+pub(crate) fn exact_integer(value: &Value) -> Option<i128> {
+    match value {
+        Value::Integer(integer) => Some((*integer).into()),
+        Value::Digits(digits) => digits.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A number without its sign; `None` if it is none.
+pub(crate) fn absolute(value: &Value) -> Option<Value> {
+    match value {
+        Value::Integer(integer) => Some(match integer.checked_abs() {
+            Some(integer) => Value::Integer(integer),
+            None => number(&integer.unsigned_abs().to_string()),
+        }),
+        Value::Float(float) => Some(computed(float.abs())),
+        Value::Digits(digits) => Some(number(digits.trim_start_matches('-'))),
+        _ => None,
+    }
+}
+
+/// A number made integral, exactly; `None` if it is none.
+pub(crate) fn rounded(value: &Value, rounding: Rounding) -> Option<Value> {
+    match value {
+        Value::Integer(integer) => Some(Value::Integer(*integer)),
+        Value::Float(float) => Some(computed(match rounding {
+            Rounding::Nearest => float.round(),
+            Rounding::Down => float.floor(),
+            Rounding::Up => float.ceil(),
+        })),
+        Value::Digits(digits) => Some(
+            Decimal::read(digits)
+                .rounded(rounding)
+                .map_or_else(|| value.clone(), |text| number(&text)),
+        ),
+        _ => None,
+    }
+}
+
 pub(super) fn as_f64(value: &Value) -> Option<f64> {
     value.is_number().then(|| nearest(value))
 }
@@ -76,6 +128,28 @@ pub(crate) fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
             Some(Decimal::read(&x).compare(&Decimal::read(&y)))
         }
         _ => None,
+    }
+}
+
+/// Feeds a hasher so that equal numbers feed the same, and others hardly ever do: many numbers of
+/// many digits may have one nearest double.
+pub(super) fn feed(value: &Value, hasher: &mut impl Hasher) {
+    let read;
+    let value = match value {
+        Value::Digits(digits) => {
+            read = number(digits);
+            &read
+        }
+        other => other,
+    };
+    let nearest = nearest(value);
+    if nearest.abs() < EXACT && !is_digits(value) {
+        // Zero has one sign here.
+        (nearest + 0.0).to_bits().hash(hasher);
+    } else {
+        let text = text(value);
+        let decimal = Decimal::read(&text);
+        (decimal.is_negative, decimal.exponent, decimal.digits).hash(hasher);
     }
 }
 
@@ -120,6 +194,32 @@ impl<'a> Decimal<'a> {
                 std::borrow::Cow::Owned(digits) => digits.trim_matches('0').to_owned().into(),
             },
         }
+    }
+
+    /// The text of the nearest integer; `None` if it is one already.
+    fn rounded(&self, rounding: Rounding) -> Option<String> {
+        let whole_digits = usize::try_from(self.exponent).unwrap_or(0);
+        if whole_digits >= self.digits.len() {
+            return None;
+        }
+        let (whole, fraction) = self.digits.split_at(whole_digits);
+        let away_from_zero = match rounding {
+            Rounding::Nearest => self.exponent >= 0 && fraction.as_bytes() >= b"5".as_slice(),
+            Rounding::Down => self.is_negative,
+            Rounding::Up => !self.is_negative,
+        };
+        let sign = if self.is_negative { "-" } else { "" };
+        if !away_from_zero {
+            return Some(format!(
+                "{sign}{}",
+                if whole.is_empty() { "0" } else { whole }
+            ));
+        }
+        let stays = whole.trim_end_matches('9');
+        let carried = "0".repeat(whole.len() - stays.len());
+        let (head, last) = stays.split_at(stays.len().saturating_sub(1));
+        let next = last.parse::<u8>().unwrap_or(0) + 1;
+        Some(format!("{sign}{head}{next}{carried}"))
     }
 
     fn compare(&self, other: &Self) -> Ordering {
@@ -169,7 +269,61 @@ mod tests {
         }
     }
 
+    #[test]
+    fn rounding_is_exact_where_doubles_are_not() {
+        for (text, nearest, down, up) in [
+            ("2.5", "3", "2", "3"),
+            ("-2.5", "-3", "-3", "-2"),
+            ("0.49999999999999999999", "0", "0", "1"),
+            ("-0.49999999999999999999", "0", "-1", "0"),
+            ("0.50000000000000000001", "1", "0", "1"),
+            ("0.05000000000000000000001", "0", "0", "1"),
+            ("999.99999999999999999999", "1000", "999", "1000"),
+            (
+                "12345678901234567890.5",
+                "12345678901234567891",
+                "12345678901234567890",
+                "12345678901234567891",
+            ),
+            ("1e400", "1e400", "1e400", "1e400"),
+            ("-1e-400", "0", "-1", "0"),
+        ] {
+            for (rounding, expected) in [
+                (Rounding::Nearest, nearest),
+                (Rounding::Down, down),
+                (Rounding::Up, up),
+            ] {
+                let result = rounded(&number(text), rounding);
+                assert_eq!(result, Some(number(expected)), "{rounding:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_absolute_value_of_the_least_integer_is_exact() {
+        for (text, expected) in [
+            ("-9223372036854775808", "9223372036854775808"),
+            ("-12345678901234567890123", "12345678901234567890123"),
+            ("-0.5", "0.5"),
+            ("-7", "7"),
+        ] {
+            assert_eq!(absolute(&number(text)), Some(number(expected)));
+        }
+    }
+
     proptest! {
+        #[test]
+        fn equal_numbers_have_equal_hashes(a in -40_i64..40, shift in 0_u32..40) {
+            let zeros = "0".repeat(shift as usize);
+            let state = std::hash::RandomState::new();
+            let x = number(&format!("{a}{zeros}"));
+            for text in [format!("{a}e{shift}"), format!("{a}{zeros}.0"), format!("{a}00{zeros}e-2")] {
+                let y = number(&text);
+                prop_assert_eq!(&x, &y);
+                prop_assert_eq!(x.hash_in(&state), y.hash_in(&state), "{}", text);
+            }
+        }
+
         #[test]
         fn doubles_compare_as_the_machine_does(a: f64, b: f64) {
             prop_assume!(a.is_finite() && b.is_finite());

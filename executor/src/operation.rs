@@ -1,0 +1,79 @@
+//! The operations that only compute: what does each make of its inputs?
+//!
+//! They read their inputs through the model and give back the value; whoever runs them writes it.
+//! Values are shared, not copied. All they make is counted before it grows, and every loop counts
+//! its steps, so that the bounds of an execution hold within one operation too.
+//! Source: `a2e-execution` section 4.
+
+mod aggregate;
+mod compare;
+mod distinct;
+mod filter;
+mod function;
+mod group;
+mod merge;
+mod project;
+mod sort;
+#[cfg(test)]
+mod testing;
+mod text;
+
+use a2abus_plugin::protocol::a2e_workflow::Path;
+use a2abus_plugin::protocol::a2e_workflow::transform::{Slice, Transform, TransformData};
+
+use crate::failure::{Failure, FailureCode};
+use crate::meter::Meter;
+use crate::model::Model;
+use crate::value::{Array, Value};
+
+pub(crate) use filter::{filter, holds};
+pub(crate) use merge::merge;
+
+/// What an operation that only computes works with.
+pub(crate) struct Scope<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) meter: &'a Meter<'a>,
+}
+
+/// Runs a TransformData and gives its value.
+pub(crate) fn transform(operation: &TransformData, scope: &Scope<'_>) -> Result<Value, Failure> {
+    let input = || scope.array(&operation.input);
+    match &operation.transform {
+        Transform::Map(projection, slice) => project::map(projection, *slice, &input()?, scope),
+        Transform::Sort(keys, slice) => sort::sort(keys, *slice, &input()?, scope.meter),
+        Transform::Group(field) => group::group(field, &input()?, scope.meter),
+        Transform::Aggregate(config) => aggregate::aggregate(config, &input()?, scope.meter),
+        Transform::Select(projection, slice) => match scope.model.read(&operation.input)? {
+            Value::Array(array) => project::map(projection, *slice, &array, scope),
+            object @ Value::Object(_) => project::select(projection, *slice, &object, scope),
+            other => Err(mismatch(&operation.input, &other, "an array or an object")),
+        },
+    }
+}
+
+fn mismatch(path: &Path, found: &Value, needed: &str) -> Failure {
+    let message = format!("{path} is {}, not {needed}", found.kind());
+    Failure::new(FailureCode::TypeMismatch, message).with("path", path.to_string())
+}
+
+/// The part of a result that is kept.
+fn slice<T>(elements: &[T], slice: Slice) -> &[T] {
+    let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let rest = elements.get(index(slice.offset)..).unwrap_or_default();
+    slice
+        .limit
+        .and_then(|limit| rest.get(..index(limit)))
+        .unwrap_or(rest)
+}
+
+// === impl Scope ===
+
+impl Scope<'_> {
+    /// The array at a path.
+    fn array(&self, path: &Path) -> Result<Array, Failure> {
+        match self.model.read(path)? {
+            Value::Array(array) => Ok(array),
+            other => Err(mismatch(path, &other, "an array")),
+        }
+    }
+}

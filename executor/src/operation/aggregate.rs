@@ -1,0 +1,369 @@
+//! The transform aggregate. Source: `a2e-execution` section 4, TransformData.
+
+mod tally;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::RelativePath;
+use a2abus_plugin::protocol::a2e_workflow::transform::{
+    Aggregate, AggregateFunction, Figure, Figures,
+};
+
+use self::tally::Tally;
+use super::distinct::{Distinct, Place};
+use crate::failure::Failure;
+use crate::meter::Meter;
+use crate::model::field;
+use crate::value::{Array, MEMBER_WEIGHT, Object, VALUE_WEIGHT, Value};
+
+/// Which group each element is in.
+struct Groups<'a> {
+    /// The number of the group of every element, in order.
+    of: Vec<usize>,
+    /// What the elements of each group have in common; none when there is but one.
+    values: Option<Vec<Cow<'a, Value>>>,
+}
+
+/// Figures of an array, or of each of its groups.
+pub(super) fn aggregate(
+    config: &Aggregate,
+    input: &Array,
+    meter: &Meter<'_>,
+) -> Result<Value, Failure> {
+    let figures: Vec<(Text, &Figure)> = match &config.figures {
+        Figures::Named(figures) => figures.iter().map(|(name, f)| (name.clone(), f)).collect(),
+        Figures::One(figure) => vec![(figure.default_name(figure.function.as_str()), figure)],
+    };
+    let groups = match &config.group_by {
+        Some(by) => Groups::by(by, input, meter)?,
+        None => Groups::one(input.len()),
+    };
+    if let (None, Figures::One(figure)) = (&groups.values, &config.figures) {
+        let value = column(figure, input, &groups, meter)?.pop();
+        return Ok(value.unwrap_or_default());
+    }
+    let mut rows: Vec<Object> = groups.heads(config.group_by.as_ref(), meter)?;
+    for (name, figure) in figures {
+        let values = column(figure, input, &groups, meter)?;
+        for (row, value) in rows.iter_mut().zip(values) {
+            meter.weigh(MEMBER_WEIGHT + name.len())?;
+            row.insert(name.clone(), value);
+        }
+    }
+    let mut rows = rows.into_iter().map(Value::from);
+    Ok(match groups.values {
+        Some(_) => rows.collect::<Array>().into(),
+        None => rows.next().unwrap_or_default(),
+    })
+}
+
+/// One figure of every group, counted.
+fn column(
+    figure: &Figure,
+    input: &Array,
+    groups: &Groups<'_>,
+    meter: &Meter<'_>,
+) -> Result<Vec<Value>, Failure> {
+    let mut tallies = vec![Tally::new(figure.function); groups.len()];
+    // The number of a value, and the pairs of group and value that were there.
+    let (mut values, mut pairs) = (Distinct::new(), HashSet::new());
+    for (item, group) in input.iter().zip(&groups.of) {
+        meter.step()?;
+        let value = match &figure.field {
+            Some(path) => field(item, path).filter(|value| !value.is_null()),
+            None => Some(Cow::Borrowed(item)),
+        };
+        let (Some(value), Some(tally)) = (value, tallies.get_mut(*group)) else {
+            continue;
+        };
+        if figure.function == AggregateFunction::CountDistinct {
+            let (Place::New(number) | Place::Known(number)) = values.put(value.clone(), meter)?;
+            if !pairs.insert((*group, number)) {
+                continue;
+            }
+        }
+        tally.add(value);
+    }
+    let finished = tallies.into_iter().map(|tally| meter.keep(tally.finish()));
+    finished.collect()
+}
+
+// === impl Groups ===
+
+impl<'a> Groups<'a> {
+    fn one(elements: usize) -> Self {
+        Self {
+            of: vec![0; elements],
+            values: None,
+        }
+    }
+
+    fn by(by: &RelativePath, input: &'a Array, meter: &Meter<'_>) -> Result<Self, Failure> {
+        let mut values = Distinct::new();
+        let mut of = Vec::with_capacity(input.len());
+        for item in input {
+            let value = field(item, by).unwrap_or(Cow::Borrowed(&Value::Null));
+            let (Place::New(group) | Place::Known(group)) = values.put(value, meter)?;
+            of.push(group);
+        }
+        Ok(Self {
+            of,
+            values: Some(values.into_values()),
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.values.as_ref().map_or(1, Vec::len)
+    }
+
+    /// The objects of the groups before there are figures in them, counted.
+    fn heads(&self, by: Option<&RelativePath>, meter: &Meter<'_>) -> Result<Vec<Object>, Failure> {
+        let (Some(by), Some(values)) = (by, &self.values) else {
+            meter.weigh(VALUE_WEIGHT)?;
+            return Ok(vec![Object::default()]);
+        };
+        let heads = values.iter().map(|value| {
+            meter.weigh(VALUE_WEIGHT + MEMBER_WEIGHT + by.text().len())?;
+            let value = meter.keep(value.clone().into_owned())?;
+            Ok(Object::from_iter([(by.text().clone(), value)]))
+        });
+        heads.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::failure::FailureCode;
+    use crate::operation::testing::{check, check_fails, check_weight, operation, parse, run};
+    use crate::value::Value;
+
+    fn config(with: &str) -> String {
+        format!(
+            r#"{{"inputPath":"/workflow/rows","transform":"aggregate","config":{with},"outputPath":"/workflow/o"}}"#
+        )
+    }
+
+    /// What each function makes of a list: count, sum, avg, min, max, first, last, countDistinct.
+    fn check_figures(values: &str, expected: [&str; 8]) {
+        let values = parse(values);
+        let rows = values.as_array().unwrap().iter();
+        let rows: Vec<_> = rows.map(|v| Value::object([("v", v.clone())])).collect();
+        let model = Value::object([("rows", Value::from(rows))]);
+        let functions = [
+            "count",
+            "sum",
+            "avg",
+            "min",
+            "max",
+            "first",
+            "last",
+            "countDistinct",
+        ];
+        for (function, expected) in functions.into_iter().zip(expected) {
+            let config = config(&format!(r#"{{"operation":"{function}","field":"v"}}"#));
+            let made = run(&operation("TransformData", &config), &model).unwrap();
+            assert_eq!(made.to_string(), expected, "{function} of {values}");
+        }
+    }
+
+    #[test]
+    fn figures_ignore_nulls_and_what_is_not_of_use() {
+        check_figures(
+            "[]",
+            ["0", "0", "null", "null", "null", "null", "null", "0"],
+        );
+        check_figures(
+            "[null,null]",
+            ["0", "0", "null", "null", "null", "null", "null", "0"],
+        );
+        check_figures("[1,2,3]", ["3", "6", "2", "1", "3", "1", "3", "3"]);
+        check_figures("[1,2]", ["2", "3", "1.5", "1", "2", "1", "2", "2"]);
+        check_figures(
+            r#"[null,"z","a",true,[1],null]"#,
+            ["4", "0", "null", "\"a\"", "\"z\"", "\"z\"", "[1]", "4"],
+        );
+        check_figures(
+            r#"["0",true,5,1,1.0,"1",false,{"a":1},{"a":1.0}]"#,
+            [
+                "9",
+                "7",
+                "2.3333333333333335",
+                "1",
+                "5",
+                "\"0\"",
+                "{\"a\":1.0}",
+                "7",
+            ],
+        );
+        check_figures(
+            "[0.5,1.5]",
+            ["2", "2", "1", "0.5", "1.5", "0.5", "1.5", "2"],
+        );
+        check_figures(
+            "[-0.0]",
+            ["1", "0", "0", "-0.0", "-0.0", "-0.0", "-0.0", "1"],
+        );
+    }
+
+    #[test]
+    fn integers_are_added_exactly() {
+        check_figures(
+            "[9007199254740993,1]",
+            [
+                "2",
+                "9007199254740994",
+                "4503599627370497",
+                "1",
+                "9007199254740993",
+                "9007199254740993",
+                "1",
+                "2",
+            ],
+        );
+        check_figures(
+            "[9223372036854775807,9223372036854775807]",
+            [
+                "2",
+                "18446744073709551614",
+                "9223372036854775807",
+                "9223372036854775807",
+                "9223372036854775807",
+                "9223372036854775807",
+                "9223372036854775807",
+                "1",
+            ],
+        );
+        check_figures(
+            "[12345678901234567890,12345678901234567891,12345678901234567890.0]",
+            [
+                "3",
+                "3.70370367037037e19",
+                "1.2345678901234567e19",
+                "12345678901234567890",
+                "12345678901234567891",
+                "12345678901234567890",
+                "12345678901234567890.0",
+                "2",
+            ],
+        );
+        check_figures(
+            "[1e400]",
+            ["1", "null", "null", "1e400", "1e400", "1e400", "1e400", "1"],
+        );
+    }
+
+    #[test]
+    fn figures_have_names() {
+        let model = r#"{"rows":[{"g":"x","n":1},{"g":1,"n":2},{"n":3},{"g":1.0,"n":4},{"g":"x"},{"g":null,"n":6},{"g":[1],"n":7},{"g":[1.0]}]}"#;
+        check(
+            "TransformData",
+            model,
+            &[
+                (&config(r#"{"operation":"count"}"#), "8"),
+                (
+                    &config(r#"{"operation":"average","field":"n"}"#),
+                    "3.8333333333333335",
+                ),
+                (
+                    &config(
+                        r#"{"aggregations":[{"operation":"count"},{"operation":"average","field":"n"},{"operation":"max","field":"n","as":"top"}]}"#,
+                    ),
+                    r#"{"count":8,"average_n":3.8333333333333335,"top":7}"#,
+                ),
+                (&config(r#"{"aggregations":[]}"#), "{}"),
+                (
+                    &config(
+                        r#"{"aggregations":[{"operation":"count","as":"x"},{"operation":"max","field":"n","as":"x"}]}"#,
+                    ),
+                    r#"{"x":7}"#,
+                ),
+                (
+                    &config(r#"{"groupBy":"g","operation":"sum","field":"n"}"#),
+                    r#"[{"g":"x","sum_n":1},{"g":1,"sum_n":6},{"g":null,"sum_n":9},{"g":[1],"sum_n":7}]"#,
+                ),
+                (
+                    &config(
+                        r#"{"groupBy":"g","aggregations":[{"operation":"count"},{"operation":"countDistinct","field":"g"},{"operation":"first","field":"n","as":"f"}]}"#,
+                    ),
+                    r#"[{"g":"x","count":2,"countDistinct_g":1,"f":1},{"g":1,"count":2,"countDistinct_g":1,"f":2},
+                        {"g":null,"count":2,"countDistinct_g":0,"f":3},{"g":[1],"count":2,"countDistinct_g":1,"f":7}]"#,
+                ),
+                (
+                    &config(r#"{"groupBy":"g","aggregations":[{"operation":"count","as":"g"}]}"#),
+                    r#"[{"g":2},{"g":2},{"g":2},{"g":2}]"#,
+                ),
+            ],
+        );
+        check(
+            "TransformData",
+            r#"{"rows":[]}"#,
+            &[
+                (&config(r#"{"groupBy":"g","operation":"count"}"#), "[]"),
+                (
+                    &config(r#"{"aggregations":[{"operation":"sum","field":"n"}]}"#),
+                    r#"{"sum_n":0}"#,
+                ),
+            ],
+        );
+        check_fails(
+            "TransformData",
+            r#"{"rows":"x"}"#,
+            &[(
+                &config(r#"{"operation":"count"}"#),
+                FailureCode::TypeMismatch,
+            )],
+        );
+    }
+
+    #[test]
+    fn what_is_made_is_counted_exactly() {
+        let model = r#"{"rows":[{"g":"x","n":"long enough to be counted"},{"g":[1],"n":[2]}]}"#;
+        for with in [
+            r#"{"operation":"first","field":"n"}"#,
+            r#"{"aggregations":[{"operation":"first","field":"n"},{"operation":"count"}]}"#,
+            r#"{"groupBy":"g","aggregations":[{"operation":"last","field":"n"},{"operation":"count"}]}"#,
+        ] {
+            check_weight("TransformData", &config(with), model);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn distinct_values_are_those_of_a_naive_search(
+            picks in prop::collection::vec((0_usize..9, 0_usize..9), 0..50),
+        ) {
+            let kinds = parse(r#"[1,1.0,"1",true,[1],[1.0],{"a":1,"b":2},{"b":2,"a":1},12345678901234567890]"#);
+            let kind = |at: usize| kinds.as_array().unwrap().get(at).unwrap().clone();
+            let mut expected: Vec<(Value, Vec<Value>)> = Vec::new();
+            for (group, value) in picks.iter().map(|(g, v)| (kind(*g), kind(*v))) {
+                let at = match expected.iter().position(|(known, _)| *known == group) {
+                    Some(at) => at,
+                    None => {
+                        expected.push((group, Vec::new()));
+                        expected.len() - 1
+                    }
+                };
+                let (_, values) = expected.get_mut(at).unwrap();
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            let expected: Vec<Value> = expected
+                .into_iter()
+                .map(|(group, values)| Value::object([("g", group), ("d", values.len().into())]))
+                .collect();
+            let rows: Vec<Value> = picks
+                .iter()
+                .map(|(g, v)| Value::object([("g", kind(*g)), ("v", kind(*v))]))
+                .collect();
+            let model = Value::object([("rows", Value::from(rows))]);
+            let config = config(r#"{"groupBy":"g","aggregations":[{"operation":"countDistinct","field":"v","as":"d"}]}"#);
+            let made = run(&operation("TransformData", &config), &model);
+            prop_assert_eq!(made, Ok(Value::from(expected)));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The comparisons of FilterData and Conditional.
+//! Source: `a2e-execution` section 4, FilterData, D11.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use a2abus_plugin::protocol::a2e_workflow::Operand;
+use a2abus_plugin::protocol::a2e_workflow::operation::Operator;
+
+use super::Scope;
+use super::distinct::Distinct;
+use crate::failure::Failure;
+use crate::meter::Meter;
+use crate::value::{Array, Value, compare_numbers};
+
+/// An operator and the value it compares with, ready for many values.
+pub(super) struct Comparison {
+    operator: Operator,
+    value: Value,
+    /// The elements of the value, where many are looked for in it.
+    elements: Option<Rc<Distinct<'static>>>,
+}
+
+/// The long arrays that `in` looks into, each prepared once however many conditions name it.
+#[derive(Default)]
+pub(super) struct Lists(Vec<(Array, Rc<Distinct<'static>>)>);
+
+/// From how many elements on an array is prepared to be looked into.
+const LONG: usize = 8;
+
+/// The value of an operand; a reference has to lead somewhere.
+fn value(operand: &Operand, scope: &Scope<'_>) -> Result<Value, Failure> {
+    match operand {
+        Operand::Literal(json) => Ok(json.into()),
+        Operand::Reference(path) => scope.model.read(path),
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// For one value.
+    pub(super) fn once(
+        operator: Operator,
+        operand: &Operand,
+        scope: &Scope<'_>,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            operator,
+            value: value(operand, scope)?,
+            elements: None,
+        })
+    }
+
+    /// For many values.
+    pub(super) fn often(
+        operator: Operator,
+        operand: &Operand,
+        lists: &mut Lists,
+        scope: &Scope<'_>,
+    ) -> Result<Self, Failure> {
+        let mut comparison = Self::once(operator, operand, scope)?;
+        if let (Operator::In, Value::Array(array)) = (operator, &comparison.value)
+            && array.len() >= LONG
+        {
+            comparison.elements = Some(lists.prepare(array, scope.meter)?);
+        }
+        Ok(comparison)
+    }
+
+    /// Whether it holds of a value.
+    pub(super) fn holds(&self, field: &Value, meter: &Meter<'_>) -> Result<bool, Failure> {
+        if let Some(elements) = &self.elements {
+            return Ok(elements.find(field, meter)?.is_some());
+        }
+        meter.scan(self.work(field))?;
+        let value = &self.value;
+        Ok(match self.operator {
+            Operator::Equal => field == value,
+            Operator::NotEqual => field != value,
+            Operator::Greater => order(field, value).is_some_and(Ordering::is_gt),
+            Operator::Less => order(field, value).is_some_and(Ordering::is_lt),
+            Operator::GreaterOrEqual => order(field, value).is_some_and(Ordering::is_ge),
+            Operator::LessOrEqual => order(field, value).is_some_and(Ordering::is_le),
+            Operator::In => match (value, field) {
+                (Value::Array(array), _) => array.iter().any(|element| element == field),
+                (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
+                _ => false,
+            },
+            Operator::Contains => match (field, value) {
+                (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
+                (Value::Array(array), _) => array.iter().any(|element| element == value),
+                (Value::Object(object), Value::String(name)) => object.get(name).is_some(),
+                _ => false,
+            },
+            Operator::StartsWith => {
+                texts(field, value).is_some_and(|(text, part)| text.starts_with(part))
+            }
+            Operator::EndsWith => {
+                texts(field, value).is_some_and(|(text, part)| text.ends_with(part))
+            }
+        })
+    }
+
+    /// How many bytes it reads to compare.
+    fn work(&self, field: &Value) -> usize {
+        match self.operator {
+            Operator::In => self.value.weight(),
+            Operator::Contains => field.weight(),
+            Operator::Equal
+            | Operator::NotEqual
+            | Operator::Greater
+            | Operator::Less
+            | Operator::GreaterOrEqual
+            | Operator::LessOrEqual
+            | Operator::StartsWith
+            | Operator::EndsWith => self.value.weight().min(field.weight()),
+        }
+    }
+}
+
+/// The order of two numbers or two strings; no other values have one.
+fn order(a: &Value, b: &Value) -> Option<Ordering> {
+    match texts(a, b) {
+        // The order of UTF-8 is that of its code points.
+        Some((a, b)) => Some(a.cmp(b)),
+        None => compare_numbers(a, b),
+    }
+}
+
+fn texts<'v>(a: &'v Value, b: &'v Value) -> Option<(&'v str, &'v str)> {
+    a.as_str().zip(b.as_str())
+}
+
+// === impl Lists ===
+
+impl Lists {
+    fn prepare(
+        &mut self,
+        array: &Array,
+        meter: &Meter<'_>,
+    ) -> Result<Rc<Distinct<'static>>, Failure> {
+        for (known, elements) in &self.0 {
+            meter.step()?;
+            if known.is(array) {
+                return Ok(Rc::clone(elements));
+            }
+        }
+        let mut elements = Distinct::new();
+        for element in array {
+            elements.put(Cow::Owned(element.clone()), meter)?;
+        }
+        let elements = Rc::new(elements);
+        self.0.push((array.clone(), Rc::clone(&elements)));
+        Ok(elements)
+    }
+}

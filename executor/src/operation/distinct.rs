@@ -1,0 +1,82 @@
+//! Which of many values are equal, without comparing each with each.
+
+use std::borrow::Cow;
+use std::hash::RandomState;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use crate::failure::Failure;
+use crate::meter::Meter;
+use crate::value::Value;
+
+/// Values told apart by JSON equality, numbered as they came.
+pub(super) struct Distinct<'a> {
+    state: RandomState,
+    values: Vec<Cow<'a, Value>>,
+    /// The hash and the number of each value.
+    places: HashTable<(u64, usize)>,
+}
+
+/// Where a value was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is the first of its equals, and has this number.
+    New(usize),
+    /// It equals the value of this number.
+    Known(usize),
+}
+
+// === impl Distinct ===
+
+impl<'a> Distinct<'a> {
+    pub(super) fn new() -> Self {
+        Self {
+            state: RandomState::new(),
+            values: Vec::new(),
+            places: HashTable::new(),
+        }
+    }
+
+    /// Puts a value beside those that are there, unless it equals one.
+    pub(super) fn put(
+        &mut self,
+        value: Cow<'a, Value>,
+        meter: &Meter<'_>,
+    ) -> Result<Place, Failure> {
+        meter.scan(value.weight())?;
+        let hash = value.hash_in(&self.state);
+        let values = &self.values;
+        let is_it = |&(other, number): &(u64, usize)| {
+            other == hash && values.get(number).is_some_and(|known| **known == *value)
+        };
+        Ok(match self.places.entry(hash, is_it, |&(hash, _)| hash) {
+            Entry::Occupied(known) => Place::Known(known.get().1),
+            Entry::Vacant(place) => {
+                let number = self.values.len();
+                place.insert((hash, number));
+                self.values.push(value);
+                Place::New(number)
+            }
+        })
+    }
+
+    /// The number of the value that equals this one.
+    pub(super) fn find(&self, value: &Value, meter: &Meter<'_>) -> Result<Option<usize>, Failure> {
+        meter.scan(value.weight())?;
+        let hash = value.hash_in(&self.state);
+        let known = self.places.find(hash, |&(other, number)| {
+            other == hash
+                && self
+                    .values
+                    .get(number)
+                    .is_some_and(|known| **known == *value)
+        });
+        Ok(known.map(|&(_, number)| number))
+    }
+
+    /// The values by their numbers.
+    pub(super) fn into_values(self) -> Vec<Cow<'a, Value>> {
+        self.values
+    }
+}

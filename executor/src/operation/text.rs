@@ -1,0 +1,72 @@
+//! Text that is counted before it grows.
+
+use std::fmt::{self, Write};
+
+use a2abus_plugin::protocol::a2e_workflow::{FieldTemplate, Part};
+
+use crate::failure::Failure;
+use crate::meter::Meter;
+use crate::model::field;
+use crate::value::Value;
+
+/// Text in the making.
+pub(super) struct Counted<'a> {
+    text: String,
+    meter: &'a Meter<'a>,
+    refused: Option<Failure>,
+}
+
+/// The text that is written, counted.
+pub(super) fn text<'a>(
+    meter: &'a Meter<'a>,
+    write: impl FnOnce(&mut Counted<'a>) -> fmt::Result,
+) -> Result<String, Failure> {
+    let mut counted = Counted {
+        text: String::new(),
+        meter,
+        refused: None,
+    };
+    // Writing fails by a refusal alone.
+    let _refused = write(&mut counted);
+    counted.refused.map_or(Ok(counted.text), Err)
+}
+
+/// Writes a string as it is and all else as compact JSON.
+pub(super) fn write_plain(out: &mut Counted<'_>, value: &Value) -> fmt::Result {
+    match value {
+        Value::String(text) => out.write_str(text),
+        other => write!(out, "{other}"),
+    }
+}
+
+/// The text of a template with the fields of an item in it; null and missing are empty.
+pub(super) fn fill(
+    template: &FieldTemplate,
+    item: &Value,
+    meter: &Meter<'_>,
+) -> Result<String, Failure> {
+    text(meter, |out| {
+        template.parts().iter().try_for_each(|part| match part {
+            Part::Text(text) => out.write_str(text),
+            Part::Value(path) => match field(item, path).as_deref() {
+                None | Some(Value::Null) => Ok(()),
+                Some(value) => write_plain(out, value),
+            },
+        })
+    })
+}
+
+// === impl Counted ===
+
+impl Write for Counted<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let counted = self.meter.weigh(text.len());
+        let counted = counted.and_then(|()| self.meter.step());
+        if let Err(failure) = counted {
+            self.refused = Some(failure);
+            return Err(fmt::Error);
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+}
