@@ -72,8 +72,8 @@ pub enum Reach {
     Global,
 }
 
-/// An answer.
-#[derive(Debug, Clone)]
+/// An answer. `Debug` shows neither headers nor body: a service may send back what it was sent.
+#[derive(Clone)]
 pub struct HttpResponse {
     /// The status.
     pub status: u16,
@@ -87,9 +87,12 @@ pub struct HttpResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// No connection, or one that broke before the answer was whole.
+    /// No connection: nothing was sent.
     #[error("no connection")]
     Connect,
+    /// The connection broke before the answer was whole: something may have been sent.
+    #[error("the connection broke")]
+    Broken,
     /// It took longer than the request permits.
     #[error("no answer in time")]
     Timeout,
@@ -186,6 +189,15 @@ impl fmt::Debug for HttpRequest {
 }
 
 // === impl HttpResponse ===
+
+impl fmt::Debug for HttpResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpResponse")
+            .field("status", &self.status)
+            .field("bytes", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
 
 impl HttpResponse {
     /// The first header of this name, in lower case.

@@ -1,14 +1,22 @@
 //! Executes A2E workflows.
+mod agent;
+mod cache;
 mod environment;
 mod failure;
 mod meter;
 mod model;
 mod operation;
+mod quota;
+#[cfg(test)]
+mod testing;
 mod value;
 
+pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
+pub use cache::Cache;
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
     Store, StoreError, Table,
 };
 pub use failure::{Failure, FailureCode};
+pub use quota::{Admitted, Exceeded, Limit, Quotas, Usage, Window};
 pub use value::{Array, Object, Value};

@@ -84,9 +84,14 @@ impl Value {
     /// # Errors
     /// What is wrong with the text, with its byte offset.
     pub fn parse(text: &[u8]) -> Result<Self, DecodeError> {
+        Self::parse_within(text, u32::MAX)
+    }
+
+    /// The same, with at most so many members and elements in all.
+    pub(crate) fn parse_within(text: &[u8], max_members: u32) -> Result<Self, DecodeError> {
         let limits = Limits {
             max_bytes: 64 << 20,
-            max_members: u32::MAX,
+            max_members,
             ..Limits::default()
         };
         Json::parse(text, &limits).map(Self::from)
@@ -177,6 +182,16 @@ impl Value {
                 Self::Array(array) => array.0.weight,
                 Self::Object(object) => object.0.weight,
             }
+    }
+
+    /// Where an array or an object lies: as long as a clone of it lives, no other has the same
+    /// address, and what lies there does not change.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match self {
+            Self::Array(array) => Some(Arc::as_ptr(&array.0).addr()),
+            Self::Object(object) => Some(Arc::as_ptr(&object.0).addr()),
+            _ => None,
+        }
     }
 
     /// Feeds a hasher so that equal values feed the same.

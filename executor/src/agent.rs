@@ -1,0 +1,207 @@
+//! Who asks: what may an agent do, with which secrets, and how often?
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+use zeroize::Zeroizing;
+
+use crate::quota::{Limit, Window};
+
+/// An agent that is known, with all that its executions go by. `Debug` shows no secret.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    id: Text,
+    policy: Policy,
+    credentials: BTreeMap<Text, Credential>,
+    rates: Rates,
+}
+
+/// A secret, and where it may be sent. Source: `a2e-execution` section 7, credentials.
+#[derive(Debug, Clone)]
+pub struct Credential {
+    /// How it is put into a header.
+    pub kind: CredentialKind,
+    /// The secret.
+    pub secret: Secret,
+    /// The APIs it may be sent to.
+    pub apis: Apis,
+    /// What a person should know of it.
+    pub description: Option<String>,
+}
+
+/// How a secret is put into a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CredentialKind {
+    /// `Bearer ` and the secret, which may begin so itself.
+    BearerToken,
+    /// `Basic ` and the Base64 of the secret, which is `user:password`.
+    Basic,
+    /// The secret itself.
+    ApiKey,
+    /// The secret itself.
+    Password,
+    /// The secret itself.
+    Custom,
+}
+
+/// Text that is shown nowhere. Its memory is overwritten when it is dropped.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<String>);
+
+/// How often an agent may ask and call. Source: `a2e-execution` section 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates {
+    /// Most requests in 60 seconds (default 60).
+    pub requests_per_minute: u32,
+    /// Most requests in an hour (default 1,000).
+    pub requests_per_hour: u32,
+    /// Most requests in a day (default 10,000).
+    pub requests_per_day: u32,
+    /// Most attempts of calls in 60 seconds (default 30).
+    pub api_calls_per_minute: u32,
+    /// Most attempts of calls in an hour (default 500).
+    pub api_calls_per_hour: u32,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// An agent of this id. What the policy says of credentials that there are is replaced by
+    /// those given here.
+    #[must_use]
+    pub fn new(
+        id: Text,
+        mut policy: Policy,
+        credentials: BTreeMap<Text, Credential>,
+        rates: Rates,
+    ) -> Self {
+        policy.bindings = credentials
+            .iter()
+            .map(|(id, credential)| (id.clone(), credential.apis.clone()))
+            .collect();
+        Self {
+            id,
+            policy,
+            credentials,
+            rates,
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &Text {
+        &self.id
+    }
+
+    /// What it may do.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The credentials there are, by id; which of them it may use, its policy says.
+    #[must_use]
+    pub fn credentials(&self) -> &BTreeMap<Text, Credential> {
+        &self.credentials
+    }
+
+    /// How often it may ask and call.
+    #[must_use]
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+}
+
+// === impl CredentialKind ===
+
+impl CredentialKind {
+    /// Every kind, in the order of the source.
+    pub const ALL: &'static [Self] = &[
+        Self::BearerToken,
+        Self::Basic,
+        Self::ApiKey,
+        Self::Password,
+        Self::Custom,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BearerToken => "bearer-token",
+            Self::Basic => "basic",
+            Self::ApiKey => "api-key",
+            Self::Password => "password",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// The kind of a word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == word)
+    }
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// A secret of this text.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+// === impl Rates ===
+
+impl Rates {
+    /// The limits of requests.
+    #[must_use]
+    pub fn requests(&self) -> [Limit; 3] {
+        [
+            Limit::new(self.requests_per_minute, Window::Minute),
+            Limit::new(self.requests_per_hour, Window::Hour),
+            Limit::new(self.requests_per_day, Window::Day),
+        ]
+    }
+
+    /// The limits of attempts of calls.
+    #[must_use]
+    pub fn api_calls(&self) -> [Limit; 2] {
+        [
+            Limit::new(self.api_calls_per_minute, Window::Minute),
+            Limit::new(self.api_calls_per_hour, Window::Hour),
+        ]
+    }
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            requests_per_minute: 60,
+            requests_per_hour: 1_000,
+            requests_per_day: 10_000,
+            api_calls_per_minute: 30,
+            api_calls_per_hour: 500,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Which results need not be computed or asked for again?
+//!
+//! Source: `a2e-execution` section 6.
+
+mod key;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::OperationType;
+
+pub(crate) use key::Key;
+
+use crate::agent::Secret;
+use crate::environment::Clock;
+use crate::value::Value;
+
+/// Results by what they are of, for all agents; none is ever given to another agent. It keeps at
+/// most 1,000 results and 64 MiB, and lets those go first that were not used for longest.
+pub struct Cache {
+    clock: Arc<dyn Clock>,
+    /// Tells one secret from another without giving it away.
+    versions: RandomState,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_hash: HashMap<Hash, Entry>,
+    /// By the count of uses when each was used last.
+    by_use: BTreeMap<u64, Hash>,
+    uses: u64,
+    weight: usize,
+    /// What was forgotten on purpose, the last first, so that a result asked for before is not
+    /// kept after.
+    forgotten: VecDeque<Forgotten>,
+    /// How often that was, ever.
+    times_forgotten: u64,
+}
+
+type Hash = [u8; 32];
+
+struct Entry {
+    value: Value,
+    /// Values the key knows by their address: while they live, no other value has it.
+    _pinned: Vec<Value>,
+    scope: Scope,
+    expires: Duration,
+    weight: usize,
+    used: u64,
+}
+
+/// What an entry belongs to.
+struct Scope {
+    agent: Text,
+    kind: OperationType,
+    origin: Option<Text>,
+}
+
+/// What was forgotten; `None` is everything.
+struct Forgotten {
+    agent: Option<Text>,
+    kind: Option<OperationType>,
+    origin: Option<Text>,
+}
+
+/// When a result was not there: it may be kept later if nothing was forgotten since that concerns
+/// it.
+#[derive(Debug)]
+pub(crate) struct Miss {
+    times_forgotten: u64,
+}
+
+const MAX_ENTRIES: usize = 1_000;
+const MAX_WEIGHT: usize = 64 << 20;
+/// What an entry weighs beside its values, in bytes.
+const ENTRY_WEIGHT: usize = 256;
+/// How many times of forgetting are remembered; a result that was asked for before all of them is
+/// not kept.
+const MAX_FORGOTTEN: usize = 256;
+
+// === impl Cache ===
+
+impl Cache {
+    /// An empty one, by this clock.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            versions: RandomState::new(),
+            entries: Mutex::default(),
+        }
+    }
+
+    /// Forgets the results of an agent, or of all, and of a type, or of all. How many there were.
+    pub fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
+        self.lock().forget(Forgotten {
+            agent: agent.map(Text::from),
+            kind,
+            origin: None,
+        })
+    }
+
+    /// Forgets the answers an agent had from an origin, where it has changed something.
+    pub(crate) fn drop_origin(&self, agent: &Text, origin: &str) {
+        self.lock().forget(Forgotten {
+            agent: Some(agent.clone()),
+            kind: Some(OperationType::ApiCall),
+            origin: Some(origin.into()),
+        });
+    }
+
+    /// The result of a key.
+    pub(crate) fn get(&self, key: &Key) -> Result<Value, Miss> {
+        let now = self.clock.elapsed();
+        self.lock().get(key.hash(), now)
+    }
+
+    /// Keeps the result of a key that was not there. `origin` is that of a call.
+    pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Value, origin: Option<&str>) {
+        let Some(lifetime) = lifetime(key.kind) else {
+            return;
+        };
+        let hash = key.hash();
+        let pinned: usize = key.pinned.iter().map(Value::weight).sum();
+        let entry = Entry {
+            weight: ENTRY_WEIGHT + pinned + value.weight(),
+            value,
+            _pinned: key.pinned,
+            scope: Scope {
+                agent: key.agent,
+                kind: key.kind,
+                origin: origin.map(Text::from),
+            },
+            expires: self.clock.elapsed() + lifetime,
+            used: 0,
+        };
+        self.lock().insert(hash, miss, entry);
+    }
+
+    /// A number that stands for a secret in a key, the same as long as the secret is.
+    pub(crate) fn version(&self, secret: &Secret) -> u64 {
+        self.versions.hash_one(secret.expose())
+    }
+
+    /// Every change is complete before its lock is released, so a panic elsewhere leaves it usable.
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
+}
+
+/// How long the results of a type are kept; `None` for those that never are.
+const fn lifetime(kind: OperationType) -> Option<Duration> {
+    match kind {
+        OperationType::ApiCall => Some(Duration::from_secs(300)),
+        OperationType::FilterData | OperationType::TransformData | OperationType::MergeData => {
+            Some(Duration::from_secs(60))
+        }
+        OperationType::Conditional
+        | OperationType::Loop
+        | OperationType::StoreData
+        | OperationType::Wait => None,
+    }
+}
+
+// === impl Entries ===
+
+impl Entries {
+    fn get(&mut self, hash: Hash, now: Duration) -> Result<Value, Miss> {
+        let miss = Miss {
+            times_forgotten: self.times_forgotten,
+        };
+        let Some(entry) = self.by_hash.get_mut(&hash) else {
+            return Err(miss);
+        };
+        if entry.expires <= now {
+            self.remove(&hash);
+            return Err(miss);
+        }
+        self.uses += 1;
+        self.by_use.remove(&entry.used);
+        self.by_use.insert(self.uses, hash);
+        entry.used = self.uses;
+        Ok(entry.value.clone())
+    }
+
+    fn insert(&mut self, hash: Hash, miss: &Miss, mut entry: Entry) {
+        if entry.weight > MAX_WEIGHT || self.is_overtaken(miss, &entry.scope) {
+            return;
+        }
+        self.remove(&hash);
+        while self.by_hash.len() >= MAX_ENTRIES || self.weight + entry.weight > MAX_WEIGHT {
+            let Some(oldest) = self.by_use.values().next().copied() else {
+                break;
+            };
+            self.remove(&oldest);
+        }
+        self.uses += 1;
+        entry.used = self.uses;
+        self.weight += entry.weight;
+        self.by_use.insert(self.uses, hash);
+        self.by_hash.insert(hash, entry);
+    }
+
+    fn remove(&mut self, hash: &Hash) {
+        if let Some(entry) = self.by_hash.remove(hash) {
+            self.by_use.remove(&entry.used);
+            self.weight -= entry.weight;
+        }
+    }
+
+    /// Whether something was forgotten since that it would have been part of, or may have been.
+    fn is_overtaken(&self, miss: &Miss, scope: &Scope) -> bool {
+        let since = self.times_forgotten - miss.times_forgotten;
+        let since = usize::try_from(since).unwrap_or(usize::MAX);
+        let mut of_late = self.forgotten.iter().take(since);
+        since > self.forgotten.len() || of_late.any(|what| what.covers(scope))
+    }
+
+    fn forget(&mut self, what: Forgotten) -> usize {
+        let hashes: Vec<Hash> = self
+            .by_hash
+            .iter()
+            .filter(|(_, entry)| what.covers(&entry.scope))
+            .map(|(hash, _)| *hash)
+            .collect();
+        hashes.iter().for_each(|hash| self.remove(hash));
+        self.times_forgotten += 1;
+        self.forgotten.truncate(MAX_FORGOTTEN - 1);
+        self.forgotten.push_front(what);
+        hashes.len()
+    }
+}
+
+// === impl Forgotten ===
+
+impl Forgotten {
+    fn covers(&self, scope: &Scope) -> bool {
+        self.agent.as_ref().is_none_or(|it| *it == scope.agent)
+            && self.kind.is_none_or(|it| it == scope.kind)
+            && (self.origin.is_none() || self.origin == scope.origin)
+    }
+}

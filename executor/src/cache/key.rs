@@ -1,0 +1,95 @@
+//! What a result is of.
+
+use std::fmt::{self, Write};
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::OperationType;
+use sha2::{Digest, Sha256};
+
+use crate::value::{Value, write_string};
+
+/// The agent, the type, the configuration with values in place of references, and the input
+/// values; a hash of all of it. Source: `a2e-execution` section 6, D20.
+pub(crate) struct Key {
+    pub(super) agent: Text,
+    pub(super) kind: OperationType,
+    pub(super) pinned: Vec<Value>,
+    writer: Writer,
+}
+
+/// Hashes what is written.
+#[derive(Clone)]
+struct Writer(Sha256);
+
+// === impl Key ===
+
+impl Key {
+    pub(crate) fn new(agent: &Text, kind: OperationType) -> Self {
+        let mut writer = Writer(Sha256::new());
+        writer.write(|out| {
+            out.write_char('[')?;
+            write_string(out, agent)?;
+            write!(out, ",\"{}\"", kind.as_str())
+        });
+        Self {
+            agent: agent.clone(),
+            kind,
+            pinned: Vec::new(),
+            writer,
+        }
+    }
+
+    /// Adds a configuration: what is written of it counts.
+    pub(crate) fn config(mut self, config: &Value) -> Self {
+        self.add("config", |out| config.write_canonical(out));
+        self
+    }
+
+    /// Adds an input: what is written of it counts. Takes time by its size.
+    pub(crate) fn value(mut self, value: &Value) -> Self {
+        self.add("value", |out| value.write_canonical(out));
+        self
+    }
+
+    /// Adds an input: that it is this very array or object counts, not what is in it. Takes no
+    /// time. Other values are added as they are written.
+    pub(crate) fn identity(mut self, value: &Value) -> Self {
+        match value.address() {
+            Some(address) => {
+                self.pinned.push(value.clone());
+                self.add("identity", |out| write!(out, "{address}"));
+                self
+            }
+            None => self.value(value),
+        }
+    }
+
+    /// The label tells apart what was added in which way.
+    fn add(&mut self, label: &str, write: impl FnOnce(&mut Writer) -> fmt::Result) {
+        self.writer.write(|out| {
+            write!(out, ",{{\"{label}\":")?;
+            write(out)?;
+            out.write_char('}')
+        });
+    }
+
+    pub(super) fn hash(&self) -> [u8; 32] {
+        self.writer.0.clone().finalize().into()
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    fn write(&mut self, write: impl FnOnce(&mut Self) -> fmt::Result) {
+        let written = write(self);
+        debug_assert!(written.is_ok(), "a hash takes everything");
+    }
+}
+
+impl Write for Writer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text.as_bytes());
+        Ok(())
+    }
+}
