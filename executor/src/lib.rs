@@ -4,6 +4,7 @@ mod failure;
 mod meter;
 mod model;
 mod operation;
+mod store;
 mod value;
 
 pub use environment::{
@@ -11,4 +12,7 @@ pub use environment::{
     Store, StoreError, Table,
 };
 pub use failure::{Failure, FailureCode};
+#[cfg(feature = "redb")]
+pub use store::RedbStore;
+pub use store::{FileStore, MemoryStore, OpenError};
 pub use value::{Array, Object, Value};
