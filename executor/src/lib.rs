@@ -1,6 +1,7 @@
 //! Executes A2E workflows.
 mod agent;
 mod cache;
+mod call;
 mod environment;
 mod failure;
 mod meter;
@@ -12,6 +13,7 @@ mod value;
 
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Cache;
+pub use call::RetryUnsafe;
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
     Store, StoreError, Table,
