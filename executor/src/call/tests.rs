@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use super::{Called, Caller, Redactor, RetryUnsafe, call};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
-use crate::cache::Cache;
+use crate::cache::{Cache, Caching};
 use crate::environment::{Clock, Environment, HttpClient, HttpRequest};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
@@ -62,7 +62,7 @@ impl World {
                 http,
                 store: Arc::new(NoStore),
             },
-            cache: Cache::new(Arc::clone(&shared)),
+            cache: Cache::new(Arc::clone(&shared), Caching::On),
             quotas: Quotas::new(shared, 100),
             redactor: Redactor::default(),
             agent: agent("agent", &[API], []),
