@@ -2,6 +2,8 @@
 mod agent;
 mod cache;
 mod call;
+#[cfg(feature = "client")]
+mod client;
 mod environment;
 mod failure;
 mod meter;
@@ -14,9 +16,11 @@ mod value;
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Cache;
 pub use call::RetryUnsafe;
+#[cfg(feature = "client")]
+pub use client::{Client, ClientError, ClientOptions, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
-    Store, StoreError, Table,
+    Store, StoreError, SystemClock, SystemRandom, Table,
 };
 pub use failure::{Failure, FailureCode};
 pub use quota::{Admitted, Exceeded, Limit, Quotas, Usage, Window};
