@@ -119,6 +119,8 @@ mod agent;
 mod cache;
 mod call;
 pub mod case;
+#[cfg(feature = "client")]
+mod client;
 mod engine;
 mod environment;
 mod executor;
@@ -140,9 +142,11 @@ mod virtual_clock;
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Caching;
 pub use call::RetryUnsafe;
+#[cfg(feature = "client")]
+pub use client::{Client, ClientError, ClientOptions, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
-    Store, StoreError, Table,
+    Store, StoreError, SystemClock, SystemRandom, Table,
 };
 pub use executor::{Event, Execution, Executor, Follow, Options, Refusal, Request, Started};
 pub use failure::{Failure, FailureCode};
