@@ -36,6 +36,8 @@ const SHORT_LIFE: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of the grace period bindings have at least, to finish what they have in hand.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
+/// The cause while the group of a binding has not told it which partitions it reads.
+const WAITING: &str = "waiting for partitions";
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -279,7 +281,8 @@ async fn send_cancels(
     }
 }
 
-/// Starts something until it works; `None` when told to stop first.
+/// Starts something until it works; `None` when told to stop first. Says why it does not; that it is ready is for the
+/// caller to say.
 async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
@@ -293,10 +296,7 @@ async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
             () = stop.cancelled() => return None,
         };
         match result {
-            Ok(started) => {
-                readiness.set(condition, Ok(()));
-                return Some(started);
-            }
+            Ok(started) => return Some(started),
             Err(error) => {
                 tracing::warn!(condition, error = %chain(&error), "not started, trying again");
                 readiness.set(condition, Err(chain(&error)));
@@ -346,9 +346,12 @@ impl Runner {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Err(WAITING.to_owned()));
+            let assigned = consumer.assigned();
             let working = self.pipeline.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
+                () = ready_when(assigned, &condition, &readiness) => return,
                 () = grace_over(&stop, self.grace) => return,
             };
             match consumer.close(CLOSE).await {
@@ -379,6 +382,13 @@ impl Runner {
     }
 }
 
+/// Notes that a condition is met once `assigned` is done, and never ends.
+async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
+    assigned.await;
+    readiness.set(condition, Ok(()));
+    std::future::pending().await
+}
+
 async fn grace_over(stop: &CancellationToken, grace: Duration) {
     stop.cancelled().await;
     tokio::time::sleep(grace).await;
@@ -406,6 +416,7 @@ impl ReplyReader {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Ok(()));
             self.leg.set_reading(true);
             loop {
                 let delivery = tokio::select! {

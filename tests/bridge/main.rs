@@ -10,3 +10,4 @@
 mod answers;
 mod http;
 mod memory_battery;
+mod readiness;

@@ -454,3 +454,23 @@ async fn a_bridge_that_is_killed_under_load_loses_nothing() {
         second.kill().await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_whose_group_has_no_partition_left_for_it_is_ready() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let config = load_config(&kafka, &inbox, &outbox);
+    // Starting waits until it is ready.
+    let first = Running::start(&config).await;
+    let second = Running::start(&config).await;
+    first.stop().await;
+    plain.publish(&inbox, None, REQUEST).await;
+    let record = within("the record arrives", next(&plain.read(&outbox, 1))).await;
+    assert_eq!(record.body, REQUEST.as_bytes());
+    second.stop().await;
+}
