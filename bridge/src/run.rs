@@ -23,7 +23,7 @@ use crate::bus::{Bus, BusId};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
 use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Readiness};
+use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::{Metrics, ReplyOutcome};
 use crate::pipeline::Pipeline;
 use crate::reply::ReplyLeg;
@@ -41,9 +41,11 @@ const WAITING: &str = "waiting for partitions";
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// The order to end, for the parts that end first and those that end last.
+/// The order to end, for the parts in the order in which they end.
 #[derive(Clone)]
 struct Stop {
+    /// The bridge drains: callers are sent elsewhere.
+    drain: CancellationToken,
     /// No new work: the front door and the bindings.
     intake: CancellationToken,
     /// Nothing more: reply legs, cancels, the operators' door.
@@ -60,6 +62,7 @@ impl Bridge {
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
         let order = Stop {
+            drain: CancellationToken::new(),
             intake: CancellationToken::new(),
             rest: CancellationToken::new(),
         };
@@ -91,7 +94,10 @@ impl Bridge {
                 listener,
                 http::admin::router(door),
                 bounds,
-                order.rest.clone(),
+                Ending {
+                    farewell: order.rest.clone(),
+                    shutdown: order.rest.clone(),
+                },
             ));
         }
         for (id, bus) in buses.iter() {
@@ -155,7 +161,10 @@ impl Bridge {
                 listener,
                 http::router(door),
                 bounds,
-                order.intake.clone(),
+                Ending {
+                    farewell: order.drain.clone(),
+                    shutdown: order.intake.clone(),
+                },
             ));
         }
         readiness.started();
@@ -174,6 +183,7 @@ impl Bridge {
             "draining"
         );
         readiness.drain();
+        order.drain.cancel();
         calls.drain();
         // Answers still come in by the bindings, so they go on until the last call has its own; new calls are refused
         // with 503 meanwhile. The bindings get what is left of the time, a part of it whatever calls do.

@@ -40,17 +40,17 @@ limits: { max_bytes: 100KiB, max_units: 100 }
 "#;
 
 /// A bridge on a memory bus, an agent behind it, and what the agent saw.
-struct Front {
-    base: String,
+pub(crate) struct Front {
+    pub(crate) base: String,
     admin: String,
     memory: Memory,
-    seen: mpsc::Receiver<Value>,
-    stop: CancellationToken,
-    running: JoinHandle<()>,
+    pub(crate) seen: mpsc::Receiver<Value>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) running: JoinHandle<()>,
 }
 
 impl Front {
-    async fn open() -> Self {
+    pub(crate) async fn open() -> Self {
         let memory = Memory::default();
         let config = Config::read("test.yaml", CONFIG, []).unwrap();
         let name = config.transports.keys().next().unwrap().clone();
@@ -84,7 +84,7 @@ impl Front {
         front
     }
 
-    fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
+    pub(crate) fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
         let client = reqwest::Client::new();
         client
             .post(format!("{}{path}", self.base))
@@ -180,7 +180,7 @@ fn results(method: &str, topic: &str, parameters: &Value) -> Vec<Value> {
     clippy::needless_pass_by_value,
     reason = "callers write json! in place"
 )]
-fn request(id: &str, method: &str, parameters: Value) -> String {
+pub(crate) fn request(id: &str, method: &str, parameters: Value) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{parameters}}}"#)
 }
 
