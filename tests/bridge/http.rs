@@ -13,6 +13,7 @@ use a2abus_transports::{
 use futures_util::StreamExt as _;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
+use support::running::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -547,6 +548,37 @@ async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
         .await;
     assert_eq!(error(&bad_name).0, 7);
     assert_eq!(error(&bad_name).1, -32602);
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_with_its_size_and_the_limit() {
+    let front = Front::open().await;
+    let response = front.to("/rpc", "x".repeat(200_000)).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let answer = response.text().await.unwrap();
+    assert!(
+        answer.contains("200000 bytes") && answer.contains("102400 are allowed"),
+        "{answer}"
+    );
+
+    let bridge = Running::start(
+        "
+transports: { small: { type: memory, max_message_bytes: 2000 } }
+default_route: [{ transport: small, topic: agents }]",
+    )
+    .await;
+    let text = "x".repeat(3_000);
+    let call = request("1", "echo", json!({ "_agentId": "weather", "text": text }));
+    let answer = bridge.post("/rpc", call).await.body;
+    let (id, code, reason) = error(&answer);
+    assert_eq!((id, code, &*reason), (json!(1), -32602, "invalid_params"));
+    // The message is the call, its headers, and what was put in place of its id.
+    assert!(
+        answer.contains("a message of 3") && answer.contains(" bytes: "),
+        "{answer}"
+    );
+    assert!(answer.contains("larger than the 2000 that"), "{answer}");
+    bridge.stop().await;
 }
 
 #[tokio::test]

@@ -175,7 +175,13 @@ async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes
     let read = body::read(headers, body, limit, door.body_timeout).await;
     read.map_err(|error| match error {
         BodyError::TooLarge => {
-            let message = format!("the body is larger than {limit} bytes; send less at a time");
+            let announced = headers.get(header::CONTENT_LENGTH);
+            let message = match announced.and_then(|length| length.to_str().ok()) {
+                Some(length) => format!(
+                    "the body has {length} bytes, and {limit} are allowed; send less at a time"
+                ),
+                None => format!("the body is larger than {limit} bytes; send less at a time"),
+            };
             (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 Failure::new(Reason::Exhausted, message),
