@@ -88,6 +88,26 @@ fn map_prints_a_request_as_one_line() {
 }
 
 #[test]
+fn map_prints_json_data_of_events_inline() {
+    let event = |members: &str| {
+        let payload =
+            format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{members}}}"#);
+        let ran = run(&["map"], &payload);
+        assert_eq!(ran.status, 0, "{payload}");
+        let line = ran.stdout;
+        // As it was, whether or not the event says what its data are.
+        assert!(line.contains(&format!(r#""event":{payload}}}"#)), "{line}");
+    };
+    event(r#","data":{ "a" : 1.50 }"#);
+    event(r#","data":"text""#);
+    event(r#","data":null"#);
+    event(r#","datacontenttype":"application/json","data":[1]"#);
+    event(r#","datacontenttype":"text/plain","data":"text""#);
+    event(r#","data_base64":"AP8=""#);
+    event("");
+}
+
+#[test]
 fn map_marks_new_ids_and_the_time_with_words_that_stay_the_same() {
     let event = &run(&["map"], RESULT).one()["event"];
     assert_eq!(

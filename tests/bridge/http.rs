@@ -551,6 +551,30 @@ async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
 }
 
 #[tokio::test]
+async fn trace_headers_of_the_caller_go_with_its_request() {
+    let front = Front::open().await;
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("agents.>").unwrap()],
+        reading: Reading::Live { partition: None },
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut spy = front.memory.subscribe(subscription).await.unwrap();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let request = front
+        .to("/rpc", to_weather("1", "echo"))
+        .header("traceparent", trace)
+        .header("X-B3-SpanId", "7")
+        .header("authorization", "Bearer secret");
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
+    let seen = timeout(SOON, spy.recv()).await.unwrap().unwrap();
+    let header = |name: &str| seen.message.headers.get(name).map(|value| &value[..]);
+    assert_eq!(header("traceparent"), Some(trace.as_bytes()));
+    assert_eq!(header("x-b3-spanid"), Some(&b"7"[..]));
+    assert_eq!(header("authorization"), None);
+}
+
+#[tokio::test]
 async fn what_is_too_large_is_refused_with_its_size_and_the_limit() {
     let front = Front::open().await;
     let response = front.to("/rpc", "x".repeat(200_000)).send().await.unwrap();

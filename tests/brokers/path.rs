@@ -87,7 +87,15 @@ routes:
 calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     ))
     .await;
-    plain.publish(&inbox, None, REQUEST).await;
+    let headers = [
+        ("traceparent", Some("00-1-2-01")),
+        ("tracestate", None),
+        ("baggage", Some("a=\u{e9}")),
+        ("tenant", Some("t")),
+        ("ce-id", Some("another")),
+        ("Nats-Rollup", Some("all")),
+    ];
+    plain.publish_with(&inbox, &headers, REQUEST).await;
 
     let on_kafka = within("the record arrives", next(&plain.read(&outbox, 1))).await;
     assert_eq!(on_kafka.body, REQUEST.as_bytes());
@@ -119,6 +127,17 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
         assert_eq!(nats_value, Some(value), "ce-{name}");
     }
     assert_eq!(on_kafka.headers["content-type"], b"application/json");
+    // Trace headers go on, as far as the bus can carry them, and nothing that nobody allowed.
+    assert_eq!(on_kafka.headers["traceparent"], b"00-1-2-01");
+    assert_eq!(on_kafka.headers["baggage"], "a=\u{e9}".as_bytes());
+    let on_nats = |name: &str| nats_headers.get(name).map(async_nats::HeaderValue::as_str);
+    assert_eq!(on_nats("traceparent"), Some("00-1-2-01"));
+    for name in ["tracestate", "baggage", "tenant", "Nats-Rollup"] {
+        assert_eq!(on_nats(name), None, "{name}");
+    }
+    for name in ["tenant", "ce-id", "Nats-Rollup"] {
+        assert!(!on_kafka.headers.contains_key(name), "{name}");
+    }
     bridge.stop().await;
 }
 

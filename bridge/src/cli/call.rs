@@ -126,6 +126,7 @@ async fn make(
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout.map(left),
         caller: Text::from_static("call"),
+        headers: Vec::new(),
     };
     // What the caller knows is how long all may take, not what was left of it after connecting.
     let told = |error| match (error, args.timeout) {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::is_target;
 use a2abus_plugin::{Text, Unit, decode};
+use a2abus_transports::Header;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -34,6 +35,7 @@ use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
 use super::serve::Peer;
 use super::{Door, body, negotiate, sse};
 use crate::calls::{self, Answer, CallError, Calls, Part};
+use crate::headers;
 use crate::metrics::HttpPath;
 
 /// What all units of one HTTP request have in common.
@@ -42,6 +44,8 @@ struct Common {
     calls: Arc<Calls>,
     target: Target,
     caller: Text,
+    /// The headers by which the caller follows its request.
+    traces: Vec<Header>,
     timeout: Option<Duration>,
     arrived: Instant,
     accepts: Accepts,
@@ -162,6 +166,7 @@ fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result
         calls: Arc::clone(&door.calls),
         target,
         caller: caller(&head.extensions),
+        traces: headers::traces(&head.headers),
         timeout,
         arrived: Instant::now(),
         accepts,
@@ -309,6 +314,7 @@ impl Common {
             target,
             timeout: self.time_left()?,
             caller: self.caller.clone(),
+            headers: self.traces.clone(),
         })
     }
 
