@@ -597,8 +597,8 @@ impl Pipeline {
         }
         if permanent && !DeadLetters::is_reduced(&copy) {
             tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
-                origin = original.origin.as_deref().unwrap_or("unknown"),
-                "the dead letter is refused too: it is kept without its body, which stays at its origin");
+                origin = original.origin.as_deref().unwrap_or("none: the source keeps nothing, so the body is lost"),
+                "the dead letter is refused too: it is kept without its body, which only its origin has");
             return self.dead_letters.reduced(copy, error);
         }
         if error.disposition() == Disposition::Retry {

@@ -129,7 +129,8 @@ pub enum OnUnknown {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterConfig {
-    /// The topic.
+    /// The topic. On NATS a JetStream stream has to cover it. Only of a binding that reads core NATS letters are sent as
+    /// its messages are, at most once: they are stored where a stream covers the topic, and nobody waits for it.
     ///
     /// Wrong: a topic that cannot be written pauses the binding: nothing is dropped for want of a dead letter topic.
     #[serde(default = "default_dead_letter_topic")]
