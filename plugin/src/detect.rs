@@ -25,8 +25,10 @@ pub(crate) struct Facts<'a> {
     document: &'a str,
     /// The value that was read.
     pub(crate) span: Span,
+    /// Where each member stands, where it is present.
     spans: [Span; Place::COUNT],
-    present: u128,
+    present: [bool; Place::COUNT],
+    /// One bit for each member that occurred again.
     repeated: u128,
 }
 
@@ -51,7 +53,7 @@ impl<'a> Facts<'a> {
             document,
             span: nowhere,
             spans: [nowhere; Place::COUNT],
-            present: 0,
+            present: [false; Place::COUNT],
             repeated: 0,
         }
     }
@@ -59,7 +61,7 @@ impl<'a> Facts<'a> {
     /// Reads the value that starts at the reader's place, and forgets the one before. What is not an object has a span
     /// and no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        self.present = 0;
+        self.present = [false; Place::COUNT];
         self.repeated = 0;
         self.span = if reader.kind()? == Kind::Object {
             self.members(reader, Place::Root)?
@@ -79,11 +81,14 @@ impl<'a> Facts<'a> {
             } else {
                 reader.value()?
             };
-            let bit = place.bit();
-            self.repeated |= self.present & bit;
-            self.present |= bit;
-            if let Some(slot) = self.spans.get_mut(place as usize) {
-                *slot = span;
+            if self.has(place) {
+                self.repeated |= place.bit();
+            }
+            let at = place as usize;
+            if let (Some(known), Some(present)) = (self.spans.get_mut(at), self.present.get_mut(at))
+            {
+                *known = span;
+                *present = true;
             }
             Ok(())
         })
@@ -92,15 +97,13 @@ impl<'a> Facts<'a> {
     /// Where a member stands; the last one where it is repeated.
     #[inline]
     pub(crate) fn get(&self, place: Place) -> Option<Span> {
-        if self.present & place.bit() == 0 {
-            return None;
-        }
-        self.spans.get(place as usize).copied()
+        let span = self.spans.get(place as usize).copied();
+        span.filter(|_| self.has(place))
     }
 
     #[inline]
     pub(crate) fn has(&self, place: Place) -> bool {
-        self.present & place.bit() != 0
+        self.present.get(place as usize) == Some(&true)
     }
 
     /// As [`Facts::get`], null counted as absent.

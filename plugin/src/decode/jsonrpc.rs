@@ -113,16 +113,13 @@ impl Parser<'_> {
             suffix,
         };
         let mut message = new_message(kind, ty);
-        message.id = id
-            .as_ref()
-            .and_then(Id::text)
-            .filter(|text| !text.is_empty());
+        message.attributes.id = id.as_ref().and_then(Id::text).unwrap_or_default();
         message.put(extension::A2A_METHOD, method);
         // A topic names the place itself, so the agent is dropped (decision D5).
         if topic.is_none() {
             message.put_if(extension::TARGET_AGENT, target);
         }
-        message.subject = topic;
+        message.attributes.subject = topic;
         message.put_if(extension::SEQ, seq);
         let body = RpcBody::Call { streaming };
         Ok((JsonRpc { body, id, dialect }, message))

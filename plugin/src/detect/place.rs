@@ -231,7 +231,7 @@ impl Place {
     }
 }
 
-// Presence is kept in one `u128`.
+// What is repeated is kept in one `u128`.
 const _: () = assert!(Place::COUNT <= 128);
 
 #[cfg(test)]
