@@ -81,17 +81,20 @@ impl<'a> Facts<'a> {
             } else {
                 reader.value()?
             };
-            if self.has(place) {
-                self.repeated |= place.bit();
-            }
-            let at = place as usize;
-            if let (Some(known), Some(present)) = (self.spans.get_mut(at), self.present.get_mut(at))
-            {
-                *known = span;
-                *present = true;
-            }
+            self.note(place, span);
             Ok(())
         })
+    }
+
+    fn note(&mut self, place: Place, span: Span) {
+        if self.has(place) {
+            self.repeated |= place.bit();
+        }
+        let at = place as usize;
+        if let (Some(known), Some(present)) = (self.spans.get_mut(at), self.present.get_mut(at)) {
+            *known = span;
+            *present = true;
+        }
     }
 
     /// Where a member stands; the last one where it is repeated.
@@ -163,10 +166,16 @@ impl<'a> Facts<'a> {
     }
 
     /// Refuses the object when one of the members stands there twice.
+    #[inline]
     pub(crate) fn refuse_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
         if self.repeated == 0 {
             return Ok(());
         }
+        self.find_repeated(places)
+    }
+
+    #[cold]
+    fn find_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
         let twice = places.iter().find(|place| self.repeated & place.bit() != 0);
         twice.map_or(Ok(()), |place| {
             let offset = self.get(*place).map_or(0, Span::start);

@@ -12,7 +12,7 @@ use crate::detect::Because;
 use crate::event::{Attributes, Data, Event};
 use crate::extension;
 use crate::limits::Limits;
-use crate::protocol::jsonrpc::{JsonRpc, RpcBody};
+use crate::protocol::jsonrpc::JsonRpc;
 use crate::protocol::{Draft, Form, Kind, Message, Type};
 use crate::text::Text;
 
@@ -182,10 +182,12 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
 fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOptions) {
     if options.notifications == Notifications::AsRequests
         && message.kind == Kind::Notification
-        && let RpcBody::Call { streaming } = json_rpc.body
+        && json_rpc.is_call()
     {
         message.kind = Kind::Request;
-        message.ty.suffix = if streaming { ".stream" } else { ".req" };
+        if let Type::Named { suffix, .. } = &mut message.ty {
+            *suffix = ".req";
+        }
     }
 }
 
@@ -231,7 +233,7 @@ fn event_of(
         event.id = (context.new_id)();
     }
     event.source = context.source.clone();
-    event.ty = event_type(&options.type_prefix, &message.ty);
+    event.ty = event_type(&options.type_prefix, message.kind, &message.ty);
     event.datacontenttype = Some(Text::from_static(media_type));
     if event.time.is_none() {
         event.time.clone_from(&context.time);
@@ -247,16 +249,33 @@ fn mcp_type(kind: Kind, options: &MapOptions) -> &'static str {
     }
 }
 
+/// The event type under the prefix; that of a known method is not put together again.
+fn event_type(prefix: &str, kind: Kind, ty: &Type) -> Text {
+    match ty {
+        Type::Call(ty) => {
+            let whole = match kind {
+                Kind::Notification => ty.notification,
+                Kind::Request | Kind::Response | Kind::Stream => ty.request,
+            };
+            match whole.strip_prefix(DEFAULT_TYPE_PREFIX) {
+                Some(rest) if prefix != DEFAULT_TYPE_PREFIX => joined([prefix, "", rest, ""]),
+                _ => Text::from_static(whole),
+            }
+        }
+        Type::Named {
+            category,
+            name,
+            suffix,
+        } => joined([prefix, category, name, suffix]),
+    }
+}
+
 /// `<prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
-fn event_type(prefix: &str, ty: &Type) -> Text {
-    let Type {
-        category,
-        name,
-        suffix,
-    } = ty;
+fn joined(parts: [&str; 4]) -> Text {
+    let [prefix, category, name, suffix] = parts;
     let mut buffer = [0u8; 128];
     let mut at = 0;
-    for part in [prefix, category, name, suffix] {
+    for part in parts {
         let Some(room) = buffer.get_mut(at..at + part.len()) else {
             let name = name.replace('/', ".");
             return Text::from(format!("{prefix}{category}{name}{suffix}"));
@@ -270,8 +289,6 @@ fn event_type(prefix: &str, ty: &Type) -> Text {
             *byte = b'.';
         }
     }
-    buffer
-        .get(..at)
-        .and_then(Text::from_utf8)
-        .unwrap_or_default()
+    let ty = buffer.get(..at).and_then(Text::from_utf8);
+    ty.unwrap_or_default()
 }

@@ -8,6 +8,8 @@ pub mod jsonrpc;
 pub mod legacy;
 
 use crate::event::{Attributes, Event, Value};
+#[cfg(doc)]
+use crate::map::DEFAULT_TYPE_PREFIX;
 use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
@@ -128,13 +130,46 @@ pub(crate) enum Form {
     Lines,
 }
 
-/// An event type without the prefix all types have.
+/// An event type, but for its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Type {
-    pub(crate) category: &'static str,
-    /// A name whose slashes become dots.
-    pub(crate) name: Text,
-    pub(crate) suffix: &'static str,
+pub(crate) enum Type {
+    /// Of what JSON-RPC protocols define.
+    Call(CallType),
+    /// Of anything else.
+    Named {
+        category: &'static str,
+        /// A name whose slashes become dots.
+        name: Text,
+        suffix: &'static str,
+    },
+}
+
+/// The event type of a call of a method that is known, whole, under [`DEFAULT_TYPE_PREFIX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallType {
+    /// As a request.
+    pub(crate) request: &'static str,
+    /// As a notification, which has no suffix.
+    pub(crate) notification: &'static str,
+}
+
+// === impl CallType ===
+
+impl CallType {
+    /// Of the type of a request and the suffix it ends in.
+    pub(crate) const fn of(request: &'static [u8], suffix: &str) -> Self {
+        let (notification, _) = request.split_at(request.len() - suffix.len());
+        match (str::from_utf8(request), str::from_utf8(notification)) {
+            (Ok(request), Ok(notification)) => Self {
+                request,
+                notification,
+            },
+            _ => Self {
+                request: "",
+                notification: "",
+            },
+        }
+    }
 }
 
 // === impl Message ===

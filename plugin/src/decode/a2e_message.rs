@@ -49,7 +49,7 @@ impl Parser<'_> {
         let kind = type_name::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut message = Message::new(
             kind,
-            Type {
+            Type::Named {
                 category: "a2e.",
                 name: ty.clone(),
                 suffix: "",

@@ -64,7 +64,7 @@ impl Parser<'_> {
                 message,
             ));
         };
-        let ty = Type {
+        let ty = Type::Named {
             category: "a2e.",
             name: Text::from_static("operation.update"),
             suffix: "",
@@ -103,7 +103,7 @@ fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Mess
     } else {
         ("workflow.execute", "workflows/execute")
     };
-    let ty = Type {
+    let ty = Type::Named {
         category: "a2e.",
         name: Text::from_static(name),
         suffix: ".req",

@@ -362,7 +362,7 @@ fn e2a_message(kind: Kind, name: Text, suffix: &'static str) -> Message {
     let category = "e2a.";
     Message::new(
         kind,
-        Type {
+        Type::Named {
             category,
             name,
             suffix,
