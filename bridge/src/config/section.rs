@@ -12,7 +12,7 @@ use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
 use super::{
     AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
-    Name, RouteConfig, TelemetryConfig, TransportConfig,
+    Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -28,6 +28,7 @@ pub(super) struct Sections {
     pub(super) admin: Option<AdminConfig>,
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
+    pub(super) workflows: Option<WorkflowsConfig>,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
 }
@@ -64,6 +65,7 @@ impl Sections {
             admin: reader.section("admin"),
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
+            workflows: reader.section("workflows"),
             broken: reader.broken,
         }
     }
@@ -90,6 +92,8 @@ impl Sections {
             admin: self.admin?,
             limits: self.limits?,
             telemetry: self.telemetry?,
+            workflows: self.workflows?,
+            file: None,
             warnings: Vec::new(),
         })
     }
