@@ -21,6 +21,7 @@ mod service;
 mod transport;
 mod validate;
 mod value;
+mod workflows;
 
 #[cfg(test)]
 #[cfg(all(feature = "kafka", feature = "nats"))]
@@ -28,7 +29,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 
@@ -48,6 +49,10 @@ pub use self::service::{
 };
 pub use self::transport::{TransportConfig, TransportType};
 pub use self::value::{GlobText, LogFilter, Name, Pattern, Wording, Written};
+pub use self::workflows::{
+    AgentConfig, ApiConfig, ApiKey, CredentialConfig, CredentialType, EndpointConfig, Grant,
+    HttpMethod, RatesConfig, RetryUnsafe, WorkflowsConfig,
+};
 
 /// The configuration of a bridge.
 #[derive(Debug, Clone, JsonSchema)]
@@ -84,6 +89,12 @@ pub struct Config {
     /// What the process tells about itself.
     #[schemars(default)]
     pub telemetry: TelemetryConfig,
+    /// The executor of A2E workflows.
+    #[schemars(default)]
+    pub workflows: WorkflowsConfig,
+    /// The file it was read from, if it was one: it is read again when it changes.
+    #[schemars(skip)]
+    pub file: Option<PathBuf>,
     /// What is legal but probably not meant.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,
@@ -102,7 +113,10 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::read(&file, &text, environment),
+            Ok(text) => Self::read(&file, &text, environment).map(|config| Self {
+                file: Some(path.to_owned()),
+                ..config
+            }),
             Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
         }
     }

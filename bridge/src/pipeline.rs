@@ -305,8 +305,10 @@ impl Pipeline {
             (Answered::Forward(forward), _) => outgoing.push(*forward),
             (Answered::Delivered | Answered::Late | Answered::Foreign, _) => {}
             // Answers between agents are events like any other.
-            (Answered::Uncorrelated, Role::Events) => self.route(at, unit, event, outgoing),
-            (Answered::NotAnAnswer, Role::Events) => {
+            (Answered::Uncorrelated, Role::Events | Role::Workflows) => {
+                self.route(at, unit, event, outgoing);
+            }
+            (Answered::NotAnAnswer, Role::Events | Role::Workflows) => {
                 if self.data == DataLook::ForMissing {
                     self.fill_from_data(&mut event);
                 }

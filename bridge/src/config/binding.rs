@@ -37,9 +37,16 @@ pub struct BindingConfig {
     #[serde(default)]
     pub durable: Option<Name>,
     /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which go to
-    /// whoever waits for them and are never routed.
+    /// whoever waits for them and are never routed; `workflows` are A2E workflows, which are executed here, and whose
+    /// progress and results are routed (needs `workflows.enabled`).
     #[serde(default)]
     pub role: Role,
+    /// The agent of `workflows.agents` in whose name everything runs that arrives here (with `role: workflows`).
+    ///
+    /// Wrong: without it the `sourceagent` of each event names the agent, which everyone who may write to the topic can
+    /// set: then the rights of all agents are the rights of each writer.
+    #[serde(default)]
+    pub run_as: Option<Name>,
     /// The family of payloads this binding is declared to carry; then weak shapes of that family count as well.
     #[serde(default)]
     pub protocol: Option<Family>,
@@ -92,6 +99,8 @@ pub enum Role {
     Events,
     /// Payloads that answer calls: correlated, never routed.
     Responses,
+    /// A2E workflows: executed, and their results routed.
+    Workflows,
 }
 
 /// A family of payloads that a binding can be declared to carry.

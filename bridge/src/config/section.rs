@@ -15,7 +15,7 @@ use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
 use super::{
     AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
-    Name, RouteConfig, TelemetryConfig, TransportConfig,
+    Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -33,6 +33,7 @@ pub(super) struct Sections {
     pub(super) telemetry: Option<TelemetryConfig>,
     /// What is read by itself, in entries that cannot be read as well.
     pub(super) alone: Alone,
+    pub(super) workflows: Option<WorkflowsConfig>,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
 }
@@ -72,6 +73,7 @@ impl Sections {
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
             alone,
+            workflows: reader.section("workflows"),
             broken: reader.broken,
         }
     }
@@ -98,6 +100,8 @@ impl Sections {
             admin: self.admin?,
             limits: self.limits?,
             telemetry: self.telemetry?,
+            workflows: self.workflows?,
+            file: None,
             warnings: Vec::new(),
         })
     }

@@ -4,6 +4,7 @@
 //! could not be read makes no further problem.
 
 mod graph;
+mod workflows;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,6 +38,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.conditions();
     graph::unreachable_routes(&mut checker);
     graph::loops(&mut checker);
+    workflows::check(&mut checker);
     checker.unused_transports();
 }
 

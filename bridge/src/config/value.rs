@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -73,6 +74,7 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
     check::<LogFilter>(),
     check::<Pattern>(),
     check::<GlobText>(),
+    check::<ApiBase>(),
 ];
 
 const fn check<T: Wording>() -> (&'static str, FormatCheck) {
@@ -209,6 +211,21 @@ impl Wording for TopicFilter {
 
     fn write(&self) -> String {
         self.as_str().to_owned()
+    }
+}
+
+impl Wording for ApiBase {
+    const FORMAT: &'static str = "base-url";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|_| {
+            "not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment"
+                .into()
+        })
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
     }
 }
 
