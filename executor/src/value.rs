@@ -89,11 +89,8 @@ impl Value {
 
     /// The same, with at most so many members and elements in all.
     pub(crate) fn parse_within(text: &[u8], max_members: u32) -> Result<Self, DecodeError> {
-        let limits = Limits {
-            max_bytes: 64 << 20,
-            max_members,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        (limits.max_bytes, limits.max_members) = (64 << 20, max_members);
         Json::parse(text, &limits).map(Self::from)
     }
 
