@@ -76,6 +76,9 @@ pub(crate) const VALUE_WEIGHT: usize = size_of::<Value>();
 /// table.
 pub(crate) const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
 
+/// Up to how many members comparing names is faster than a hash.
+const FEW: usize = 8;
+
 // === impl Value ===
 
 impl Value {
@@ -443,6 +446,12 @@ impl Object {
     /// The member of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
+        if self.len() <= FEW {
+            let mut members = self.iter();
+            return members
+                .find(|(known, _)| **known == *name)
+                .map(|(_, value)| value);
+        }
         self.0.values.get(name)
     }
 
