@@ -92,9 +92,9 @@ impl From<Status> for ExitCode {
 /// Whatever keeps the command from being done.
 pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
-        Command::Demo(args) => Runtime::new()?.block_on(demo::run(args)).map(right),
-        Command::Serve(args) => Runtime::new()?.block_on(serve::run(args)).map(right),
-        Command::Call(args) => Runtime::new()?.block_on(call::run(args)).map(right),
+        Command::Demo(args) => block_on(demo::run(args)),
+        Command::Serve(args) => block_on(serve::run(args)),
+        Command::Call(args) => block_on(call::run(args)),
         Command::Check(args) => check::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -102,8 +102,12 @@ pub fn run() -> anyhow::Result<Status> {
     }
 }
 
-fn right((): ()) -> Status {
-    Status::Right
+/// Runs a command to its end. A question to a bus that nobody waits for any more does not keep the process.
+fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<Status> {
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_background();
+    done.map(|()| Status::Right)
 }
 
 /// The status of an error nobody needs to hear of: the reader of the output has gone, as `head` does.

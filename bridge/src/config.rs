@@ -58,8 +58,9 @@ pub use self::workflows::{
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Config {
-    /// The name of this bridge in the `source` of mapped events; by default the host's name, else `a2abus`.
-    #[schemars(default = "default_instance")]
+    /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
+    /// system says) where that is a legal name, and `a2abus` where it is none.
+    #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
     pub instance: Name,
     /// The buses, by a name of your choice.
     #[schemars(default, extend("propertyNames" = {"format": "name"}))]

@@ -14,6 +14,7 @@ pub mod cli;
 mod clock;
 pub mod config;
 pub mod deadletter;
+pub mod headers;
 pub mod http;
 pub mod metrics;
 pub mod outbound;
@@ -22,5 +23,6 @@ pub mod pipeline;
 pub mod reply;
 pub mod route;
 mod run;
+pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};

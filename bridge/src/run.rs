@@ -23,10 +23,11 @@ use crate::bus::{Bus, BusId};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
 use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Readiness};
+use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::{Metrics, ReplyOutcome};
 use crate::pipeline::Pipeline;
 use crate::reply::ReplyLeg;
+use crate::workflows::Workflows;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -36,12 +37,16 @@ const SHORT_LIFE: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of the grace period bindings have at least, to finish what they have in hand.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
+/// The cause while the group of a binding has not told it which partitions it reads.
+const WAITING: &str = "waiting for partitions";
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// The order to end, for the parts that end first and those that end last.
+/// The order to end, for the parts in the order in which they end.
 #[derive(Clone)]
 struct Stop {
+    /// The bridge drains: callers are sent elsewhere.
+    drain: CancellationToken,
     /// No new work: the front door and the bindings.
     intake: CancellationToken,
     /// Nothing more: reply legs, cancels, the operators' door.
@@ -58,6 +63,7 @@ impl Bridge {
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
         let order = Stop {
+            drain: CancellationToken::new(),
             intake: CancellationToken::new(),
             rest: CancellationToken::new(),
         };
@@ -73,6 +79,8 @@ impl Bridge {
             door,
             admin,
             http,
+            workflows,
+            watch,
         } = self;
 
         let bounds = ConnectionBounds {
@@ -89,7 +97,10 @@ impl Bridge {
                 listener,
                 http::admin::router(door),
                 bounds,
-                order.rest.clone(),
+                Ending {
+                    farewell: order.rest.clone(),
+                    shutdown: order.rest.clone(),
+                },
             ));
         }
         for (id, bus) in buses.iter() {
@@ -119,6 +130,12 @@ impl Bridge {
             cancels,
             order.rest.clone(),
         ));
+        if let Some(workflows) = workflows.clone() {
+            rest.spawn(until(order.rest.clone(), workflows.keep_tidy()));
+        }
+        if let Some(watch) = watch {
+            rest.spawn(until(order.rest.clone(), watch.run()));
+        }
         for (pipeline, subscription) in pipelines {
             let Some(bus) = buses.get(pipeline.bus) else {
                 continue;
@@ -148,12 +165,16 @@ impl Bridge {
                     .filter_map(|origin| origin.parse().ok())
                     .collect(),
                 body_timeout: http.header_timeout.0,
+                workflows: workflows.clone(),
             };
             intake.spawn(http::serve(
                 listener,
                 http::router(door),
                 bounds,
-                order.intake.clone(),
+                Ending {
+                    farewell: order.drain.clone(),
+                    shutdown: order.intake.clone(),
+                },
             ));
         }
         readiness.started();
@@ -172,13 +193,18 @@ impl Bridge {
             "draining"
         );
         readiness.drain();
+        order.drain.cancel();
         calls.drain();
         // Answers still come in by the bindings, so they go on until the last call has its own; new calls are refused
         // with 503 meanwhile. The bindings get what is left of the time, a part of it whatever calls do.
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let calls_until = timeout(grace - for_bindings, calls.pending().until_empty());
-        if calls_until.await.is_err() {
+        let (calls_until, ()) = tokio::join!(
+            calls_until,
+            finish(workflows.as_ref(), grace - for_bindings)
+        );
+        if calls_until.is_err() {
             let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
@@ -205,6 +231,18 @@ impl Bridge {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// Lets executions of workflows finish, and cancels what then still runs.
+async fn finish(workflows: Option<&Workflows>, patience: Duration) {
+    if let Some(workflows) = workflows {
+        workflows.finish(patience).await;
+    }
+}
+
+/// Does something until it is told to stop.
+async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
+    stop.run_until_cancelled(work).await;
 }
 
 /// The first task that ends before it is told to.
@@ -279,7 +317,8 @@ async fn send_cancels(
     }
 }
 
-/// Starts something until it works; `None` when told to stop first.
+/// Starts something until it works; `None` when told to stop first. Says why it does not; that it is ready is for the
+/// caller to say.
 async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
@@ -293,10 +332,7 @@ async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
             () = stop.cancelled() => return None,
         };
         match result {
-            Ok(started) => {
-                readiness.set(condition, Ok(()));
-                return Some(started);
-            }
+            Ok(started) => return Some(started),
             Err(error) => {
                 tracing::warn!(condition, error = %chain(&error), "not started, trying again");
                 readiness.set(condition, Err(chain(&error)));
@@ -346,9 +382,12 @@ impl Runner {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Err(WAITING.to_owned()));
+            let assigned = consumer.assigned();
             let working = self.pipeline.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
+                () = ready_when(assigned, &condition, &readiness) => return,
                 () = grace_over(&stop, self.grace) => return,
             };
             match consumer.close(CLOSE).await {
@@ -379,6 +418,13 @@ impl Runner {
     }
 }
 
+/// Notes that a condition is met once `assigned` is done, and never ends.
+async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
+    assigned.await;
+    readiness.set(condition, Ok(()));
+    std::future::pending().await
+}
+
 async fn grace_over(stop: &CancellationToken, grace: Duration) {
     stop.cancelled().await;
     tokio::time::sleep(grace).await;
@@ -406,6 +452,7 @@ impl ReplyReader {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Ok(()));
             self.leg.set_reading(true);
             loop {
                 let delivery = tokio::select! {

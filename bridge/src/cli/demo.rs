@@ -26,7 +26,7 @@ use crate::config::{Config, Name};
   a2abus demo --json          the same as JSON lines; the last one is the verdict
   a2abus demo --serve         stay up, for curl")]
 pub(crate) struct DemoArgs {
-    /// Print JSON lines; the last one is {\"ok\":true,\"calls\":N,\"elapsed_ms\":M}.
+    /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]
     json: bool,
     /// Stay up after the calls, until Ctrl-C.

@@ -3,11 +3,14 @@
 //! Checks that look at several values (`validate`) run over these, so that one bad value does not hide the problems of
 //! the rest, and does not make problems where there are none.
 
+mod alone;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use self::alone::Alone;
 use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
 use super::{
@@ -29,6 +32,8 @@ pub(super) struct Sections {
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
     pub(super) workflows: Option<WorkflowsConfig>,
+    /// What is read by itself, in entries that cannot be read as well.
+    pub(super) alone: Alone,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
 }
@@ -44,7 +49,9 @@ struct Reader<'a> {
 
 impl Sections {
     pub(super) fn new(root: &Node, problems: &mut ConfigErrors) -> Self {
-        let sections = match root.to_json() {
+        let json = root.to_json();
+        let alone = Alone::read(&json, problems);
+        let sections = match json {
             Value::Object(sections) => sections,
             _ => Map::new(),
         };
@@ -66,6 +73,7 @@ impl Sections {
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
             workflows: reader.section("workflows"),
+            alone,
             broken: reader.broken,
         }
     }

@@ -149,6 +149,7 @@ bindings:
             "f:6:60: bindings[0].group: a text is wanted, not a number: put it in quotes",
             "f:7:35: bindings[1].topics: a list is wanted, not a text: put it in brackets",
             "f:7:52: bindings[1].budget_bytes: out of bounds: write 64KiB to 16GiB",
+            "f:8:10: bindings[2].name: is the name of bindings[1] already: write another one",
             "f:8:36: bindings[2].topics[0]: \"a..b\" is not a topic name: no word between dots may be empty",
             "f:8:44: bindings[2].topics[1]: \"a b\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
             "f:9:3: bindings[3]: a section of keys is wanted, not a number",
@@ -217,34 +218,19 @@ routes:
   - {transport: k, topic: \"{subject}\", names: dotted}
   - {transport: k, topic: \"a.{subject}\", names: dotted, key: \"\"}
   - {transport: k, topic: a, key: \"{}\", names: any}
+  - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
 ",
         &[
             "f:5:27: routes[0].to[0].topic: a brace at byte 2 has no partner: write {attribute}, as {targetagent}",
             "f:6:27: routes[0].to[1].topic: \"B\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:7:27: routes[0].to[2].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
+            "f:8:27: routes[0].to[3].topic: \".x\" is not a topic name: no word between dots may be empty",
+            "f:9:27: routes[0].to[4].topic: is reserved: a topic must not begin with '_'",
+            "f:10:27: warning: routes[0].to[5].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            "f:11:27: routes[0].to[6].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
             "f:12:62: routes[0].to[7].key: the template is empty",
             "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
             "f:13:48: routes[0].to[8].names: not allowed: the values are refuse, escape, dotted",
-        ],
-    );
-    check_more(
-        "
-routes:
-- name: r
-  when: {targetagent: a}
-  to:
-  - {transport: k, topic: \"a b.{type}\"}
-  - {transport: k, topic: \".{type}\"}
-  - {transport: k, topic: _x}
-  - {transport: k, topic: \"{type}\"}
-  - {transport: k, topic: \"{subject}\", names: dotted}
-  - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
-",
-        &[
-            "f:5:27: routes[0].to[0].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
-            "f:6:27: routes[0].to[1].topic: \".x\" is not a topic name: no word between dots may be empty",
-            "f:7:27: routes[0].to[2].topic: is reserved: a topic must not begin with '_'",
-            "f:8:27: warning: routes[0].to[3].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
-            "f:9:27: routes[0].to[4].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
         ],
     );
 }
@@ -687,6 +673,40 @@ fn workflows_that_nobody_can_use_are_told() {
             "f:2:1: nothing to do: write a binding, or enable http",
             "f:2:12: warning: workflows.agents: is empty, so nobody may execute a workflow",
             "f:2:22: warning: workflows.enabled: nothing leads to the executor: enable http, or write a binding of role: workflows",
+        ],
+    );
+}
+
+#[test]
+fn a_value_that_cannot_be_read_hides_nothing_that_is_wrong_beside_it() {
+    check_more(
+        "
+bindings:
+- {name: b, transport: kafka, topics: [in], role: evnts, dead_letter: {transport: q}}
+- {name: b, transport: k, topics: 5}
+routes:
+- name: r
+  when: {targetagent: 7}
+  to: [{transport: z, topic: t}, {transport: k, topic: _x, stored: true}, {transport: y, topic: 5}]
+- {name: r, when: {a: 5}, to: [{transport: n, topic: t}]}
+default_route: [{transport: x, topic: t, mode: fast}]
+",
+        &[
+            "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
+            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
+            "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
+            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
+            "f:3:35: bindings[1].topics: a list is wanted, not a number",
+            "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
+            "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
+            "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
+            "f:7:68: routes[0].to[1].stored: is for JetStream, on a transport of type nats",
+            "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
+            "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
+            "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
+            "f:8:23: routes[1].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:9:29: default_route[0].transport: there is no transport x: did you mean k?",
+            "f:9:48: default_route[0].mode: not allowed: the values are binary, structured",
         ],
     );
 }

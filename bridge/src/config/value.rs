@@ -326,6 +326,11 @@ impl Wording for Name {
 // === impl Pattern, GlobText, LogFilter ===
 
 impl Pattern {
+    /// A pattern that is known to be one.
+    pub(crate) const fn from_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+
     /// Whether the text is a glob.
     #[must_use]
     pub fn is_glob(&self) -> bool {

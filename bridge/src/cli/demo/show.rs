@@ -123,7 +123,7 @@ fn json_line(report: &Report) -> String {
         "problem": report.problem,
         "path": report.path,
         "payload": report.payload,
-        "route": "agents",
+        "route": (!seen.is_empty()).then_some("agents"),
         "seen": seen,
         "status": report.answer.status,
         "answer": report.answer.parts,
