@@ -44,33 +44,95 @@ fn workflow() -> String {
         json!({"FilterData": {"inputPath": input, "outputPath": output,
             "conditions": [{"field": field, "operator": operator, "value": value}]}})
     };
-    let transform = |input: &str, name: &str, config: Value, output: &str| {
-        json!({"TransformData": {"inputPath": input, "transform": name, "config": config, "outputPath": output}})
-    };
-    let merge = |sources: [&str; 2], strategy: &str, output: &str| {
-        json!({"MergeData": {"sources": sources, "strategy": strategy, "outputPath": output}})
-    };
+    let transform = |input: &str, name: &str, config: Value, output: &str| json!({"TransformData": {"inputPath": input, "transform": name, "config": config, "outputPath": output}});
+    let merge = |sources: [&str; 2], strategy: &str, output: &str| json!({"MergeData": {"sources": sources, "strategy": strategy, "outputPath": output}});
     let w = |name: &str| format!("/workflow/{name}");
     let operations = [
         filter(&w("rows"), "active", "==", json!(true), &w("active")),
         filter(&w("rows"), "points", ">", json!(500), &w("rich")),
-        filter(&w("rows"), "name", "startsWith", json!("customer 00"), &w("named")),
-        filter(&w("active"), "region", "in", json!(["north", "west"]), &w("near")),
-        transform(&w("active"), "sort", json!({"field": "points", "order": "desc"}), &w("by-points")),
+        filter(
+            &w("rows"),
+            "name",
+            "startsWith",
+            json!("customer 00"),
+            &w("named"),
+        ),
+        filter(
+            &w("active"),
+            "region",
+            "in",
+            json!(["north", "west"]),
+            &w("near"),
+        ),
+        transform(
+            &w("active"),
+            "sort",
+            json!({"field": "points", "order": "desc"}),
+            &w("by-points"),
+        ),
         transform(&w("rich"), "sort", json!({"field": "name"}), &w("by-name")),
-        transform(&w("rows"), "sort", json!({"by": [{"field": "region"}, {"field": "score", "order": "desc"}]}), &w("by-both")),
-        transform(&w("active"), "group", json!({"field": "region"}), &w("regions")),
-        transform(&w("rows"), "aggregate", json!({"groupBy": "region", "aggregations": [{"operation": "count"}, {"operation": "sum", "field": "points"}, {"operation": "avg", "field": "score"}]}), &w("figures")),
-        transform(&w("rich"), "aggregate", json!({"operation": "max", "field": "score"}), &w("best")),
-        transform(&w("rows"), "aggregate", json!({"operation": "countDistinct", "field": "points"}), &w("distinct")),
-        transform(&w("by-points"), "map", json!({"fields": {"id": "id", "label": {"template": "{name} ({region})"}}}), &w("labels")),
-        transform(&w("by-name"), "select", json!({"fields": ["id", "points"]}), &w("pairs")),
+        transform(
+            &w("rows"),
+            "sort",
+            json!({"by": [{"field": "region"}, {"field": "score", "order": "desc"}]}),
+            &w("by-both"),
+        ),
+        transform(
+            &w("active"),
+            "group",
+            json!({"field": "region"}),
+            &w("regions"),
+        ),
+        transform(
+            &w("rows"),
+            "aggregate",
+            json!({"groupBy": "region", "aggregations": [{"operation": "count"}, {"operation": "sum", "field": "points"}, {"operation": "avg", "field": "score"}]}),
+            &w("figures"),
+        ),
+        transform(
+            &w("rich"),
+            "aggregate",
+            json!({"operation": "max", "field": "score"}),
+            &w("best"),
+        ),
+        transform(
+            &w("rows"),
+            "aggregate",
+            json!({"operation": "countDistinct", "field": "points"}),
+            &w("distinct"),
+        ),
+        transform(
+            &w("by-points"),
+            "map",
+            json!({"fields": {"id": "id", "label": {"template": "{name} ({region})"}}}),
+            &w("labels"),
+        ),
+        transform(
+            &w("by-name"),
+            "select",
+            json!({"fields": ["id", "points"]}),
+            &w("pairs"),
+        ),
         merge(["/workflow/named", "/workflow/near"], "concat", &w("both")),
         merge(["/workflow/near", "/workflow/rich"], "union", &w("any")),
-        merge(["/workflow/active", "/workflow/rich"], "intersect", &w("all")),
-        transform(&w("by-points"), "select", json!({"field": ".", "limit": 1_000}), &w("top")),
+        merge(
+            ["/workflow/active", "/workflow/rich"],
+            "intersect",
+            &w("all"),
+        ),
+        transform(
+            &w("by-points"),
+            "select",
+            json!({"field": ".", "limit": 1_000}),
+            &w("top"),
+        ),
         json!({"Loop": {"inputPath": "/workflow/top", "operations": ["o18"], "outputPath": "/workflow/each"}}),
-        transform(&w("item"), "select", json!({"fields": ["name", "score"]}), &w("one")),
+        transform(
+            &w("item"),
+            "select",
+            json!({"fields": ["name", "score"]}),
+            &w("one"),
+        ),
         json!({"Conditional": {"condition": {"path": "/workflow/each.length", "operator": ">", "value": 0}, "ifTrue": []}}),
     ];
     let mut lines = String::new();
@@ -78,8 +140,13 @@ fn workflow() -> String {
         let line = json!({"type": "operationUpdate", "operationId": format!("o{index}"), "operation": operation});
         lines += &format!("{line}\n");
     }
-    let order: Vec<_> = (0..operations.len()).filter(|i| *i != 18).map(|i| format!("o{i}")).collect();
-    lines + &json!({"type": "beginExecution", "executionId": "bench", "operationOrder": order}).to_string()
+    let order: Vec<_> = (0..operations.len())
+        .filter(|i| *i != 18)
+        .map(|i| format!("o{i}"))
+        .collect();
+    lines
+        + &json!({"type": "beginExecution", "executionId": "bench", "operationOrder": order})
+            .to_string()
 }
 
 // === by hand ===
@@ -105,14 +172,25 @@ fn by_hand(rows: &Value) -> usize {
     let rows = rows.as_array().unwrap();
     let active: Vec<_> = rows.iter().filter(|row| row["active"] == true).collect();
     let rich: Vec<_> = rows.iter().filter(|row| points(row) > 500).collect();
-    let named: Vec<_> = rows.iter().filter(|row| text(row, "name").starts_with("customer 00")).collect();
-    let near: Vec<_> = active.iter().copied().filter(|row| ["north", "west"].contains(&text(row, "region"))).collect();
+    let named: Vec<_> = rows
+        .iter()
+        .filter(|row| text(row, "name").starts_with("customer 00"))
+        .collect();
+    let near: Vec<_> = active
+        .iter()
+        .copied()
+        .filter(|row| ["north", "west"].contains(&text(row, "region")))
+        .collect();
     let mut by_points = active.clone();
     by_points.sort_by_key(|row| std::cmp::Reverse(points(row)));
     let mut by_name = rich.clone();
     by_name.sort_by(|a, b| text(a, "name").cmp(text(b, "name")));
     let mut by_both: Vec<_> = rows.iter().collect();
-    by_both.sort_by(|a, b| text(a, "region").cmp(text(b, "region")).then(descending(score(a), score(b))));
+    by_both.sort_by(|a, b| {
+        text(a, "region")
+            .cmp(text(b, "region"))
+            .then(descending(score(a), score(b)))
+    });
     let mut regions: HashMap<&str, Vec<&Value>> = HashMap::new();
     for row in &active {
         regions.entry(text(row, "region")).or_default().push(row);
@@ -124,22 +202,45 @@ fn by_hand(rows: &Value) -> usize {
     }
     let best = rich.iter().map(|row| score(row)).fold(f64::MIN, f64::max);
     let distinct: HashSet<_> = rows.iter().map(points).collect();
-    let label = |row: &&Value| {
-        json!({"id": row["id"], "label": format!("{} ({})", text(row, "name"), text(row, "region"))})
-    };
+    let label = |row: &&Value| json!({"id": row["id"], "label": format!("{} ({})", text(row, "name"), text(row, "region"))});
     let labels: Vec<_> = by_points.iter().map(label).collect();
-    let pairs: Vec<_> = by_name.iter().map(|row| json!({"id": row["id"], "points": row["points"]})).collect();
+    let pairs: Vec<_> = by_name
+        .iter()
+        .map(|row| json!({"id": row["id"], "points": row["points"]}))
+        .collect();
     let both: Vec<_> = named.iter().chain(&near).collect();
     let mut seen = HashSet::new();
-    let any: Vec<_> = near.iter().chain(&rich).filter(|row| seen.insert(row.to_string())).collect();
+    let any: Vec<_> = near
+        .iter()
+        .chain(&rich)
+        .filter(|row| seen.insert(row.to_string()))
+        .collect();
     let others: HashSet<_> = rich.iter().map(|row| row.to_string()).collect();
     let mut seen = HashSet::new();
-    let all: Vec<_> = active.iter().filter(|row| others.contains(&row.to_string()) && seen.insert(row.to_string())).collect();
-    let each: Vec<_> = by_points.iter().take(1_000).map(|row| json!({"name": row["name"], "score": row["score"]})).collect();
-    black_box(best);
-    [by_both.len(), regions.len(), figures.len(), distinct.len(), labels.len(), pairs.len(), both.len(), any.len(), all.len(), each.len()]
+    let all: Vec<_> = active
         .iter()
-        .sum()
+        .filter(|row| others.contains(&row.to_string()) && seen.insert(row.to_string()))
+        .collect();
+    let each: Vec<_> = by_points
+        .iter()
+        .take(1_000)
+        .map(|row| json!({"name": row["name"], "score": row["score"]}))
+        .collect();
+    black_box(best);
+    [
+        by_both.len(),
+        regions.len(),
+        figures.len(),
+        distinct.len(),
+        labels.len(),
+        pairs.len(),
+        both.len(),
+        any.len(),
+        all.len(),
+        each.len(),
+    ]
+    .iter()
+    .sum()
 }
 
 // === the executor ===
@@ -149,7 +250,7 @@ fn executor() -> (Executor, Arc<Agent>) {
     let environment = Environment {
         http: Arc::new(Recorded::new(&Object::default(), clock.clone())),
         clock: Arc::new(clock),
-        random: Arc::new(SystemRandom),
+        random: Arc::new(SystemRandom::new().expect("there is randomness")),
         store: Arc::new(MemoryStore::default()),
     };
     let mut options = Options::default();
@@ -171,10 +272,14 @@ fn bench(criterion: &mut Criterion) {
     let input = json!({"rows": rows}).to_string();
     let input = a2abus_executor::Value::parse(input.as_bytes()).unwrap();
     let input = input.as_object().unwrap().clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let mut group = criterion.benchmark_group("workflow");
     group.sample_size(20);
-    group.bench_function("by hand", |bencher| bencher.iter(|| by_hand(black_box(&rows))));
+    group.bench_function("by hand", |bencher| {
+        bencher.iter(|| by_hand(black_box(&rows)))
+    });
     group.bench_function("executor", |bencher| {
         bencher.iter(|| {
             runtime.block_on(async {
@@ -189,7 +294,12 @@ fn bench(criterion: &mut Criterion) {
                     panic!("the workflow is valid");
                 };
                 let record = execution.finish().await;
-                assert_eq!(record.status(), Status::Success, "{}", record.answer().get("error").cloned().unwrap_or_default());
+                assert_eq!(
+                    record.status(),
+                    Status::Success,
+                    "{}",
+                    record.answer().get("error").cloned().unwrap_or_default()
+                );
                 record
             })
         });

@@ -7,7 +7,7 @@
 mod connect;
 mod resolve;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -40,7 +40,7 @@
 //! let http = Recorded::new(answers.as_object().unwrap(), clock.clone());
 //! let environment = Environment {
 //!     clock: Arc::new(clock),
-//!     random: Arc::new(SystemRandom),
+//!     random: Arc::new(SystemRandom::new().unwrap()),
 //!     http: Arc::new(http),
 //!     store: Arc::new(MemoryStore::default()),
 //! };

@@ -31,9 +31,9 @@ pub(super) struct Sections {
     pub(super) admin: Option<AdminConfig>,
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
-    pub(super) workflows: Option<WorkflowsConfig>,
     /// What is read by itself, in entries that cannot be read as well.
     pub(super) alone: Alone,
+    pub(super) workflows: Option<WorkflowsConfig>,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
 }
@@ -72,8 +72,8 @@ impl Sections {
             admin: reader.section("admin"),
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
-            workflows: reader.section("workflows"),
             alone,
+            workflows: reader.section("workflows"),
             broken: reader.broken,
         }
     }

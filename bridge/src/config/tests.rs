@@ -587,6 +587,40 @@ fn defaults_are_read_as_they_are_written() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_hides_nothing_that_is_wrong_beside_it() {
+    check_more(
+        "
+bindings:
+- {name: b, transport: kafka, topics: [in], role: evnts, dead_letter: {transport: q}}
+- {name: b, transport: k, topics: 5}
+routes:
+- name: r
+  when: {targetagent: 7}
+  to: [{transport: z, topic: t}, {transport: k, topic: _x, stored: true}, {transport: y, topic: 5}]
+- {name: r, when: {a: 5}, to: [{transport: n, topic: t}]}
+default_route: [{transport: x, topic: t, mode: fast}]
+",
+        &[
+            "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
+            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
+            "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
+            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
+            "f:3:35: bindings[1].topics: a list is wanted, not a number",
+            "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
+            "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
+            "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
+            "f:7:68: routes[0].to[1].stored: is for JetStream, on a transport of type nats",
+            "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
+            "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
+            "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
+            "f:8:23: routes[1].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:9:29: default_route[0].transport: there is no transport x: did you mean k?",
+            "f:9:48: default_route[0].mode: not allowed: the values are binary, structured",
+        ],
+    );
+}
+
+#[test]
 fn workflows_name_what_is_there() {
     check_more(
         "
@@ -673,40 +707,6 @@ fn workflows_that_nobody_can_use_are_told() {
             "f:2:1: nothing to do: write a binding, or enable http",
             "f:2:12: warning: workflows.agents: is empty, so nobody may execute a workflow",
             "f:2:22: warning: workflows.enabled: nothing leads to the executor: enable http, or write a binding of role: workflows",
-        ],
-    );
-}
-
-#[test]
-fn a_value_that_cannot_be_read_hides_nothing_that_is_wrong_beside_it() {
-    check_more(
-        "
-bindings:
-- {name: b, transport: kafka, topics: [in], role: evnts, dead_letter: {transport: q}}
-- {name: b, transport: k, topics: 5}
-routes:
-- name: r
-  when: {targetagent: 7}
-  to: [{transport: z, topic: t}, {transport: k, topic: _x, stored: true}, {transport: y, topic: 5}]
-- {name: r, when: {a: 5}, to: [{transport: n, topic: t}]}
-default_route: [{transport: x, topic: t, mode: fast}]
-",
-        &[
-            "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
-            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
-            "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
-            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
-            "f:3:35: bindings[1].topics: a list is wanted, not a number",
-            "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
-            "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
-            "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
-            "f:7:68: routes[0].to[1].stored: is for JetStream, on a transport of type nats",
-            "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
-            "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
-            "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
-            "f:8:23: routes[1].when.a: a list or a section of keys or a text is wanted, not a number",
-            "f:9:29: default_route[0].transport: there is no transport x: did you mean k?",
-            "f:9:48: default_route[0].mode: not allowed: the values are binary, structured",
         ],
     );
 }

@@ -203,7 +203,7 @@ impl View {
         }
         if text.contains('+') {
             views.push(Self::decode(text, &|rest| match rest.as_bytes() {
-                [b'+', ..] => Some((' ', 1)).map(Decoded::from),
+                [b'+', ..] => Some(Decoded::from((' ', 1))),
                 _ => percent(rest),
             }));
         }

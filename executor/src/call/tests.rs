@@ -2,6 +2,8 @@
 
 mod caching;
 mod deadlines;
+#[cfg(feature = "client")]
+mod network;
 mod permissions;
 mod requests;
 mod responses;
@@ -107,7 +109,12 @@ impl World {
                 })
             },
         };
-        call(&operation(config), &model, &caller).await
+        let operation = operation(config);
+        // Whoever runs calls moves them between threads.
+        fn sendable<F: Future + Send>(future: F) -> F {
+            future
+        }
+        sendable(call(&operation, &model, &caller)).await
     }
 
     fn requests(&self) -> Vec<HttpRequest> {

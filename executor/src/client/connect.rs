@@ -1,6 +1,5 @@
 //! From a host to a connection, over addresses that were checked.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::pin::Pin;

@@ -3,7 +3,7 @@
 mod addresses;
 mod answers;
 mod encryption;
-mod server;
+pub(crate) mod server;
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,13 +19,13 @@ use super::{Client, ClientOptions, Resolve};
 use crate::environment::{HttpRequest, Reach};
 
 /// Gives answers in turn, the last one for ever, and counts how often it was asked.
-struct Names {
+pub(crate) struct Names {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
     asked: Mutex<Vec<String>>,
 }
 
 impl Names {
-    fn new(answers: &[&[&str]]) -> Arc<Self> {
+    pub(crate) fn new(answers: &[&[&str]]) -> Arc<Self> {
         let parse = |text: &&str| text.parse().unwrap();
         let answers = answers.iter().map(|each| each.iter().map(parse).collect());
         Arc::new(Self {
@@ -52,7 +52,7 @@ impl Resolve for Names {
 }
 
 /// A client that knows these names and trusts these certificates.
-fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Client {
+pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Client {
     let resolver: Arc<dyn Resolve> = Arc::<Names>::clone(names);
     Client::new(&ClientOptions {
         root_certificates,

@@ -28,6 +28,12 @@ fn world(kind: CredentialKind, secret: &str, turn: Turn) -> World {
     world
 }
 
+/// As it stands in a string of JSON.
+fn in_json(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
 /// Every byte as `%XX`.
 fn percent(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
@@ -78,12 +84,7 @@ fn searched(kind: CredentialKind, secret: &str) -> Vec<String> {
         forms.push(url_encoded(&form).replace("%20", "+"));
         forms.push(percent(&form));
         forms.push(escaped(&form));
-        forms.push(
-            Value::from(form.as_str())
-                .to_string()
-                .trim_matches('"')
-                .to_owned(),
-        );
+        forms.push(in_json(&form));
     }
     forms
 }
@@ -91,9 +92,8 @@ fn searched(kind: CredentialKind, secret: &str) -> Vec<String> {
 fn assert_clean(shown: &str, kind: CredentialKind, secret: &str) {
     for form in searched(kind, secret) {
         assert!(!shown.contains(&form), "{kind:?}: {form} in {shown}");
-        let in_json = Value::from(form.as_str()).to_string();
-        let in_json = in_json.trim_matches('"');
-        assert!(!shown.contains(in_json), "{kind:?}: {in_json} in {shown}");
+        let in_json = in_json(&form);
+        assert!(!shown.contains(&in_json), "{kind:?}: {in_json} in {shown}");
     }
 }
 
@@ -347,5 +347,26 @@ async fn errors_of_the_connection_show_no_secret() {
             CredentialKind::ApiKey,
             "s3cr3t-value",
         );
+    }
+}
+
+proptest::proptest! {
+    // Each case looks for some thirty forms.
+    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+
+    #[test]
+    fn no_form_of_any_secret_stays_in_any_text(
+        secret in "[ -~äß€😀\n]{6,24}",
+        // A percent sign or a backslash before it would be read together with it.
+        before in r#"[a-z0-9 +=/"{:]{0,6}"#,
+        after in r#"[a-z0-9 %+=/"}:\\]{0,6}"#,
+    ) {
+        let redactor = Redactor::default();
+        redactor.learn(&credential(CredentialKind::ApiKey, &secret, &[])).unwrap();
+        for form in searched(CredentialKind::ApiKey, &secret) {
+            let text = redactor.text(&format!("{before}{form}{after}"));
+            proptest::prop_assert!(!text.contains(&form), "{} in {}", form, text);
+            proptest::prop_assert!(text.contains("[REDACTED]"));
+        }
     }
 }

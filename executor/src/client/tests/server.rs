@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// Answers every request with the same bytes. It ends when it is dropped.
-pub(super) struct Server {
-    pub(super) port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     seen: Arc<Mutex<Seen>>,
     _tasks: JoinSet<()>,
 }
@@ -22,7 +22,7 @@ struct Seen {
 
 /// What follows the bytes of an answer.
 #[derive(Clone, Copy)]
-pub(super) enum Then {
+pub(crate) enum Then {
     /// The next request on the same connection.
     Listen,
     /// The end of the connection.
@@ -32,11 +32,11 @@ pub(super) enum Then {
 }
 
 impl Server {
-    pub(super) async fn start(answer: impl Into<Vec<u8>>, then: Then) -> Self {
+    pub(crate) async fn start(answer: impl Into<Vec<u8>>, then: Then) -> Self {
         Self::start_with(answer, then, None).await
     }
 
-    pub(super) async fn start_with(
+    pub(crate) async fn start_with(
         answer: impl Into<Vec<u8>>,
         then: Then,
         tls: Option<TlsAcceptor>,
@@ -69,15 +69,15 @@ impl Server {
         }
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
     }
 
-    pub(super) fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.seen.lock().unwrap().requests.clone()
     }
 }
@@ -125,7 +125,7 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> Option<String> {
 }
 
 /// An answer with its length.
-pub(super) fn ok(content_type: &str, body: &str) -> String {
+pub(crate) fn ok(content_type: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}"
