@@ -257,6 +257,22 @@ impl HttpMethod {
     }
 }
 
+// === impl CredentialType ===
+
+impl CredentialType {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BearerToken => "bearer-token",
+            Self::Basic => "basic",
+            Self::ApiKey => "api-key",
+            Self::Password => "password",
+            Self::Custom => "custom",
+        }
+    }
+}
+
 // === impl Grant ===
 
 impl Grant {
