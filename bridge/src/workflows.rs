@@ -141,16 +141,7 @@ impl Workflows {
         metrics: Arc<Metrics>,
     ) -> Result<Self, WorkflowsError> {
         let directory = Directory::read(config)?;
-        let mut options = Options::default();
-        options.files = config
-            .file_directory
-            .as_ref()
-            .map(|root| FileStore::open(root))
-            .transpose()?;
-        options.retry_unsafe = match config.retry_unsafe {
-            config::RetryUnsafe::Rarely => RetryUnsafe::WhenRefused,
-            config::RetryUnsafe::Always => RetryUnsafe::Always,
-        };
+        let options = options(config)?;
         let inner = Inner {
             executor: Executor::new(environment.clone(), options),
             directory: RwLock::new(Arc::new(directory)),
@@ -327,8 +318,23 @@ impl Workflows {
     }
 }
 
+/// How the executor works, as configured.
+pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsError> {
+    let mut options = Options::default();
+    options.files = config
+        .file_directory
+        .as_ref()
+        .map(|root| FileStore::open(root))
+        .transpose()?;
+    options.retry_unsafe = match config.retry_unsafe {
+        config::RetryUnsafe::Rarely => RetryUnsafe::WhenRefused,
+        config::RetryUnsafe::Always => RetryUnsafe::Always,
+    };
+    Ok(options)
+}
+
 /// The real world, with what the configuration says of it.
-fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
+pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
     let mut certificates = Vec::new();
     for path in &config.ca_files {
         let read = std::fs::read(path);

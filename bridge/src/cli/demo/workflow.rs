@@ -5,21 +5,22 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ::http::header::CONTENT_TYPE;
 use a2abus_executor::{
     Agent, Client, ClientOptions, Environment, Event, Executor, MemoryStore, Options, Progress,
     Rates, Record, Request, Started, Status, SystemClock, SystemRandom,
 };
 use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
 use anyhow::{Context as _, bail};
+use axum::Router;
 use axum::routing::get;
-use axum::{Json, Router};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::show::WorkflowReport;
-use crate::http::{self, ConnectionBounds};
+use crate::http::{self, ConnectionBounds, Ending};
 
 /// What the service knows.
 fn orders() -> Value {
@@ -62,13 +63,20 @@ fn workflow(base: &str) -> String {
 pub(super) async fn take() -> anyhow::Result<WorkflowReport> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let base = format!("http://{}", listener.local_addr()?);
-    let service = Router::new().route("/orders", get(|| async { Json(orders()) }));
+    let service = Router::new().route(
+        "/orders",
+        get(|| async { ([(CONTENT_TYPE, "application/json")], orders().to_string()) }),
+    );
     let stop = CancellationToken::new();
     let bounds = ConnectionBounds {
         header_timeout: super::PATIENCE,
         max_connections: 16,
     };
-    let serving = tokio::spawn(http::serve(listener, service, bounds, stop.clone()));
+    let ending = Ending {
+        farewell: stop.clone(),
+        shutdown: stop.clone(),
+    };
+    let serving = tokio::spawn(http::serve(listener, service, bounds, ending));
     let workflow = workflow(&base);
     let began = Instant::now();
     let ran = tokio::time::timeout(super::PATIENCE, execute(&base, &workflow)).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use a2abus_executor::{Agent, Executor, Object, Options, Rates};
+use a2abus_executor::{Agent, Executor, Object, Rates};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Report, Strictness};
 use bytes::Bytes;
@@ -24,11 +24,14 @@ pub(super) fn of(asked: &Asked) -> anyhow::Result<Profile> {
         Some(path) => from_configuration(path, asked.agent.as_deref())?,
         None => (WorkflowsConfig::default(), Arc::new(unrestricted())),
     };
-    let mut options = Options::default();
-    options.files = workflows::files(&config)?;
-    let environment = workflows::environment(&config.in_memory())?;
+    // The data of a bridge that runs is not touched.
+    let config = WorkflowsConfig {
+        data_directory: None,
+        ..config
+    };
+    let environment = workflows::environment(&config)?;
     Ok(Profile {
-        executor: Executor::new(environment, options),
+        executor: Executor::new(environment, workflows::options(&config)?),
         agent,
     })
 }
