@@ -315,7 +315,11 @@ impl<'a> Checker<'a> {
             return;
         };
         let section = ValuePath::root().key("calls");
-        if self.sections.transports.is_empty() && !self.sections.is_broken("transports") {
+        // An executor that is asked over HTTP alone needs no bus.
+        let workflows = self.sections.workflows.as_ref();
+        let needs_bus = workflows.is_none_or(|workflows| !workflows.enabled);
+        let no_bus = self.sections.transports.is_empty();
+        if needs_bus && no_bus && !self.sections.is_broken("transports") {
             let path = ValuePath::root().key("transports");
             self.error(
                 path,
