@@ -8,8 +8,6 @@ pub mod jsonrpc;
 pub mod legacy;
 
 use crate::event::{Attributes, Event, Value};
-#[cfg(doc)]
-use crate::map::DEFAULT_TYPE_PREFIX;
 use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
@@ -144,7 +142,7 @@ pub(crate) enum Type {
     },
 }
 
-/// The event type of a call of a method that is known, whole, under [`DEFAULT_TYPE_PREFIX`].
+/// The event type of a call of a method that is known, whole, under the default prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallType {
     /// As a request.
