@@ -142,11 +142,7 @@ impl Workflows {
     ) -> Result<Self, WorkflowsError> {
         let directory = Directory::read(config)?;
         let mut options = Options::default();
-        options.files = config
-            .file_directory
-            .as_ref()
-            .map(|root| FileStore::open(root))
-            .transpose()?;
+        options.files = files(config)?;
         options.retry_unsafe = match config.retry_unsafe {
             config::RetryUnsafe::Rarely => RetryUnsafe::WhenRefused,
             config::RetryUnsafe::Always => RetryUnsafe::Always,
@@ -327,8 +323,14 @@ impl Workflows {
     }
 }
 
+/// Where StoreData writes files, if anywhere.
+pub(crate) fn files(config: &WorkflowsConfig) -> Result<Option<FileStore>, WorkflowsError> {
+    let root = config.file_directory.as_deref();
+    Ok(root.map(FileStore::open).transpose()?)
+}
+
 /// The real world, with what the configuration says of it.
-fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
+pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
     let mut certificates = Vec::new();
     for path in &config.ca_files {
         let read = std::fs::read(path);

@@ -241,6 +241,18 @@ pub struct RatesConfig {
     pub api_calls_per_hour: u32,
 }
 
+// === impl WorkflowsConfig ===
+
+impl WorkflowsConfig {
+    /// The same, but that nothing is kept of what runs: for a command beside a bridge that has the data directory.
+    pub(crate) fn in_memory(&self) -> Self {
+        Self {
+            data_directory: None,
+            ..self.clone()
+        }
+    }
+}
+
 // === impl HttpMethod ===
 
 impl HttpMethod {
