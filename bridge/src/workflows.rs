@@ -246,8 +246,12 @@ impl Workflows {
         })
     }
 
-    /// Judges a workflow; `None` when the threads of the executor have ended. Nothing runs.
+    /// Judges a workflow; `None` when the bridge is being stopped. Nothing runs.
     pub async fn validate(&self, agent: &Arc<Agent>, request: Request) -> Option<Report> {
+        if self.0.workers.are_draining() {
+            self.refused(Refused::Draining);
+            return None;
+        }
         let (executor, agent) = (self.0.executor.clone(), Arc::clone(agent));
         let judge = async move {
             let Request {

@@ -98,6 +98,7 @@ pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
     Router::new()
         .route("/health", any(health))
         .route("/api", any(api))
+        .route("/api/", any(api))
         .route("/api/{*call}", any(api))
         .with_state(Arc::new(rest))
 }

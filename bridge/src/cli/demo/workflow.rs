@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::http::header::CONTENT_TYPE;
 use a2abus_executor::{
     Agent, Client, ClientOptions, Environment, Event, Executor, MemoryStore, Options, Progress,
     Rates, Record, Request, Started, Status, SystemClock, SystemRandom,
@@ -15,12 +14,13 @@ use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::routing::get;
 use futures_util::StreamExt as _;
+use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::show::WorkflowReport;
-use crate::http::{self, ConnectionBounds, Ending};
+use crate::http::{ConnectionBounds, Ending, serve};
 
 /// What the service knows.
 fn orders() -> Value {
@@ -76,7 +76,7 @@ pub(super) async fn take() -> anyhow::Result<WorkflowReport> {
         farewell: stop.clone(),
         shutdown: stop.clone(),
     };
-    let serving = tokio::spawn(http::serve(listener, service, bounds, ending));
+    let serving = tokio::spawn(serve(listener, service, bounds, ending));
     let workflow = workflow(&base);
     let began = Instant::now();
     let ran = tokio::time::timeout(super::PATIENCE, execute(&base, &workflow)).await;

@@ -172,7 +172,7 @@ fn humps(word: &str) -> Vec<&str> {
 
 fn stem(word: &str) -> String {
     let word = word.to_lowercase();
-    let plural = word.len() > 3 && word.ends_with('s') && !word.ends_with("ss");
+    let plural = word.len() > 2 && word.ends_with('s') && !word.ends_with("ss");
     match word.strip_suffix('s') {
         Some(singular) if plural => singular.to_owned(),
         _ => word,

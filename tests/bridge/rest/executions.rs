@@ -1,0 +1,345 @@
+//! Workflows that are judged and executed.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use support::battery::within;
+use tokio::time::sleep;
+
+use super::harness::{House, OTHER_KEY, answer, body, call, header, told, wait, workflow};
+
+/// The record of an execution once it has ended.
+async fn ended(house: &House, id: &str) -> Value {
+    within("the execution ends", async {
+        loop {
+            let (status, record) = told(house.get(&format!("/api/v1/executions/{id}"))).await;
+            if status == StatusCode::OK && record["status"] != "running" {
+                return record;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+/// Ends when the service has had so many calls.
+async fn called(house: &House, times: usize) {
+    within("the service is called", async {
+        while house.service.calls() < times {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_workflow_is_judged_without_being_run() {
+    let house = House::open().await;
+    let judge = |body: Value| house.post("/api/v1/workflows/validate", &body);
+    let right = workflow(
+        "v-1",
+        &[("fetch", call(&house.service.base, "POST", "/users"))],
+    );
+    let (status, report) = told(judge(json!({"workflow": right}))).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(report, json!({"valid": true, "errors": [], "warnings": []}));
+    let wrong = workflow(
+        "v-2",
+        &[
+            ("fetch", call("https://hidden.example.com/v1", "GET", "/")),
+            ("x", json!({"Fly": {}})),
+        ],
+    );
+    let (status, report) = told(judge(json!({"workflow": wrong}))).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(report["valid"], false);
+    let codes: Vec<_> = report["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|issue| &issue["code"])
+        .collect();
+    assert_eq!(
+        codes,
+        ["unknown_operation_type", "api_not_permitted"],
+        "{report}"
+    );
+    let maybe = workflow(
+        "v-3",
+        &[(
+            "f",
+            json!({"FilterData": {"inputPath": "/workflow/seed", "conditions": [], "outputPath": "/workflow/o"}}),
+        )],
+    );
+    for (level, input, valid) in [
+        ("moderate", json!({}), false),
+        ("lenient", json!({}), true),
+        ("moderate", json!({"seed": []}), true),
+        ("strict", json!({"seed": []}), false),
+    ] {
+        let request = judge(json!({"workflow": maybe, "level": level, "input": input}));
+        assert_eq!(told(request).await.1["valid"], valid, "{level} {input}");
+    }
+    assert_eq!(house.service.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_workflow_runs_and_its_results_are_the_answer() {
+    let house = House::open().await;
+    let best = json!({"FilterData": {"inputPath": "/workflow/answer", "conditions": [{"field": "points", "operator": ">", "value": 100}], "outputPath": "/workflow/best"}});
+    let steps = [
+        ("fetch", call(&house.service.base, "GET", "/users")),
+        ("best", best),
+    ];
+    let answer = house.run(&workflow("run-1", &steps)).await;
+    assert_eq!(answer["execution_id"], "run-1");
+    assert_eq!(answer["status"], "success");
+    assert_eq!(
+        answer["results"]["best"],
+        json!([{"name": "Ana", "points": 120}])
+    );
+    assert!(answer["duration_ms"].is_u64(), "{answer}");
+    let (status, record) = told(house.get("/api/v1/executions/run-1")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(record["results"], answer["results"]);
+    assert_eq!(record["operations"][0]["type"], "ApiCall");
+    assert_eq!(record["operations"][0]["attempts"], 1);
+    let scraped = house.scraped();
+    for line in [
+        "a2abus_workflow_executions 0",
+        "a2abus_workflow_executions_started_total 1",
+        "a2abus_workflow_executions_ended_total{status=\"success\"} 1",
+        "a2abus_workflow_operations_total{status=\"success\",type=\"ApiCall\"} 1",
+        "a2abus_http_requests_total{path=\"/api\",status=\"200\"} 2",
+    ] {
+        assert!(scraped.contains(line), "{line}\n{scraped}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_fails_has_an_answer_and_an_invalid_workflow_does_not_run() {
+    let house = House::open().await;
+    let base = &house.service.base;
+    let steps = [("a", call(base, "GET", "/fail")), ("b", wait(0))];
+    let answer = house.run(&workflow("fail-1", &steps)).await;
+    assert_eq!(answer["status"], "failed");
+    assert_eq!(answer["error"]["code"], "http_status");
+    assert_eq!(answer["results"], json!({}));
+    let request = json!({"workflow": workflow("fail-2", &steps), "onError": "continue"});
+    let (_, answer) = told(house.execute(&request)).await;
+    assert_eq!(answer["status"], "partial_success");
+    assert_eq!(answer["errors"][0]["operationId"], "a");
+    let calls = house.service.calls();
+    let invalid = workflow(
+        "fail-3",
+        &[
+            ("a", call(base, "GET", "/users")),
+            ("b", json!({"Fly": {}})),
+        ],
+    );
+    let (status, answer) = told(house.execute(&json!({"workflow": invalid}))).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer["error"]["type"], "ValidationError");
+    assert_eq!(
+        answer["error"]["details"]["errors"][0]["code"],
+        "unknown_operation_type"
+    );
+    assert_eq!(house.service.calls(), calls);
+    let (status, _) = told(house.get("/api/v1/executions/fail-3")).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_same_workflow_runs_once_and_another_under_its_id_does_not() {
+    let house = House::open().await;
+    let text = workflow(
+        "once-1",
+        &[("act", call(&house.service.base, "POST", "/users"))],
+    );
+    let request = json!({"workflow": text});
+    let first = answer(house.execute(&request)).await;
+    assert_eq!(header(&first, "idempotent-replay"), "");
+    let first = body(first).await;
+    let again = answer(house.execute(&request)).await;
+    assert_eq!(again.status(), StatusCode::OK);
+    assert_eq!(header(&again, "idempotent-replay"), "true");
+    assert_eq!(body(again).await, first);
+    assert_eq!(house.service.calls(), 1);
+    let other = json!({"workflow": workflow("once-1", &[("w", wait(0))])});
+    let (status, error) = told(house.execute(&other)).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert_eq!(error["error"]["code"], "execution_id_conflict");
+    // Records outlive the process.
+    let house = house.open_again().await;
+    let again = answer(house.execute(&request)).await;
+    assert_eq!(header(&again, "idempotent-replay"), "true");
+    assert_eq!(body(again).await, first);
+    assert_eq!(house.service.calls(), 1);
+}
+
+#[tokio::test]
+async fn who_asks_twice_at_a_time_gets_one_execution() {
+    let house = House::open().await;
+    let request = json!({"workflow": workflow("twice-1", &[("act", call(&house.service.base, "POST", "/slow"))])});
+    let asked = join_all((0..8).map(|_| answer(house.execute(&request))));
+    let answered = async {
+        called(&house, 1).await;
+        house.service.gate.add_permits(8);
+    };
+    let (answers, ()) = tokio::join!(asked, answered);
+    let replayed = answers
+        .iter()
+        .filter(|answer| header(answer, "idempotent-replay") == "true");
+    assert_eq!(replayed.count(), 7);
+    for answer in answers {
+        assert_eq!(body(answer).await["results"]["act"]["slow"], true);
+    }
+    assert_eq!(house.service.calls(), 1);
+}
+
+#[tokio::test]
+async fn an_execution_can_be_left_to_itself() {
+    let house = House::open().await;
+    let text = workflow(
+        "async-1",
+        &[("slow", call(&house.service.base, "GET", "/slow"))],
+    );
+    let request = json!({"workflow": text, "async": true});
+    let (status, accepted) = told(house.execute(&request)).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    assert_eq!(
+        accepted,
+        json!({"execution_id": "async-1", "status": "pending"})
+    );
+    let (_, record) = told(house.get("/api/v1/executions/async-1")).await;
+    assert_eq!(record["status"], "running");
+    let again = answer(house.execute(&request)).await;
+    assert_eq!(again.status(), StatusCode::ACCEPTED);
+    assert_eq!(header(&again, "idempotent-replay"), "true");
+    let (_, running) = told(house.get("/api/v1/executions?status=running")).await;
+    assert_eq!(running["count"], 1);
+    house.service.gate.add_permits(1);
+    assert_eq!(ended(&house, "async-1").await["status"], "success");
+    house.run(&workflow("async-2", &[("w", wait(2))])).await;
+    let (_, list) = told(house.get("/api/v1/executions?limit=1")).await;
+    assert_eq!(list["count"], 1);
+    assert_eq!(
+        list["executions"][0]["execution_id"], "async-2",
+        "the newest comes first"
+    );
+    let (_, list) = told(house.get("/api/v1/executions")).await;
+    assert_eq!(list["count"], 2);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_end_its_execution() {
+    let house = House::open().await;
+    let text = workflow(
+        "gone-1",
+        &[("slow", call(&house.service.base, "POST", "/slow"))],
+    );
+    let request = house.execute(&json!({"workflow": text}));
+    let asking = tokio::spawn(request.send());
+    called(&house, 1).await;
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    house.service.gate.add_permits(1);
+    assert_eq!(ended(&house, "gone-1").await["status"], "success");
+    assert_eq!(house.service.calls(), 1);
+}
+
+#[tokio::test]
+async fn records_are_nobody_elses_business() {
+    let house = House::open().await;
+    house.run(&workflow("mine", &[("w", wait(0))])).await;
+    let other = |path: &str| house.bare(Method::GET, path).bearer_auth(OTHER_KEY);
+    let (status, answer) = told(other("/api/v1/executions/mine")).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(answer["error"]["code"], "execution_not_found");
+    let (_, list) = told(other("/api/v1/executions")).await;
+    assert_eq!(list, json!({"executions": [], "count": 0}));
+    // The id is free for the other one.
+    let request = house
+        .bare(Method::POST, "/api/v1/workflows/execute")
+        .bearer_auth(OTHER_KEY);
+    let request = request.json(&json!({"workflow": workflow("mine", &[("w", wait(1))])}));
+    let response = super::harness::answer(request).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(header(&response, "idempotent-replay"), "");
+}
+
+#[tokio::test]
+async fn more_executions_at_a_time_than_permitted_are_refused() {
+    let house = House::open().await;
+    let base = house.service.base.clone();
+    let request = |n: usize| {
+        let text = workflow(
+            &format!("busy-{n}"),
+            &[("slow", call(&base, "GET", "/slow"))],
+        );
+        house.execute(&json!({"workflow": text, "async": true}))
+    };
+    for n in 0..16 {
+        assert_eq!(told(request(n)).await.0, StatusCode::ACCEPTED);
+    }
+    let refused = answer(request(16)).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&refused, "retry-after"), "1");
+    assert_eq!(
+        body(refused).await,
+        json!({"error": "Rate limit exceeded", "message": "Rate limit exceeded: 16 executions at a time", "retry_after": 1})
+    );
+    house.service.gate.add_permits(17);
+    for n in 0..16 {
+        ended(&house, &format!("busy-{n}")).await;
+    }
+    assert_eq!(told(request(16)).await.0, StatusCode::ACCEPTED);
+    ended(&house, "busy-16").await;
+}
+
+#[tokio::test]
+async fn a_bridge_that_stops_begins_nothing_and_lets_what_runs_end() {
+    let house = House::open().await;
+    let text = workflow(
+        "drain-1",
+        &[("slow", call(&house.service.base, "GET", "/slow"))],
+    );
+    let running = tokio::spawn(told(house.execute(&json!({"workflow": text}))));
+    called(&house, 1).await;
+    house.stop.cancel();
+    let new = json!({"workflow": workflow("drain-2", &[("w", wait(0))])});
+    within("new ones are refused", async {
+        loop {
+            let response = answer(house.execute(&new)).await;
+            if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                assert_eq!(header(&response, "retry-after"), "5");
+                assert_eq!(body(response).await["error"]["code"], "draining");
+                break;
+            }
+        }
+    })
+    .await;
+    house.service.gate.add_permits(1);
+    let (status, answer) = within("it ends", running).await.unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["status"], "success");
+    within("the bridge ends", house.running).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_does_not_end_in_time_is_cancelled() {
+    let house = House::open().await;
+    let text = workflow(
+        "cut-1",
+        &[("slow", call(&house.service.base, "GET", "/slow"))],
+    );
+    let running = tokio::spawn(told(house.execute(&json!({"workflow": text}))));
+    called(&house, 1).await;
+    house.stop.cancel();
+    let (status, answer) = within("it is cancelled", running).await.unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["status"], "cancelled");
+    within("the bridge ends", house.running).await.unwrap();
+}

@@ -1,0 +1,362 @@
+//! Is the OpenAPI document right? Every path, method and status of it is met once, and every answer fits its schema.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use a2abus_executor::{
+    Change, Client, ClientOptions, Environment, MemoryStore, Store, StoreError, SystemClock,
+    SystemRandom, Table,
+};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use reqwest::{Body, Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use support::battery::within;
+
+use super::harness::{BLOCKED_KEY, House, KEY, answer, call, wait, workflow};
+
+/// A store that fails when it is told to.
+#[derive(Default)]
+struct Shaky {
+    store: MemoryStore,
+    fails: AtomicBool,
+}
+
+/// What the document says, and what of it was met.
+struct Document {
+    document: Value,
+    met: BTreeSet<(String, String, String)>,
+}
+
+// === impl Shaky ===
+
+impl Shaky {
+    fn judge(&self) -> Result<(), StoreError> {
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(StoreError("told to fail".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store for Shaky {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        async move {
+            self.judge()?;
+            self.store.get(table, key).await
+        }
+        .boxed()
+    }
+
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move {
+            self.judge()?;
+            self.store.write(changes).await
+        }
+        .boxed()
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        async move {
+            self.judge()?;
+            self.store.scan(table, prefix, most).await
+        }
+        .boxed()
+    }
+}
+
+// === impl Document ===
+
+impl Document {
+    async fn of(house: &House) -> Self {
+        let response = answer(house.bare(Method::GET, "/api/v1/openapi.json")).await;
+        let mut document = Self {
+            document: super::harness::body(response).await,
+            met: BTreeSet::new(),
+        };
+        let response = answer(house.get("/api/v1/openapi.json")).await;
+        document
+            .check("get", "/api/v1/openapi.json", response)
+            .await;
+        document
+    }
+
+    /// Everything it promises.
+    fn promised(&self) -> BTreeSet<(String, String, String)> {
+        let mut promised = BTreeSet::new();
+        for (path, methods) in self.document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                for status in operation["responses"].as_object().unwrap().keys() {
+                    promised.insert((path.clone(), method.clone(), status.clone()));
+                }
+            }
+        }
+        promised
+    }
+
+    fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
+        match value["$ref"].as_str() {
+            Some(at) => self.document.pointer(at.trim_start_matches('#')).unwrap(),
+            None => value,
+        }
+    }
+
+    /// Whether an answer is one that the document has.
+    async fn check(&mut self, method: &str, path: &str, response: Response) -> Value {
+        let status = response.status().as_str().to_owned();
+        let at = format!("{method} {path} {status}");
+        let promised = &self.document["paths"][path][method]["responses"][&status];
+        assert!(promised.is_object(), "{at} is not in the document");
+        let promised = self.resolve(promised).clone();
+        for (name, header) in promised["headers"].as_object().into_iter().flatten() {
+            let header = self.resolve(header);
+            let value = response.headers().get(name.as_str());
+            assert!(
+                value.is_some() || header["required"] != true,
+                "{at}: no {name}"
+            );
+            let Some(value) = value.map(|value| value.to_str().unwrap()) else {
+                continue;
+            };
+            let value = value
+                .parse::<u64>()
+                .map_or_else(|_| json!(value), Value::from);
+            self.fits(&format!("{at} {name}"), &header["schema"], &value);
+        }
+        let kind = response.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let schema = &promised["content"][&kind]["schema"];
+        let value = super::harness::body(response).await;
+        self.fits(&at, schema, &value);
+        self.met
+            .insert((path.to_owned(), method.to_owned(), status));
+        value
+    }
+
+    fn fits(&self, at: &str, schema: &Value, value: &Value) {
+        assert!(schema.is_object(), "{at} has no schema");
+        let mut schema = schema.clone();
+        schema["components"] = self.document["components"].clone();
+        let options = jsonschema::options().should_validate_formats(true);
+        let validator = options
+            .build(&schema)
+            .unwrap_or_else(|error| panic!("{at}: {error}"));
+        let problems: Vec<_> = validator
+            .iter_errors(value)
+            .map(|error| error.to_string())
+            .collect();
+        assert!(problems.is_empty(), "{at}: {problems:?} in {value}");
+    }
+}
+
+/// The calls, each with a body that it takes, if it takes one.
+fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
+    let judged = json!({"workflow": workflow("doc-0", &[("w", wait(0))])});
+    vec![
+        ("get", "/api/v1/capabilities", None),
+        (
+            "post",
+            "/api/v1/capabilities/search",
+            Some(json!({"query": "all users"})),
+        ),
+        ("post", "/api/v1/workflows/validate", Some(judged.clone())),
+        ("post", "/api/v1/workflows/execute", Some(judged)),
+        ("get", "/api/v1/executions", None),
+        ("get", "/api/v1/executions/{execution_id}", None),
+        ("get", "/api/v1/rate-limit/status", None),
+    ]
+}
+
+/// A request that is as it should be, but for its key.
+fn request(house: &House, method: &str, path: &str, body: Option<&Value>) -> RequestBuilder {
+    let path = path.replace("{execution_id}", "doc-0");
+    let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+    let request = house.bare(method, &path);
+    match body {
+        Some(body) => request.json(body),
+        None => request,
+    }
+}
+
+/// What every call answers to those who may not ask, ask too often, or send what cannot be read.
+async fn refusals(house: &House, document: &mut Document) {
+    for (method, path, body) in calls() {
+        let ask = || request(house, method, path, body.as_ref());
+        let foreign = || {
+            ask()
+                .bearer_auth(KEY)
+                .header("origin", "https://evil.example.com")
+        };
+        for request in [
+            ask().bearer_auth(KEY),
+            ask(),
+            ask().bearer_auth(BLOCKED_KEY),
+            foreign(),
+        ] {
+            document.check(method, path, answer(request).await).await;
+        }
+        if body.is_none() {
+            continue;
+        }
+        let ask = || request(house, method, path, None).bearer_auth(KEY);
+        let endless = Body::wrap_stream(
+            stream::once(async { Ok::<_, std::io::Error>("{") }).chain(stream::pending()),
+        );
+        for request in [
+            ask().header("content-type", "application/json").body("{"),
+            ask().header("content-type", "text/plain").body("{}"),
+            ask().json(&json!({"workflow": " ".repeat(70_000)})),
+            ask()
+                .header("content-type", "application/json")
+                .body(endless),
+        ] {
+            document.check(method, path, answer(request).await).await;
+        }
+    }
+}
+
+/// Executions of every kind, and their records.
+async fn executions(house: &House, document: &mut Document) {
+    let base = &house.service.base;
+    let filter = json!({"FilterData": {"inputPath": "/workflow/answer", "conditions": [], "outputPath": "/workflow/all"}});
+    let decide = json!({"Conditional": {"condition": {"path": "/workflow/answer", "operator": "empty"}, "ifTrue": ["never"], "ifFalse": ["each"]}});
+    let each = json!({"Loop": {"inputPath": "/workflow/all", "operations": ["again"], "outputPath": "/workflow/turns"}});
+    let full = workflow(
+        "doc-full",
+        &[
+            ("fetch", call(base, "GET", "/users")),
+            ("all", filter),
+            ("decide", decide),
+            ("each", each),
+            ("never", wait(1)),
+            ("again", wait(2)),
+        ],
+    );
+    let failing = workflow(
+        "doc-fail",
+        &[("a", call(base, "GET", "/fail")), ("b", wait(0))],
+    );
+    let path = "/api/v1/workflows/execute";
+    let bodies = [
+        json!({"workflow": full}),
+        json!({"workflow": full}),
+        json!({"workflow": workflow("doc-full", &[("w", wait(0))])}),
+        json!({"workflow": failing, "onError": "continue"}),
+        json!({"workflow": failing.replace("doc-fail", "doc-stop")}),
+        json!({"workflow": workflow("doc-async", &[("w", wait(0))]), "async": true}),
+        json!({"workflow": workflow("doc-bad", &[("x", json!({"Fly": {}}))])}),
+    ];
+    for body in bodies {
+        document
+            .check("post", path, answer(house.execute(&body)).await)
+            .await;
+    }
+    for id in ["doc-full", "doc-fail", "doc-stop", "doc-none"] {
+        let response = answer(house.get(&format!("/api/v1/executions/{id}"))).await;
+        document
+            .check("get", "/api/v1/executions/{execution_id}", response)
+            .await;
+    }
+    for query in ["limit=2&status=success", "limit=0"] {
+        let response = answer(house.get(&format!("/api/v1/executions?{query}"))).await;
+        document.check("get", "/api/v1/executions", response).await;
+    }
+    let invalid =
+        json!({"workflow": workflow("doc-bad", &[("x", json!({"Fly": {}})), ("y", wait(1))])});
+    let judged = house.post("/api/v1/workflows/validate", &invalid);
+    let report = document
+        .check("post", "/api/v1/workflows/validate", answer(judged).await)
+        .await;
+    assert_eq!(report["valid"], false);
+}
+
+/// What is answered while the store fails, and while the bridge is being stopped.
+async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
+    store.fails.store(true, Ordering::SeqCst);
+    let execute = json!({"workflow": workflow("doc-store", &[("w", wait(0))])});
+    for (method, path, request) in [
+        ("post", "/api/v1/workflows/execute", house.execute(&execute)),
+        ("get", "/api/v1/executions", house.get("/api/v1/executions")),
+        (
+            "get",
+            "/api/v1/executions/{execution_id}",
+            house.get("/api/v1/executions/doc-full"),
+        ),
+    ] {
+        let told = document.check(method, path, answer(request).await).await;
+        assert_eq!(told["error"]["code"], "storage_failed", "{path}");
+        assert!(!told.to_string().contains("told to fail"), "{told}");
+    }
+    store.fails.store(false, Ordering::SeqCst);
+    let slow = workflow(
+        "doc-slow",
+        &[("slow", call(&house.service.base, "GET", "/slow"))],
+    );
+    let accepted = house.execute(&json!({"workflow": slow, "async": true}));
+    document
+        .check("post", "/api/v1/workflows/execute", answer(accepted).await)
+        .await;
+    house.stop.cancel();
+    within("nothing is judged any more", async {
+        loop {
+            let request = house.post("/api/v1/workflows/validate", &execute);
+            let response = answer(request).await;
+            let status = response.status();
+            document
+                .check("post", "/api/v1/workflows/validate", response)
+                .await;
+            if status == 503 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    house.service.gate.add_permits(1);
+}
+
+#[tokio::test]
+async fn the_document_says_what_is_answered() {
+    let store = Arc::new(Shaky::default());
+    let environment = Environment {
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
+        store: Arc::clone(&store) as Arc<dyn Store>,
+    };
+    let house = House::open_in(Some(environment)).await;
+    let mut document = Document::of(&house).await;
+    let health = answer(house.bare(Method::GET, "/health")).await;
+    document.check("get", "/health", health).await;
+    refusals(&house, &mut document).await;
+    let path = "/api/v1/openapi.json";
+    for request in [
+        house.bare(Method::GET, path).bearer_auth(BLOCKED_KEY),
+        house.get(path).header("origin", "https://evil.example.com"),
+    ] {
+        document.check("get", path, answer(request).await).await;
+    }
+    executions(&house, &mut document).await;
+    troubles(&house, &store, &mut document).await;
+    let unmet: Vec<_> = document
+        .promised()
+        .difference(&document.met)
+        .cloned()
+        .collect();
+    assert!(unmet.is_empty(), "promised and not met: {unmet:?}");
+    within("the bridge ends", house.running).await.unwrap();
+}

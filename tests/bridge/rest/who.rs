@@ -1,0 +1,231 @@
+//! Who may ask, and what everybody is told.
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::harness::{House, KEY, OTHER_KEY, answer, body, header, told};
+
+#[tokio::test]
+async fn health_is_told_to_everybody() {
+    let house = House::open().await;
+    let response = answer(house.bare(Method::GET, "/health")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(
+        body(response).await,
+        json!({"status": "healthy", "service": "a2e-server"})
+    );
+    let response = answer(house.bare(Method::POST, "/health")).await;
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn an_agent_is_known_by_its_key_alone() {
+    let house = House::open().await;
+    let ask = || house.bare(Method::GET, "/api/v1/capabilities");
+    for request in [
+        ask(),
+        ask().bearer_auth("reporter-key"),
+        ask().bearer_auth(""),
+        ask().header("x-api-key", "nobody"),
+        ask().header("x-agent-id", "reporter"),
+        ask().basic_auth("reporter", Some(KEY)),
+        ask().bearer_auth("nobody").header("x-api-key", KEY),
+    ] {
+        let response = answer(request).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(header(&response, "www-authenticate"), "Bearer");
+        assert_eq!(header(&response, "x-ratelimit-limit"), "60");
+        let error = body(response).await;
+        assert_eq!(error["error"]["type"], "PermissionError");
+        assert_eq!(error["error"]["code"], "unauthorized");
+    }
+    for (request, agent) in [
+        (ask().bearer_auth(KEY), "reporter"),
+        (
+            ask().header("authorization", format!("bearer {KEY}")),
+            "reporter",
+        ),
+        (ask().header("x-api-key", KEY), "reporter"),
+        (ask().header("x-api-key", OTHER_KEY), "other"),
+    ] {
+        let (status, answer) = told(request).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(answer["agent_id"], agent);
+    }
+}
+
+#[tokio::test]
+async fn capabilities_are_what_the_agent_may_use_and_no_more() {
+    let house = House::open().await;
+    let (_, answer) = told(house.get("/api/v1/capabilities")).await;
+    let base = &house.service.base;
+    assert_eq!(
+        answer,
+        json!({
+            "agent_id": "reporter",
+            "capabilities": {
+                "availableApis": [{
+                    "id": "svc", "baseUrl": base, "description": "Users and orders.",
+                    "endpoints": [{"path": "/users", "method": "GET", "description": "All users with their points.", "parameters": {"limit": {"type": "integer"}}}],
+                }],
+                "availableCredentials": [{"id": "token", "type": "bearer-token", "description": "The key of the service.", "metadata": {"apis": ["svc"]}}],
+                "supportedOperations": ["ApiCall", "FilterData", "TransformData", "Conditional", "Loop", "StoreData", "Wait", "MergeData"],
+                "knowledgeBases": [],
+                "securityConstraints": {"maxExecutionTime": 30000, "maxOperations": 20, "allowedDomains": ["127.0.0.1"]},
+            },
+        })
+    );
+    let other = house
+        .bare(Method::GET, "/api/v1/capabilities")
+        .bearer_auth(OTHER_KEY);
+    let (_, answer) = told(other).await;
+    let capabilities = &answer["capabilities"];
+    assert_eq!(capabilities["availableApis"], json!([]));
+    assert_eq!(capabilities["availableCredentials"], json!([]));
+    assert_eq!(capabilities["supportedOperations"], json!(["Wait"]));
+}
+
+#[tokio::test]
+async fn a_search_finds_what_the_agent_may_use() {
+    let house = House::open().await;
+    let search = |body| house.post("/api/v1/capabilities/search", &body);
+    let (status, answer) = told(search(json!({"query": "list all users", "top_k": 2}))).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["query"], "list all users");
+    assert_eq!(answer["count"], 2);
+    let best = &answer["results"][0];
+    assert_eq!(best["kind"], "endpoint", "{answer}");
+    assert_eq!(best["id"], "svc GET /users");
+    assert_eq!(
+        best["schema"]["url"],
+        format!("{}/users", house.service.base)
+    );
+    let (_, answer) = told(search(json!({"query": "filter an array"}))).await;
+    assert_eq!(answer["results"][0]["id"], "FilterData");
+    assert_eq!(answer["results"][0]["schema"]["required"][0], "inputPath");
+    let (_, answer) = told(search(json!({"query": "hidden unseen"}))).await;
+    assert_eq!(answer["results"], json!([]), "neither is for this agent");
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_are_refused() {
+    let house = House::open().await;
+    let ask = |origin: &str| house.get("/api/v1/capabilities").header("origin", origin);
+    let response = answer(ask("https://evil.example.com")).await;
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert_eq!(header(&response, "x-ratelimit-limit"), "1000");
+    let response = answer(ask("https://app.example.com")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let exposed = header(&response, "access-control-expose-headers");
+    assert!(exposed.contains("x-ratelimit-remaining"), "{exposed}");
+    let preflight = house
+        .bare(Method::OPTIONS, "/api/v1/capabilities")
+        .header("origin", "https://app.example.com")
+        .header("access-control-request-method", "GET");
+    let allowed = header(&answer(preflight).await, "access-control-allow-methods");
+    assert!(allowed.contains("GET"), "{allowed}");
+}
+
+#[tokio::test]
+async fn what_is_not_served_says_so() {
+    let house = House::open().await;
+    for path in [
+        "/api",
+        "/api/",
+        "/api/v1",
+        "/api/v2/capabilities",
+        "/api/v1/executions/",
+        "/api/v1/executions/a/b",
+    ] {
+        let (status, answer) = told(house.get(path)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(answer["error"]["type"], "RequestError", "{path}");
+    }
+    for (method, path, allow) in [
+        (Method::DELETE, "/api/v1/executions/x", "GET, HEAD"),
+        (Method::POST, "/api/v1/capabilities", "GET, HEAD"),
+        (Method::GET, "/api/v1/workflows/execute", "POST"),
+        (Method::PUT, "/api/v1/capabilities/search", "POST"),
+    ] {
+        let response = answer(house.bare(method, path).bearer_auth(KEY)).await;
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        assert_eq!(header(&response, "allow"), allow);
+        assert_eq!(header(&response, "x-ratelimit-limit"), "1000");
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_cannot_be_used_say_why() {
+    let house = House::open().await;
+    let workflow = "{}";
+    for (path, body, code) in [
+        ("workflows/execute", "{".to_owned(), "invalid_json"),
+        ("workflows/execute", "[]".to_owned(), "not_an_object"),
+        ("workflows/execute", "{}".to_owned(), "missing_field"),
+        (
+            "workflows/execute",
+            json!({"workflow": 7}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "workflows/execute",
+            json!({"workflow": workflow, "validate": false}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "workflows/execute",
+            json!({"workflow": workflow, "onerror": "stop"}).to_string(),
+            "unknown_field",
+        ),
+        (
+            "workflows/execute",
+            json!({"workflow": workflow, "onError": "go"}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "workflows/execute",
+            json!({"workflow": workflow, "async": 1}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "workflows/validate",
+            json!({"workflow": workflow, "level": "soft"}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "workflows/validate",
+            json!({"workflow": workflow, "input": []}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "capabilities/search",
+            json!({"query": "x", "top_k": 0}).to_string(),
+            "invalid_field",
+        ),
+        (
+            "capabilities/search",
+            json!({"query": "x".repeat(2_000)}).to_string(),
+            "invalid_field",
+        ),
+    ] {
+        let request = house.bare(Method::POST, &format!("/api/v1/{path}"));
+        let request = request
+            .bearer_auth(KEY)
+            .header("content-type", "application/json");
+        let (status, answer) = told(request.body(body.clone())).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}");
+        assert_eq!(answer["error"]["code"], code, "{path} {body}");
+        assert_eq!(answer["error"]["type"], "ValidationError", "{path} {body}");
+    }
+    for query in ["limit=0", "limit=1001", "limit=x", "status=done", "page=2"] {
+        let (status, _) = told(house.get(&format!("/api/v1/executions?{query}"))).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
+    }
+    let text = house
+        .bare(Method::POST, "/api/v1/workflows/execute")
+        .bearer_auth(KEY);
+    let (status, _) = told(text.header("content-type", "text/plain").body("{}")).await;
+    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let large = house.execute(&json!({"workflow": " ".repeat(70_000)}));
+    assert_eq!(told(large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+}
