@@ -515,10 +515,11 @@ impl ReplyReader {
                 self.count(&self.calls.answer_event(at, &event, &self.limits))
             }
             Ok(Content::Plain { body, .. }) => {
+                // The event is looked at and goes nowhere.
                 let context = MapContext {
                     source: Text::from_static("/"),
                     time: None,
-                    new_id: &Text::default,
+                    new_id: &|| Text::from_static("answer"),
                 };
                 for unit in map(
                     &body,

@@ -65,11 +65,11 @@ impl Default for MapOptions {
 
 /// What an event gets that its payload does not hold. The mapping itself makes no ids and reads no clock.
 pub struct MapContext<'a> {
-    /// The `source` of the events: the place the payloads came from, unique per caller (decision D4).
+    /// The `source` of the events: the place the payloads came from, unique per caller (decision D4). Never empty.
     pub source: Text,
     /// The `time` of the events, RFC 3339, where they should have one.
     pub time: Option<Text>,
-    /// Makes a new event id, unique within `source`.
+    /// Makes a new event id, unique within `source`. Never empty.
     pub new_id: &'a dyn Fn() -> Text,
 }
 
