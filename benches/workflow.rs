@@ -23,6 +23,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::{Value, json};
 
 const ROWS: usize = 10_000;
+const REGIONS: [&str; 4] = ["north", "east", "south", "west"];
 
 /// Objects of six members, about 120 bytes each.
 fn rows() -> Value {
@@ -30,7 +31,7 @@ fn rows() -> Value {
         json!({
             "id": index,
             "name": format!("customer {:05}", index * 7919 % ROWS),
-            "region": ["north", "east", "south", "west"][index % 4],
+            "region": REGIONS[index % REGIONS.len()],
             "points": index * 31 % 1_000,
             "score": f64::from(u32::try_from(index * 17 % 997).unwrap()) / 10.0,
             "active": !index.is_multiple_of(3),
@@ -213,13 +214,13 @@ fn by_hand(rows: &Value) -> usize {
     let any: Vec<_> = near
         .iter()
         .chain(&rich)
-        .filter(|row| seen.insert(row.to_string()))
+        .filter(|row| seen.insert(**row))
         .collect();
-    let others: HashSet<_> = rich.iter().map(|row| row.to_string()).collect();
+    let others: HashSet<&Value> = rich.iter().copied().collect();
     let mut seen = HashSet::new();
     let all: Vec<_> = active
         .iter()
-        .filter(|row| others.contains(&row.to_string()) && seen.insert(row.to_string()))
+        .filter(|row| others.contains(**row) && seen.insert(**row))
         .collect();
     let each: Vec<_> = by_points
         .iter()
