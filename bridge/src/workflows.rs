@@ -24,7 +24,7 @@ use std::time::Duration;
 use a2abus_executor::{
     Agent, Client, ClientError, ClientOptions, Environment, Execution, Executor, FileStore,
     MemoryStore, OpenError, Options, Progress, Record, RedbStore, Refusal, Request, RetryUnsafe,
-    Started, Store, SystemClock, SystemRandom,
+    Started, Store, SystemClock, SystemRandom, Value,
 };
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::Report;
@@ -286,6 +286,14 @@ impl Workflows {
             execution_id,
             ended,
         }
+    }
+
+    /// A record as JSON text, made on the threads of the executor: it may be large.
+    pub(crate) async fn write(&self, record: &Arc<Record>, view: fn(&Record) -> Value) -> String {
+        let given = Arc::clone(record);
+        let text = self.0.workers.ask(async move { view(&given).to_string() });
+        // At the end of a drain the threads may have ended with the execution.
+        text.await.unwrap_or_else(|| view(record).to_string())
     }
 
     /// Counts a request that is refused before it gets to the executor.

@@ -74,6 +74,8 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
+    // The data directory is that of the bridge that serves.
+    config.workflows.enabled = false;
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;
     let Ok(bridge) = timeout_at(deadline.into(), Bridge::build(config)).await else {

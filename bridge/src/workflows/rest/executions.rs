@@ -38,8 +38,8 @@ impl Rest {
                 match wait {
                     Wait::Not => Ok(accepted(run.execution_id())),
                     Wait::ForTheEnd => {
-                        let record = run.ended().await;
-                        record.map_or_else(|| Err(Problem::draining()), |record| Ok(whole(&record)))
+                        let record = run.ended().await.ok_or_else(Problem::draining)?;
+                        Ok(self.whole(record, Record::answer).await)
                     }
                 }
             }
@@ -47,11 +47,10 @@ impl Rest {
                 Ok(replayed(accepted(follow.execution_id())))
             }
             Ok(Started::Running(follow)) => {
-                let record = follow.ended().await;
-                let answer = record.map(|record| replayed(whole(&record)));
-                answer.ok_or_else(Problem::draining)
+                let record = follow.ended().await.ok_or_else(Problem::draining)?;
+                Ok(replayed(self.whole(record, Record::answer).await))
             }
-            Ok(Started::Finished(record)) => Ok(replayed(whole(&record))),
+            Ok(Started::Finished(record)) => Ok(replayed(self.whole(record, Record::answer).await)),
             Err(NotBegun::Refused(Refusal::Busy(most))) => Ok(answer::busy(most)),
             Err(not_begun) => Err(problem(&not_begun)),
         }
@@ -60,7 +59,7 @@ impl Rest {
     pub(super) async fn execution(&self, agent: &Agent, id: &str) -> Result<Response, Problem> {
         let record = self.workflows.executor().record(agent.id(), id).await;
         match record.map_err(|error| self.store(&error))? {
-            Some(record) => Ok(value(StatusCode::OK, &record.to_value())),
+            Some(record) => Ok(self.whole(Arc::new(record), Record::to_value).await),
             None => Err(Problem::no_such_execution()),
         }
     }
@@ -115,6 +114,12 @@ impl Rest {
         value(StatusCode::OK, &answer)
     }
 
+    /// A record, which may be of many megabytes.
+    async fn whole(&self, record: Arc<Record>, view: fn(&Record) -> Value) -> Response {
+        let text = self.workflows.write(&record, view).await;
+        answer::json(StatusCode::OK, Bytes::from(text))
+    }
+
     fn store(&self, error: &StoreError) -> Problem {
         tracing::error!(
             error = error as &dyn std::error::Error,
@@ -132,10 +137,6 @@ fn used(usage: &Usage, limit: Limit) -> usize {
         Window::Hour => usage.hour,
         Window::Day => usage.day,
     }
-}
-
-fn whole(record: &Record) -> Response {
-    value(StatusCode::OK, &record.answer())
 }
 
 fn accepted(execution_id: &a2abus_plugin::Text) -> Response {
