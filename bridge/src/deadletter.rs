@@ -54,6 +54,8 @@ pub enum Stage {
     Publish,
     /// Finding the call it answers.
     Resolve,
+    /// Executing the workflow it asks for.
+    Execute,
 }
 
 impl Stage {
@@ -66,6 +68,7 @@ impl Stage {
             Self::Route => "route",
             Self::Publish => "publish",
             Self::Resolve => "resolve",
+            Self::Execute => "execute",
         }
     }
 }

@@ -22,5 +22,6 @@ pub mod pipeline;
 pub mod reply;
 pub mod route;
 mod run;
+pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};
