@@ -77,6 +77,7 @@ async fn call(calls: &Arc<Calls>) {
         target: None,
         timeout: Some(PATIENCE),
         caller: "bench".into(),
+        headers: Vec::new(),
     };
     let mut answer = calls.call(request).await.expect("the call is made");
     let part = answer.next().await.expect("an answer").expect("an answer");

@@ -22,6 +22,7 @@ use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
 use crate::config::{BindingConfig, Config, Name};
 use crate::deadletter::DeadLetters;
+use crate::headers::PassedHeaders;
 use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
@@ -260,6 +261,8 @@ impl Parts<'_> {
             } else {
                 DataLook::Never
             },
+            passed: PassedHeaders::new(binding.pass_headers.iter().map(|pattern| &pattern.0))
+                .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             dead_letters: DeadLetters {
                 bus: dead_bus,

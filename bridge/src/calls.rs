@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
-use a2abus_transports::{Health, Receipt, Transport as _, TransportError, TransportErrorKind};
+use a2abus_transports::{
+    Header, Health, Receipt, Transport as _, TransportError, TransportErrorKind,
+};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -73,6 +75,8 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Where the caller is, the last segment of the event's `source`.
     pub caller: Text,
+    /// Headers of the caller that go with the request.
+    pub headers: Vec<Header>,
 }
 
 /// One part of an answer: a whole JSON-RPC response that carries the caller's own id.
@@ -184,7 +188,7 @@ impl Calls {
     ///
     /// # Errors
     /// By kind. What goes wrong after this returns is told by [`Answer::next`].
-    pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
+    pub async fn call(self: &Arc<Self>, mut request: Request) -> Result<Answer, CallError> {
         let started = Instant::now();
         let patience = request
             .timeout
@@ -206,9 +210,10 @@ impl Calls {
             .map_err(|error| CallError::Refused(error.to_string().into()))?;
 
         let body = splice(&request.unit.bytes, id.span(), &format!("\"{call}\""));
+        let headers = std::mem::take(&mut request.headers);
         let event = self.call_event(call, request, body, patience)?;
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
-        let copies = self.route(&event, Some(call))?;
+        let copies = self.route(&event, Some(call), &headers)?;
         if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
             let bus = self
                 .outbound
@@ -273,14 +278,15 @@ impl Calls {
     ///
     /// # Errors
     /// By kind.
-    pub async fn notify(&self, request: Request) -> Result<(), CallError> {
+    pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
         let patience = request
             .timeout
             .unwrap_or(self.limits.timeout)
             .min(self.limits.max_timeout);
         let deadline = Instant::now() + patience;
+        let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
-        for copy in self.route(&event, None)? {
+        for copy in self.route(&event, None, &headers)? {
             let sent = async { self.outbound.send(&copy).await?.await };
             match timeout_at(deadline.into(), sent).await {
                 Ok(Ok(_)) => self.published(copy.bus),
@@ -297,11 +303,17 @@ impl Calls {
         }
     }
 
-    fn route(&self, event: &Event, call: Option<CallId>) -> Result<Vec<Outgoing>, CallError> {
+    fn route(
+        &self,
+        event: &Event,
+        call: Option<CallId>,
+        headers: &[Header],
+    ) -> Result<Vec<Outgoing>, CallError> {
         let from = From {
             binding: DOOR,
             key: None,
             origin: None,
+            headers,
         };
         let copies = self
             .outbound
@@ -391,6 +403,7 @@ impl Calls {
                 target: cancel.target().cloned(),
                 timeout: None,
                 caller: Text::from_static("cancel"),
+                headers: Vec::new(),
             };
             let Ok(mut event) = self.event(request) else {
                 continue;

@@ -12,6 +12,7 @@ mod output;
 mod payload;
 mod serve;
 mod telemetry;
+mod workflow;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Convert(convert::ConvertArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
+    /// Validates, runs and tests workflows: what an agent wants done, as JSON Lines.
+    Workflow(workflow::WorkflowArgs),
 }
 
 /// How a command ended.
@@ -92,14 +95,23 @@ impl From<Status> for ExitCode {
 /// Whatever keeps the command from being done.
 pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
-        Command::Demo(args) => Runtime::new()?.block_on(demo::run(args)).map(right),
-        Command::Serve(args) => Runtime::new()?.block_on(serve::run(args)).map(right),
-        Command::Call(args) => Runtime::new()?.block_on(call::run(args)).map(right),
+        Command::Demo(args) => block_on(demo::run(args)).map(right),
+        Command::Serve(args) => block_on(serve::run(args)).map(right),
+        Command::Call(args) => block_on(call::run(args)).map(right),
+        Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => check::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Convert(args) => convert::run(&args),
     }
+}
+
+/// Runs a command to its end. A question to a bus that nobody waits for any more does not keep the process.
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_background();
+    done
 }
 
 fn right((): ()) -> Status {

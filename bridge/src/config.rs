@@ -21,6 +21,7 @@ mod service;
 mod transport;
 mod validate;
 mod value;
+mod workflows;
 
 #[cfg(test)]
 #[cfg(all(feature = "kafka", feature = "nats"))]
@@ -28,7 +29,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 
@@ -48,13 +49,18 @@ pub use self::service::{
 };
 pub use self::transport::{TransportConfig, TransportType};
 pub use self::value::{GlobText, LogFilter, Name, Pattern, Wording, Written};
+pub use self::workflows::{
+    AgentConfig, ApiConfig, ApiKey, CredentialConfig, CredentialType, EndpointConfig, Grant,
+    HttpMethod, RatesConfig, RetryUnsafe, WorkflowsConfig,
+};
 
 /// The configuration of a bridge.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Config {
-    /// The name of this bridge in the `source` of mapped events; by default the host's name, else `a2abus`.
-    #[schemars(default = "default_instance")]
+    /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
+    /// system says) where that is a legal name, and `a2abus` where it is none.
+    #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
     pub instance: Name,
     /// The buses, by a name of your choice.
     #[schemars(default, extend("propertyNames" = {"format": "name"}))]
@@ -83,6 +89,12 @@ pub struct Config {
     /// What the process tells about itself.
     #[schemars(default)]
     pub telemetry: TelemetryConfig,
+    /// The executor of A2E workflows.
+    #[schemars(default)]
+    pub workflows: WorkflowsConfig,
+    /// The file it was read from, if it was one: it is read again when it changes.
+    #[schemars(skip)]
+    pub file: Option<PathBuf>,
     /// What is legal but probably not meant.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,
@@ -101,7 +113,10 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::read(&file, &text, environment),
+            Ok(text) => Self::read(&file, &text, environment).map(|config| Self {
+                file: Some(path.to_owned()),
+                ..config
+            }),
             Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
         }
     }

@@ -7,11 +7,12 @@ use std::time::SystemTime;
 
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Address, Guarantee, Header, Headers, Message, Topic, TransportError};
+use a2abus_transports::{Address, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
 
 use crate::bus::BusId;
 use crate::config::Mode;
+use crate::headers::carries;
 use crate::outbound::{Outgoing, Place};
 
 /// Where a binding's dead letters go.
@@ -168,18 +169,9 @@ impl DeadLetters {
 
     /// The headers of the original that the bus of the letters can carry, without what an earlier letter said.
     fn headers_of(&self, original: &Message) -> Headers {
-        let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
-        let carries = |header: &Header| match self.binding {
-            Binding::Kafka | Binding::Memory => true,
-            Binding::Nats | Binding::Http => {
-                let name = header.name.as_bytes();
-                let is_token = !name.is_empty() && !name.iter().any(|b| matches!(b, b' ' | b':'));
-                is_token && is_visible(name) && header.value.as_deref().is_some_and(is_visible)
-            }
-        };
         let mut headers = Headers::new();
         for header in original.headers.iter() {
-            if is_ours(&header.name) || !carries(header) {
+            if is_ours(&header.name) || !carries(self.binding, header) {
                 continue;
             }
             match &header.value {

@@ -30,7 +30,7 @@ use axum::routing::any;
 use tower_http::cors::{Any, CorsLayer};
 
 pub use self::readiness::{Phase, Readiness, Report, Unmet};
-pub use self::serve::{ConnectionBounds, serve};
+pub use self::serve::{ConnectionBounds, Ending, serve};
 
 use crate::calls::Calls;
 use crate::metrics::Metrics;

@@ -14,6 +14,7 @@ pub mod cli;
 mod clock;
 pub mod config;
 pub mod deadletter;
+pub mod headers;
 pub mod http;
 pub mod metrics;
 pub mod outbound;

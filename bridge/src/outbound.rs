@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{
-    Address, Confirmation, Guarantee, Message, Transport as _, TransportError, TransportErrorKind,
-    content_mode,
+    Address, Confirmation, Guarantee, Header, Message, Transport as _, TransportError,
+    TransportErrorKind, content_mode,
 };
 use bytes::Bytes;
 
 use crate::bus::{BusId, Buses};
 use crate::config::{Mode, Name};
+use crate::headers::carries;
 use crate::route::{RouteError, RouteTable};
 
 /// One message on its way to one destination.
@@ -95,6 +96,8 @@ pub struct From<'a> {
     pub key: Option<&'a Bytes>,
     /// Its position at the source, and which unit of the message it is.
     pub origin: Option<(&'a Text, usize)>,
+    /// The headers that its copies keep, where their bus carries them.
+    pub headers: &'a [Header],
 }
 
 // === impl Outbound ===
@@ -156,7 +159,7 @@ impl Outbound {
                 &copy,
                 resolved.mode,
                 resolved.key,
-                headers,
+                (headers, from.headers),
                 (address, place),
             )?);
         }
@@ -170,15 +173,18 @@ impl Outbound {
         event: &Event,
         mode: Mode,
         key: Option<Bytes>,
-        headers: Vec<(Text, Bytes)>,
+        (own, passed): (Vec<(Text, Bytes)>, &[Header]),
         (address, place): (Address, Place),
     ) -> Result<Outgoing, RoutingError> {
         let missing = || RoutingError::NoTransport(Text::default());
         let binding = self.buses.get(bus).ok_or_else(missing)?.transport.binding();
         let mut message = content_mode::write(binding, event, mode.into())?;
         message.key = key;
-        for (name, value) in headers {
+        for (name, value) in own {
             message.headers.push(name, value);
+        }
+        for header in passed.iter().filter(|header| carries(binding, header)) {
+            message.headers.add(header.clone());
         }
         Ok(Outgoing {
             bus,
@@ -202,7 +208,7 @@ impl Outbound {
             event,
             original.mode,
             key,
-            Vec::new(),
+            (Vec::new(), &[]),
             (address, original.place),
         )
     }

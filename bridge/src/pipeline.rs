@@ -32,6 +32,7 @@ use crate::bus::BusId;
 use crate::calls::Calls;
 use crate::config::{Mode, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{From, Outbound, Outgoing, Place};
 
@@ -60,6 +61,8 @@ pub struct Pipeline {
     pub data: DataLook,
     /// Where answers to its requests go when they name no place.
     pub replies: Option<Topic>,
+    /// The headers that copies keep.
+    pub passed: PassedHeaders,
     /// Where its dead letters go.
     pub dead_letters: DeadLetters,
     /// Routes and sends.
@@ -302,8 +305,10 @@ impl Pipeline {
             (Answered::Forward(forward), _) => outgoing.push(*forward),
             (Answered::Delivered | Answered::Late | Answered::Foreign, _) => {}
             // Answers between agents are events like any other.
-            (Answered::Uncorrelated, Role::Events) => self.route(at, unit, event, outgoing),
-            (Answered::NotAnAnswer, Role::Events) => {
+            (Answered::Uncorrelated, Role::Events | Role::Workflows) => {
+                self.route(at, unit, event, outgoing);
+            }
+            (Answered::NotAnAnswer, Role::Events | Role::Workflows) => {
                 if self.data == DataLook::ForMissing {
                     self.fill_from_data(&mut event);
                 }
@@ -447,6 +452,7 @@ impl Pipeline {
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin,
+            headers: &self.passed.of(self.binding, at.message),
         };
         match self.outbound.route(&event, from, |_, _, _| Vec::new()) {
             Ok(copies) => outgoing.extend(copies),
@@ -593,8 +599,8 @@ impl Pipeline {
         }
         if permanent && !DeadLetters::is_reduced(&copy) {
             tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
-                origin = original.origin.as_deref().unwrap_or("unknown"),
-                "the dead letter is refused too: it is kept without its body, which stays at its origin");
+                origin = original.origin.as_deref().unwrap_or("none: the source keeps nothing, so the body is lost"),
+                "the dead letter is refused too: it is kept without its body, which only its origin has");
             return self.dead_letters.reduced(copy, error);
         }
         if error.disposition() == Disposition::Retry {

@@ -23,7 +23,7 @@ use crate::bus::{Bus, BusId};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
 use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Readiness};
+use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::{Metrics, ReplyOutcome};
 use crate::pipeline::Pipeline;
 use crate::reply::ReplyLeg;
@@ -36,12 +36,16 @@ const SHORT_LIFE: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of the grace period bindings have at least, to finish what they have in hand.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
+/// The cause while the group of a binding has not told it which partitions it reads.
+const WAITING: &str = "waiting for partitions";
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// The order to end, for the parts that end first and those that end last.
+/// The order to end, for the parts in the order in which they end.
 #[derive(Clone)]
 struct Stop {
+    /// The bridge drains: callers are sent elsewhere.
+    drain: CancellationToken,
     /// No new work: the front door and the bindings.
     intake: CancellationToken,
     /// Nothing more: reply legs, cancels, the operators' door.
@@ -58,6 +62,7 @@ impl Bridge {
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
         let order = Stop {
+            drain: CancellationToken::new(),
             intake: CancellationToken::new(),
             rest: CancellationToken::new(),
         };
@@ -89,7 +94,10 @@ impl Bridge {
                 listener,
                 http::admin::router(door),
                 bounds,
-                order.rest.clone(),
+                Ending {
+                    farewell: order.rest.clone(),
+                    shutdown: order.rest.clone(),
+                },
             ));
         }
         for (id, bus) in buses.iter() {
@@ -153,7 +161,10 @@ impl Bridge {
                 listener,
                 http::router(door),
                 bounds,
-                order.intake.clone(),
+                Ending {
+                    farewell: order.drain.clone(),
+                    shutdown: order.intake.clone(),
+                },
             ));
         }
         readiness.started();
@@ -172,6 +183,7 @@ impl Bridge {
             "draining"
         );
         readiness.drain();
+        order.drain.cancel();
         calls.drain();
         // Answers still come in by the bindings, so they go on until the last call has its own; new calls are refused
         // with 503 meanwhile. The bindings get what is left of the time, a part of it whatever calls do.
@@ -279,7 +291,8 @@ async fn send_cancels(
     }
 }
 
-/// Starts something until it works; `None` when told to stop first.
+/// Starts something until it works; `None` when told to stop first. Says why it does not; that it is ready is for the
+/// caller to say.
 async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
@@ -293,10 +306,7 @@ async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
             () = stop.cancelled() => return None,
         };
         match result {
-            Ok(started) => {
-                readiness.set(condition, Ok(()));
-                return Some(started);
-            }
+            Ok(started) => return Some(started),
             Err(error) => {
                 tracing::warn!(condition, error = %chain(&error), "not started, trying again");
                 readiness.set(condition, Err(chain(&error)));
@@ -346,9 +356,12 @@ impl Runner {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Err(WAITING.to_owned()));
+            let assigned = consumer.assigned();
             let working = self.pipeline.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
+                () = ready_when(assigned, &condition, &readiness) => return,
                 () = grace_over(&stop, self.grace) => return,
             };
             match consumer.close(CLOSE).await {
@@ -379,6 +392,13 @@ impl Runner {
     }
 }
 
+/// Notes that a condition is met once `assigned` is done, and never ends.
+async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
+    assigned.await;
+    readiness.set(condition, Ok(()));
+    std::future::pending().await
+}
+
 async fn grace_over(stop: &CancellationToken, grace: Duration) {
     stop.cancelled().await;
     tokio::time::sleep(grace).await;
@@ -406,6 +426,7 @@ impl ReplyReader {
                 return;
             };
             let began = Instant::now();
+            readiness.set(condition.as_str(), Ok(()));
             self.leg.set_reading(true);
             loop {
                 let delivery = tokio::select! {

@@ -6,6 +6,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -84,6 +85,26 @@ fn map_prints_a_request_as_one_line() {
         (ran.status, ran.stdout, ran.stderr),
         (0, format!("{line}\n"), String::new())
     );
+}
+
+#[test]
+fn map_prints_json_data_of_events_inline() {
+    let event = |members: &str| {
+        let payload =
+            format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{members}}}"#);
+        let ran = run(&["map"], &payload);
+        assert_eq!(ran.status, 0, "{payload}");
+        let line = ran.stdout;
+        // As it was, whether or not the event says what its data are.
+        assert!(line.contains(&format!(r#""event":{payload}}}"#)), "{line}");
+    };
+    event(r#","data":{ "a" : 1.50 }"#);
+    event(r#","data":"text""#);
+    event(r#","data":null"#);
+    event(r#","datacontenttype":"application/json","data":[1]"#);
+    event(r#","datacontenttype":"text/plain","data":"text""#);
+    event(r#","data_base64":"AP8=""#);
+    event("");
 }
 
 #[test]
@@ -500,14 +521,6 @@ fn explain_takes_the_binding_that_is_named() {
     let door = explain(&["--binding", "http"], CALL).one();
     assert_eq!(door["route"]["taken"], "door");
     assert_eq!(door["event"]["source"], "/a2abus/t/http");
-    let answers = explain(&["--binding", "answers"], RESULT);
-    assert!(
-        answers.one()["route"]["note"]
-            .as_str()
-            .unwrap()
-            .contains("never routed")
-    );
-    assert_eq!(answers.status, 0);
     let misuse = explain(&["--binding", "nope"], CALL);
     assert_eq!(misuse.status, 2);
     assert_eq!(
@@ -515,6 +528,29 @@ fn explain_takes_the_binding_that_is_named() {
         "a2abus: there is no binding \"nope\"; there are answers, in, http\n"
     );
     assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
+}
+
+#[test]
+fn explain_shows_no_route_for_what_a_binding_of_answers_reads() {
+    let answers = ["--binding", "answers"];
+    let cloud_event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","callid":"x"}"#;
+    for (payload, reason, status) in [
+        (RESULT, json!(null), 0),
+        (cloud_event, json!(null), 0),
+        (CALL, json!("not_an_answer"), 1),
+        (LEGACY, json!("not_an_answer"), 1),
+    ] {
+        let ran = explain(&answers, payload);
+        let route = &ran.one()["route"];
+        let note = route["note"].as_str().unwrap();
+        assert!(note.contains("matched to the calls"), "{note}");
+        assert_eq!((&route["reason"], ran.status), (&reason, status), "{route}");
+        assert_eq!(route["taken"], json!(null));
+        assert_eq!(
+            (&route["steps"], &route["destinations"]),
+            (&json!([]), &json!([]))
+        );
+    }
 }
 
 #[test]
@@ -648,6 +684,63 @@ fn check_counts_the_environment_and_a_missing_file() {
     );
 }
 
+// === call ===
+
+#[test]
+fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
+    // Nobody listens on this port.
+    for bus in [
+        "{ type: kafka, brokers: ['127.0.0.1:1'] }",
+        "{ type: nats, servers: ['nats://127.0.0.1:1'] }",
+    ] {
+        let (_folder, file) = config(&format!(
+            "transports: {{ bus: {bus} }}\ndefault_route: [{{ transport: bus, topic: agents }}]\n"
+        ));
+        let begun = Instant::now();
+        let file = file.to_str().unwrap();
+        let ran = run(&["call", "-c", file, "-t", "300ms", "agent", "ping"], "");
+        let took = begun.elapsed();
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+        let last = ran.stderr.lines().last().unwrap();
+        assert!(
+            last.starts_with("a2abus: not connected within 300ms: "),
+            "{last}"
+        );
+        assert!(last.contains("transport bus: "), "{last}");
+        // Without the bound it is 30 s, and a question to the cluster may take 10 s.
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
+}
+
+#[test]
+fn a_call_that_nobody_answers_says_how_long_it_might_take() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    let arguments = ["call", "-c", file, "-t", "250ms", "agent", "tools/call"];
+    let ran = run(&arguments, "");
+    assert_eq!(
+        (ran.status, ran.stderr.as_str()),
+        (1, "a2abus: no answer within 250ms\n")
+    );
+}
+
+// === demo ===
+
+#[test]
+fn the_demonstration_names_the_route_only_where_one_was_taken() {
+    let ran = run(&["demo", "--json"], "");
+    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    let lines = ran.lines();
+    let (verdict, steps) = lines.split_last().unwrap();
+    assert_eq!(verdict["ok"], true);
+    for step in steps {
+        let is_known = step["step"] != "unknown agent";
+        let route = is_known.then_some("agents");
+        assert_eq!(step["route"], json!(route), "{step}");
+    }
+    assert!(steps.iter().any(|step| step["step"] == "unknown agent"));
+}
+
 // === the program ===
 
 #[test]
@@ -659,6 +752,7 @@ fn every_command_explains_itself_with_examples() {
             ran.stdout.contains("Examples:\n  ") && ran.stdout.contains("a2abus"),
             "{name}"
         );
+        assert!(!ran.stdout.contains('\\'), "{}", ran.stdout);
     }
     let ran = run(&["--help"], "");
     assert!(ran.stdout.contains("Exit status:") && ran.status == 0);
@@ -667,12 +761,20 @@ fn every_command_explains_itself_with_examples() {
 
 #[test]
 fn misuse_ends_with_2() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
     for misuse in [
         &[][..],
         &["fly"],
         &["map", "--fly"],
         &["map", "a", "b"],
         &["check", "extra"],
+        &["call", "-t", "soon", "agent", "ping"],
+        &["call", "-t", "0s", "-c", file, "agent", "ping"],
+        &["call", "-t", "1h", "-c", file, "agent", "ping"],
+        &["call", "-c", file, "no agent", "ping"],
+        &["call", "-c", file, "agent", "no method"],
+        &["call", "-c", file, "agent", "ping", "{"],
     ] {
         let ran = run(misuse, "");
         assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse:?}");

@@ -24,11 +24,22 @@ use crate::value::Value;
 
 /// Results by what they are of, for all agents; none is ever given to another agent. It keeps at
 /// most 1,000 results and 64 MiB, and lets those go first that were not used for longest.
-pub struct Cache {
+pub(crate) struct Cache {
     clock: Arc<dyn Clock>,
+    caching: Caching,
     /// Tells one secret from another without giving it away.
     versions: RandomState,
     entries: Mutex<Entries>,
+}
+
+/// Whether results are kept to be used again. Source: `a2e-execution` section 6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Caching {
+    /// They are.
+    #[default]
+    On,
+    /// Everything is done again.
+    Off,
 }
 
 #[derive(Default)]
@@ -90,17 +101,17 @@ const MAX_FORGOTTEN: usize = 256;
 
 impl Cache {
     /// An empty one, by this clock.
-    #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, caching: Caching) -> Self {
         Self {
             clock,
+            caching,
             versions: RandomState::new(),
             entries: Mutex::default(),
         }
     }
 
     /// Forgets the results of an agent, or of all, and of a type, or of all. How many there were.
-    pub fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
+    pub(crate) fn invalidate(&self, agent: Option<&str>, kind: Option<OperationType>) -> usize {
         self.lock().forget(Forgotten {
             agent: agent.map(Text::from),
             kind,
@@ -125,7 +136,7 @@ impl Cache {
 
     /// Keeps the result of a key that was not there. `origin` is that of a call.
     pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Value, origin: Option<&str>) {
-        let Some(lifetime) = lifetime(key.kind) else {
+        let Some(lifetime) = lifetime(key.kind).filter(|_| self.caching == Caching::On) else {
             return;
         };
         let hash = key.hash();

@@ -1,6 +1,8 @@
 //! What an executor needs of the world: time, chance, HTTP and storage, each behind a small trait,
 //! so that a test runs on a virtual clock without a network.
 
+mod system;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,6 +11,8 @@ use a2abus_plugin::protocol::a2e_workflow::operation::Method;
 use a2abus_plugin::protocol::a2e_workflow::target::Target;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+
+pub use system::{SystemClock, SystemRandom};
 
 /// Time.
 pub trait Clock: Send + Sync {

@@ -1,22 +1,161 @@
-//! Executes A2E workflows.
+//! Validates and executes A2E workflows: an agent says in lines of JSON *what* is to be done, and this does it within
+//! limits that an operator sets.
+//!
+//! ```text
+//! JSON Lines ── validate ──> Report { errors, warnings }
+//!            └─ execute ───> Execution: Stream of Event ──> Record { status, results, trace }
+//!                             │ one operation after the other, on one data model
+//!                             └ Environment: Clock, Random, HttpClient, Store
+//! ```
+//!
+//! # A first workflow
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::Arc;
+//!
+//! use a2abus_executor::case::Recorded;
+//! use a2abus_executor::{
+//!     Agent, Environment, Executor, MemoryStore, Options, Rates, Request, Started, SystemRandom,
+//!     Value, VirtualClock,
+//! };
+//! use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # runtime.block_on(async {
+//! // What the agent may do: every operation, and calls of one API.
+//! let policy = Policy {
+//!     operations: ["*"].into_iter().collect(),
+//!     apis: Apis::parse(["https://api.example.com"]).unwrap(),
+//!     ..Policy::default()
+//! };
+//! let agent = Arc::new(Agent::new("reporter".into(), policy, BTreeMap::new(), Rates::default()));
+//!
+//! // The world: here recorded answers and a virtual clock; in production `Client` and `SystemClock`.
+//! let answers = r#"{"GET https://api.example.com/users": [{"status": 200,
+//!     "headers": {"content-type": "application/json"},
+//!     "body": [{"name": "Ana", "points": 120}, {"name": "Bo", "points": 80}]}]}"#;
+//! let answers = Value::parse(answers.as_bytes()).unwrap();
+//! let clock = VirtualClock::default();
+//! let http = Recorded::new(answers.as_object().unwrap(), clock.clone());
+//! let environment = Environment {
+//!     clock: Arc::new(clock),
+//!     random: Arc::new(SystemRandom::new().unwrap()),
+//!     http: Arc::new(http),
+//!     store: Arc::new(MemoryStore::default()),
+//! };
+//! let executor = Executor::new(environment, Options::default());
+//!
+//! let workflow = r#"
+//! {"type":"operationUpdate","operationId":"fetch","operation":{"ApiCall":{"method":"GET","url":"https://api.example.com/users","outputPath":"/workflow/users"}}}
+//! {"type":"operationUpdate","operationId":"best","operation":{"FilterData":{"inputPath":"/workflow/users","conditions":[{"field":"points","operator":">","value":100}],"outputPath":"/workflow/best"}}}
+//! {"type":"beginExecution","executionId":"exec-1","operationOrder":["fetch","best"]}"#;
+//! let request = Request { workflow: workflow.into(), ..Request::default() };
+//! let Ok(Started::New(execution)) = executor.execute(&agent, request).await else {
+//!     panic!("it is valid and new");
+//! };
+//! let record = execution.finish().await;
+//! assert_eq!(
+//!     record.answer().get("results").unwrap().get("best").unwrap().to_string(),
+//!     r#"[{"name":"Ana","points":120}]"#
+//! );
+//! # });
+//! ```
+//!
+//! # Operations
+//!
+//! | type | members (`?`: may be left out) | value |
+//! |---|---|---|
+//! | `ApiCall` | `method`, `url`, `outputPath`, `headers`?, `body`?, `timeout`? (ms) | the body of the answer: JSON, text, or `null` if empty |
+//! | `FilterData` | `inputPath`, `conditions` (`field`, `operator`, `value`), `outputPath` | the elements that fulfil all conditions |
+//! | `TransformData` | `inputPath`, `transform` (`map`, `sort`, `group`, `aggregate`, `select`), `config`?, `outputPath` | the array, object or figure |
+//! | `Conditional` | `condition` (`path`, `operator`, `value`), `ifTrue`, `ifFalse`? | which branch ran, and what ran in it |
+//! | `Loop` | `inputPath`, `operations`, `outputPath`? | for each item the value of the last operation that made data |
+//! | `StoreData` | `inputPath`, `storage` (`localStorage`, `sessionStorage`, `file`), `key` | how many bytes were stored |
+//! | `Wait` | `duration` (ms) | `null` |
+//! | `MergeData` | `sources`, `strategy` (`concat`, `union`, `intersect`, `deepMerge`), `outputPath` | the array or object |
+//!
+//! Operators: `==`, `!=`, `>`, `<`, `>=`, `<=`, `in`, `contains`, `startsWith`, `endsWith`; in a Conditional also `exists` and
+//! `empty`. Paths begin with `/workflow/`: `/workflow/users[0].name`, `/workflow/users.length`. In the body of a Loop
+//! `/workflow/item` and `/workflow/index` are the item and its index, and `/workflow/parent` those of the loop around it.
+//! `{"path":"/workflow/x"}` in a configuration is the value, `{/workflow/x}` within text its text.
+//!
+//! # Limits
+//!
+//! | limit | default | set by |
+//! |---|---|---|
+//! | line, workflow, depth of JSON | 256 KiB, 1 MiB, 64 | [`Limits::workflow`] |
+//! | operations defined | 20 | [`Policy::max_operations`](a2abus_plugin::protocol::a2e_workflow::Policy) |
+//! | time of an execution | 30 s | [`Policy::max_execution_time`](a2abus_plugin::protocol::a2e_workflow::Policy) |
+//! | runs of operations, items of a loop, loops in loops | 1,000, 1,000, 3 | [`Limits`] |
+//! | data model, in memory; the results together the same | 32 MiB | [`Limits::max_model_bytes`] |
+//! | answer of an API | 10 MiB | [`Limits::max_response_bytes`] |
+//! | executions of an agent at a time | 16 | [`Limits::max_concurrent`] |
+//! | a stored value, all values of an agent | 10 MiB, 100 MiB | fixed |
+//! | calls of APIs | 30 a minute, 500 an hour | [`Rates`] |
+//!
+//! # What is refused, and why
+//!
+//! A workflow is judged on five levels before anything of it runs, and every problem is told at once: the form, the
+//! operations, what the agent may do, whether everything that is read is there, and whether it is of the right kind.
+//!
+//! - What an agent is not granted: an empty list grants nothing.
+//! - Calls into the operator's own network: every address a name resolves to must be globally reachable, unless that base
+//!   URL was registered. Redirects are not followed, proxies not used, and what was checked is what is connected to.
+//! - Credentials in a body or for another API than they are bound to. A secret an API sends back is stored as
+//!   `[REDACTED]`.
+//! - Repeating a POST or PATCH that may have acted already, unless it carries an `Idempotency-Key`.
+//! - Names of files that could leave the directory of the agent, and links on the way.
+//! - Another workflow under an execution id that was used. The same one is answered from its record; nothing runs twice.
+//!
+//! # How to test a workflow
+//!
+//! A [`case`] is a JSON file with the workflow, recorded answers and what is expected. It runs on a virtual clock, so that
+//! an hour of waiting takes no time. `a2abus workflow test CASE.json` does the same from the command line.
+//!
+//! Source: A2E protocol 1.0.0, and the decisions of `a2e-execution`.
+
 mod agent;
 mod cache;
+mod call;
+pub mod case;
+#[cfg(feature = "client")]
+mod client;
+mod engine;
 mod environment;
+mod executor;
 mod failure;
 mod meter;
 mod model;
 mod operation;
+mod plan;
 mod quota;
+mod record;
+mod shared;
+mod store;
 #[cfg(test)]
 mod testing;
+mod trace;
 mod value;
+mod virtual_clock;
 
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
-pub use cache::Cache;
+pub use cache::Caching;
+pub use call::RetryUnsafe;
+#[cfg(feature = "client")]
+pub use client::{Client, ClientError, ClientOptions, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
-    Store, StoreError, Table,
+    Store, StoreError, SystemClock, SystemRandom, Table,
 };
+pub use executor::{Event, Execution, Executor, Follow, Options, Refusal, Request, Started};
 pub use failure::{Failure, FailureCode};
 pub use quota::{Admitted, Exceeded, Limit, Quotas, Usage, Window};
+pub use record::{Record, Status};
+pub use shared::{Limits, OnError};
+#[cfg(feature = "redb")]
+pub use store::RedbStore;
+pub use store::{FileStore, MemoryStore, OpenError};
+pub use trace::{OperationStatus, Progress};
 pub use value::{Array, Object, Value};
+pub use virtual_clock::VirtualClock;

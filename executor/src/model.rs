@@ -41,6 +41,16 @@ impl Model {
         Value::from(self.root.clone()).weight()
     }
 
+    /// Sets it to what it was before.
+    pub(crate) fn restore(&mut self, root: Object) {
+        self.root = root;
+    }
+
+    /// The turn of the innermost loop.
+    pub(crate) fn turn(&self) -> Option<usize> {
+        self.loops.last().map(|turn| turn.index)
+    }
+
     pub(crate) fn enter(&mut self, turn: Turn) {
         self.loops.push(turn);
     }

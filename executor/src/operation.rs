@@ -15,7 +15,7 @@ mod merge;
 mod project;
 mod sort;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod text;
 
 use a2abus_plugin::protocol::a2e_workflow::Path;

@@ -25,8 +25,10 @@ pub(crate) struct Facts<'a> {
     document: &'a str,
     /// The value that was read.
     pub(crate) span: Span,
+    /// Where each member stands, where it is present.
     spans: [Span; Place::COUNT],
-    present: u128,
+    present: [bool; Place::COUNT],
+    /// One bit for each member that occurred again.
     repeated: u128,
 }
 
@@ -51,7 +53,7 @@ impl<'a> Facts<'a> {
             document,
             span: nowhere,
             spans: [nowhere; Place::COUNT],
-            present: 0,
+            present: [false; Place::COUNT],
             repeated: 0,
         }
     }
@@ -59,7 +61,7 @@ impl<'a> Facts<'a> {
     /// Reads the value that starts at the reader's place, and forgets the one before. What is not an object has a span
     /// and no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        self.present = 0;
+        self.present = [false; Place::COUNT];
         self.repeated = 0;
         self.span = if reader.kind()? == Kind::Object {
             self.members(reader, Place::Root)?
@@ -79,28 +81,32 @@ impl<'a> Facts<'a> {
             } else {
                 reader.value()?
             };
-            let bit = place.bit();
-            self.repeated |= self.present & bit;
-            self.present |= bit;
-            if let Some(slot) = self.spans.get_mut(place as usize) {
-                *slot = span;
-            }
+            self.note(place, span);
             Ok(())
         })
+    }
+
+    fn note(&mut self, place: Place, span: Span) {
+        if self.has(place) {
+            self.repeated |= place.bit();
+        }
+        let at = place as usize;
+        if let (Some(known), Some(present)) = (self.spans.get_mut(at), self.present.get_mut(at)) {
+            *known = span;
+            *present = true;
+        }
     }
 
     /// Where a member stands; the last one where it is repeated.
     #[inline]
     pub(crate) fn get(&self, place: Place) -> Option<Span> {
-        if self.present & place.bit() == 0 {
-            return None;
-        }
-        self.spans.get(place as usize).copied()
+        let span = self.spans.get(place as usize).copied();
+        span.filter(|_| self.has(place))
     }
 
     #[inline]
     pub(crate) fn has(&self, place: Place) -> bool {
-        self.present & place.bit() != 0
+        self.present.get(place as usize) == Some(&true)
     }
 
     /// As [`Facts::get`], null counted as absent.
@@ -160,10 +166,16 @@ impl<'a> Facts<'a> {
     }
 
     /// Refuses the object when one of the members stands there twice.
+    #[inline]
     pub(crate) fn refuse_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
         if self.repeated == 0 {
             return Ok(());
         }
+        self.find_repeated(places)
+    }
+
+    #[cold]
+    fn find_repeated(&self, places: &[Place]) -> Result<(), DecodeError> {
         let twice = places.iter().find(|place| self.repeated & place.bit() != 0);
         twice.map_or(Ok(()), |place| {
             let offset = self.get(*place).map_or(0, Span::start);

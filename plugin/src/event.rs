@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::error::{EventError, EventErrorKind};
 use crate::text::Text;
@@ -103,35 +104,30 @@ impl Data {
 ///
 /// Source: CloudEvents 1.0.2 section 3.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Event {
-    id: Text,
-    source: Text,
-    ty: Text,
-    datacontenttype: Option<Text>,
-    dataschema: Option<Text>,
-    subject: Option<Text>,
-    time: Option<Text>,
-    extensions: Extensions,
-    data: Option<Data>,
-}
+pub struct Event(Box<Attributes>);
 
 /// The one version of the CloudEvents specification that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
 
-/// The attributes and the data of an event, all valid.
-pub(crate) struct Parts {
+/// The attributes and the data of an event, all valid; `id`, `source` and `ty` are empty until they are known.
+///
+/// They lie in one allocation, which is filled where it stands: an event is handed from stage to stage by its address.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
     pub(crate) id: Text,
     pub(crate) source: Text,
     pub(crate) ty: Text,
     pub(crate) datacontenttype: Option<Text>,
+    pub(crate) dataschema: Option<Text>,
     pub(crate) subject: Option<Text>,
     pub(crate) time: Option<Text>,
-    pub(crate) extensions: Extensions,
-    pub(crate) data: Data,
+    /// In the order they were set, no name twice.
+    pub(crate) extensions: SmallVec<[(Text, Value); EXTENSION_CAPACITY]>,
+    pub(crate) data: Option<Data>,
 }
 
-/// The extension attributes of an event, in the order they were set.
-pub(crate) type Extensions = Vec<(Text, Value)>;
+/// Room for the extensions of nearly every mapped and routed event.
+const EXTENSION_CAPACITY: usize = 12;
 
 // === impl Event ===
 
@@ -144,65 +140,61 @@ impl Event {
         check_required("id", &id)?;
         check_required("source", &source)?;
         check_required("type", &ty)?;
-        Ok(Self {
+        Ok(Self(Box::new(Attributes {
             id,
             source,
             ty,
-            datacontenttype: None,
-            dataschema: None,
-            subject: None,
-            time: None,
-            extensions: Vec::new(),
-            data: None,
-        })
+            ..Attributes::default()
+        })))
     }
 
     /// Identifies the event within its source; not an identity across callers.
     #[must_use]
     pub fn id(&self) -> &Text {
-        &self.id
+        &self.0.id
     }
 
     /// Where the event happened.
     #[must_use]
     pub fn source(&self) -> &Text {
-        &self.source
+        &self.0.source
     }
 
     /// The event type.
     #[must_use]
     pub fn ty(&self) -> &Text {
-        &self.ty
+        &self.0.ty
     }
 
     /// The media type of the data.
     #[must_use]
     pub fn datacontenttype(&self) -> Option<&Text> {
-        self.datacontenttype.as_ref()
+        self.0.datacontenttype.as_ref()
     }
 
     /// The subject of the event within its source.
     #[must_use]
     pub fn subject(&self) -> Option<&Text> {
-        self.subject.as_ref()
+        self.0.subject.as_ref()
     }
 
     /// When it happened, RFC 3339.
     #[must_use]
     pub fn time(&self) -> Option<&Text> {
-        self.time.as_ref()
+        self.0.time.as_ref()
     }
 
     /// The data, or `None` for an event without any.
     #[must_use]
     pub fn data(&self) -> Option<&Data> {
-        self.data.as_ref()
+        self.0.data.as_ref()
     }
 
     /// The bytes of the data; empty without any.
     #[must_use]
     pub fn body(&self) -> Bytes {
-        self.data
+        self.0
+            .data
             .as_ref()
             .map(|data| data.bytes().clone())
             .unwrap_or_default()
@@ -210,13 +202,14 @@ impl Event {
 
     /// Puts other data under the same attributes.
     pub fn set_data(&mut self, data: Option<Data>) {
-        self.data = data;
+        self.0.data = data;
     }
 
     /// An extension attribute.
     #[must_use]
     pub fn extension(&self, name: &str) -> Option<&Value> {
-        self.extensions
+        self.0
+            .extensions
             .iter()
             .find(|(known, _)| known == name)
             .map(|(_, value)| value)
@@ -233,13 +226,13 @@ impl Event {
     pub fn attribute(&self, name: &str) -> Option<Text> {
         match name {
             "specversion" => Some(Text::from_static(SPEC_VERSION)),
-            "id" => Some(self.id.clone()),
-            "source" => Some(self.source.clone()),
-            "type" => Some(self.ty.clone()),
-            "datacontenttype" => self.datacontenttype.clone(),
-            "dataschema" => self.dataschema.clone(),
-            "subject" => self.subject.clone(),
-            "time" => self.time.clone(),
+            "id" => Some(self.0.id.clone()),
+            "source" => Some(self.0.source.clone()),
+            "type" => Some(self.0.ty.clone()),
+            "datacontenttype" => self.0.datacontenttype.clone(),
+            "dataschema" => self.0.dataschema.clone(),
+            "subject" => self.0.subject.clone(),
+            "time" => self.0.time.clone(),
             extension => self.extension(extension).map(Value::to_text),
         }
     }
@@ -269,28 +262,28 @@ impl Event {
                 let text = core_text(name, &value)?;
                 check_required(name, &text)?;
                 match name {
-                    "id" => self.id = text,
-                    "source" => self.source = text,
-                    _ => self.ty = text,
+                    "id" => self.0.id = text,
+                    "source" => self.0.source = text,
+                    _ => self.0.ty = text,
                 }
             }
             "datacontenttype" => {
-                self.datacontenttype = Some(non_empty(name, core_text(name, &value)?)?)
+                self.0.datacontenttype = Some(non_empty(name, core_text(name, &value)?)?)
             }
-            "subject" => self.subject = Some(non_empty(name, core_text(name, &value)?)?),
+            "subject" => self.0.subject = Some(non_empty(name, core_text(name, &value)?)?),
             "dataschema" => {
                 let text = core_text(name, &value)?;
                 if !is_absolute_uri(&text) {
                     return Err(invalid_value(name, "not an absolute URI"));
                 }
-                self.dataschema = Some(text);
+                self.0.dataschema = Some(text);
             }
             "time" => {
                 let text = core_text(name, &value)?;
                 if !is_rfc3339(&text) {
                     return Err(invalid_value(name, "not an RFC 3339 time"));
                 }
-                self.time = Some(text);
+                self.0.time = Some(text);
             }
             extension => {
                 check_extension_name(extension)?;
@@ -300,51 +293,32 @@ impl Event {
         Ok(())
     }
 
-    /// An event of attributes that are valid by construction, no name twice.
-    pub(crate) fn from_parts(parts: Parts) -> Self {
-        debug_assert!(
-            parts
-                .extensions
-                .iter()
-                .enumerate()
-                .all(|(at, (name, value))| {
-                    check_extension_name(name).is_ok()
-                        && value.as_text().is_none_or(|text| is_string(text))
-                        && parts
-                            .extensions
-                            .iter()
-                            .skip(at + 1)
-                            .all(|(other, _)| other != name)
-                })
-        );
-        Self {
-            id: parts.id,
-            source: parts.source,
-            ty: parts.ty,
-            datacontenttype: parts.datacontenttype,
-            dataschema: None,
-            subject: parts.subject,
-            time: parts.time,
-            extensions: parts.extensions,
-            data: Some(parts.data),
-        }
+    /// An event of attributes that are valid by construction.
+    pub(crate) fn of(attributes: Box<Attributes>) -> Self {
+        debug_assert!(attributes.are_valid());
+        Self(attributes)
     }
 
     fn put_extension(&mut self, name: Text, value: Value) {
-        match self.extensions.iter_mut().find(|(known, _)| *known == name) {
+        match self
+            .0
+            .extensions
+            .iter_mut()
+            .find(|(known, _)| *known == name)
+        {
             Some((_, old)) => *old = value,
-            None => self.extensions.push((name, value)),
+            None => self.0.extensions.push((name, value)),
         }
     }
 
     /// Takes an optional attribute away; unknown and required names are left alone.
     pub fn remove(&mut self, name: &str) {
         match name {
-            "datacontenttype" => self.datacontenttype = None,
-            "dataschema" => self.dataschema = None,
-            "subject" => self.subject = None,
-            "time" => self.time = None,
-            extension => self.extensions.retain(|(known, _)| known != extension),
+            "datacontenttype" => self.0.datacontenttype = None,
+            "dataschema" => self.0.dataschema = None,
+            "subject" => self.0.subject = None,
+            "time" => self.0.time = None,
+            extension => self.0.extensions.retain(|(known, _)| known != extension),
         }
     }
 
@@ -352,13 +326,13 @@ impl Event {
     pub fn core_attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("specversion", Some(SPEC_VERSION)),
-            ("id", Some(self.id.as_str())),
-            ("source", Some(self.source.as_str())),
-            ("type", Some(self.ty.as_str())),
-            ("datacontenttype", self.datacontenttype.as_deref()),
-            ("dataschema", self.dataschema.as_deref()),
-            ("subject", self.subject.as_deref()),
-            ("time", self.time.as_deref()),
+            ("id", Some(self.0.id.as_str())),
+            ("source", Some(self.0.source.as_str())),
+            ("type", Some(self.0.ty.as_str())),
+            ("datacontenttype", self.0.datacontenttype.as_deref()),
+            ("dataschema", self.0.dataschema.as_deref()),
+            ("subject", self.0.subject.as_deref()),
+            ("time", self.0.time.as_deref()),
         ]
         .into_iter()
         .filter_map(|(name, value)| value.map(|value| (name, value)))
@@ -366,9 +340,28 @@ impl Event {
 
     /// The extension attributes in the order they were set.
     pub fn extensions(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.extensions
+        self.0
+            .extensions
             .iter()
             .map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+// === impl Attributes ===
+
+impl Attributes {
+    fn are_valid(&self) -> bool {
+        let is_first = |at: usize, name: &Text| {
+            self.extensions.iter().position(|(known, _)| known == name) == Some(at)
+        };
+        let mut extensions = self.extensions.iter().enumerate();
+        let required = [&self.id, &self.source, &self.ty];
+        required.iter().all(|text| !text.is_empty())
+            && extensions.all(|(at, (name, value))| {
+                check_extension_name(name).is_ok()
+                    && value.as_text().is_none_or(|text| is_string(text))
+                    && is_first(at, name)
+            })
     }
 }
 
@@ -380,7 +373,7 @@ impl fmt::Debug for Event {
         map.entries(self.extensions());
         map.entry(
             &"data_bytes",
-            &self.data.as_ref().map(|data| data.bytes().len()),
+            &self.0.data.as_ref().map(|data| data.bytes().len()),
         );
         map.finish()
     }

@@ -43,30 +43,30 @@ pub(crate) const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
 
 /// A value's place in the document, and its type.
 ///
-/// Two numbers that are written and read as a whole: a result that is put together of bytes and then read as words
-/// makes the processor wait for them.
+/// Two words that are written and read as a whole: a result that is put together of bytes and then read as words makes
+/// the processor wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     /// The end in the upper half, the start in the lower.
     bounds: u64,
     /// The kind in the lowest byte; above it whether the value is a string that holds an escape.
-    tag: u32,
+    tag: u64,
 }
 
-const ESCAPED: u32 = 1 << 8;
+const ESCAPED: u64 = 1 << 8;
 
 impl Span {
     pub(crate) const fn new(start: usize, end: usize, kind: Kind) -> Self {
         Self {
             bounds: (place(end) as u64) << 32 | place(start) as u64,
-            tag: kind as u32,
+            tag: kind as u64,
         }
     }
 
     const fn of_string(start: usize, end: StringEnd) -> Self {
         Self {
             bounds: (end.at as u64) << 32 | place(start) as u64,
-            tag: Kind::String as u32 | if end.escaped { ESCAPED } else { 0 },
+            tag: Kind::String as u64 | if end.escaped { ESCAPED } else { 0 },
         }
     }
 

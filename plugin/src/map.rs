@@ -9,10 +9,10 @@ use bytes::Bytes;
 
 use crate::decode::{Hint, Unit, Units, decode_with};
 use crate::detect::Because;
-use crate::event::{Data, Event, Extensions, Parts, Value};
+use crate::event::{Attributes, Data, Event};
 use crate::extension;
 use crate::limits::Limits;
-use crate::protocol::jsonrpc::{JsonRpc, RpcBody};
+use crate::protocol::jsonrpc::JsonRpc;
 use crate::protocol::{Draft, Form, Kind, Message, Type};
 use crate::text::Text;
 
@@ -159,7 +159,7 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
         draft,
     } = unit;
     let (kind, event) = match draft {
-        Draft::Event(event) => (kind_of_event(&event), *event),
+        Draft::Event(event) => (kind_of_event(&event), event),
         Draft::Message(mut message) => {
             if let Some(json_rpc) = &json_rpc {
                 as_eventmesh_does(json_rpc, &mut message, options);
@@ -182,10 +182,12 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
 fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOptions) {
     if options.notifications == Notifications::AsRequests
         && message.kind == Kind::Notification
-        && let RpcBody::Call { streaming } = json_rpc.body
+        && json_rpc.is_call()
     {
         message.kind = Kind::Request;
-        message.ty.suffix = if streaming { ".stream" } else { ".req" };
+        if let Type::Named { suffix, .. } = &mut message.ty {
+            *suffix = ".req";
+        }
     }
 }
 
@@ -201,97 +203,92 @@ pub fn kind_of_event(event: &Event) -> Kind {
 /// An event that wraps a payload no family recognises, untouched. Source: `detection` section 2, `on_unknown: wrap`.
 #[must_use]
 pub fn wrap_unknown(payload: &Bytes, options: &MapOptions, context: &MapContext<'_>) -> Event {
-    Event::from_parts(Parts {
+    Event::of(Box::new(Attributes {
         id: (context.new_id)(),
         source: context.source.clone(),
-        ty: event_type(&options.type_prefix, "", "unknown", ""),
-        datacontenttype: None,
-        subject: None,
+        ty: Text::from(format!("{}unknown", options.type_prefix)),
         time: context.time.clone(),
-        extensions: Extensions::new(),
-        data: Data::Bytes(payload.clone()),
-    })
+        data: Some(Data::Bytes(payload.clone())),
+        ..Attributes::default()
+    }))
 }
 
 fn event_of(
-    message: Message,
+    mut message: Message,
     body: &Bytes,
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Event {
-    let Message {
-        kind,
-        ty: Type {
-            category,
-            name,
-            suffix,
-        },
-        id,
-        subject,
-        time,
-        form,
-        protocol,
-        protocol_version,
-        mut extensions,
-    } = message;
-    let mut put = |name, value| extensions.push((Text::from_static(name), value));
-    put(extension::MCP_TYPE, mcp_type(kind, options));
-    put(extension::PROTOCOL, Text::from_static(protocol).into());
-    if let Some(version) = protocol_version {
-        put(extension::PROTOCOL_VERSION, version.into());
-    }
-    let (media_type, data) = match form {
+    let word = mcp_type(message.kind, options);
+    message.put(extension::MCP_TYPE, Text::from_static(word));
+    message.put(extension::PROTOCOL, Text::from_static(message.protocol));
+    let version = message.protocol_version.take();
+    message.put_if(extension::PROTOCOL_VERSION, version);
+    let (media_type, data) = match message.form {
         Form::Json => ("application/json", Data::Json(body.clone())),
         Form::Lines => ("application/x-ndjson", Data::Bytes(body.clone())),
     };
-    Event::from_parts(Parts {
-        id: id.unwrap_or_else(context.new_id),
-        source: context.source.clone(),
-        ty: event_type(&options.type_prefix, category, &name, suffix),
-        datacontenttype: Some(Text::from_static(media_type)),
-        subject,
-        time: time.or_else(|| context.time.clone()),
-        extensions,
-        data,
-    })
+    let mut event = message.attributes;
+    if event.id.is_empty() {
+        event.id = (context.new_id)();
+    }
+    event.source = context.source.clone();
+    event.ty = event_type(&options.type_prefix, message.kind, &message.ty);
+    event.datacontenttype = Some(Text::from_static(media_type));
+    if event.time.is_none() {
+        event.time.clone_from(&context.time);
+    }
+    event.data = Some(data);
+    Event::of(event)
 }
 
-fn mcp_type(kind: Kind, options: &MapOptions) -> Value {
-    let word = match (kind, options.streams) {
-        (Kind::Stream, Streams::AsResponses) => Kind::Response,
-        (kind, _) => kind,
-    };
-    Text::from_static(word.as_str()).into()
+fn mcp_type(kind: Kind, options: &MapOptions) -> &'static str {
+    match (kind, options.streams) {
+        (Kind::Stream, Streams::AsResponses) => Kind::Response.as_str(),
+        (kind, _) => kind.as_str(),
+    }
+}
+
+/// The event type under the prefix; that of a known method is not put together again.
+fn event_type(prefix: &str, kind: Kind, ty: &Type) -> Text {
+    match ty {
+        Type::Call(ty) => {
+            let whole = match kind {
+                Kind::Notification => ty.notification,
+                Kind::Request | Kind::Response | Kind::Stream => ty.request,
+            };
+            match whole.strip_prefix(DEFAULT_TYPE_PREFIX) {
+                Some(rest) if prefix != DEFAULT_TYPE_PREFIX => joined([prefix, "", rest, ""]),
+                _ => Text::from_static(whole),
+            }
+        }
+        Type::Named {
+            category,
+            name,
+            suffix,
+        } => joined([prefix, category, name, suffix]),
+    }
 }
 
 /// `<prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
-fn event_type(prefix: &str, category: &str, name: &str, suffix: &str) -> Text {
+fn joined(parts: [&str; 4]) -> Text {
+    let [prefix, category, name, suffix] = parts;
     let mut buffer = [0u8; 128];
     let mut at = 0;
-    let mut fits = true;
-    for part in [prefix, category, name, suffix] {
-        match buffer.get_mut(at..at + part.len()) {
-            Some(room) => room.copy_from_slice(part.as_bytes()),
-            None => fits = false,
-        }
+    for part in parts {
+        let Some(room) = buffer.get_mut(at..at + part.len()) else {
+            let name = name.replace('/', ".");
+            return Text::from(format!("{prefix}{category}{name}{suffix}"));
+        };
+        room.copy_from_slice(part.as_bytes());
         at += part.len();
     }
     let named = prefix.len() + category.len();
-    match buffer.get_mut(..at).filter(|_| fits) {
-        Some(ty) => {
-            for byte in ty
-                .iter_mut()
-                .skip(named)
-                .take(name.len())
-                .filter(|b| **b == b'/')
-            {
-                *byte = b'.';
-            }
-            Text::from_utf8(ty).unwrap_or_default()
+    for byte in buffer.iter_mut().skip(named).take(name.len()) {
+        if *byte == b'/' {
+            *byte = b'.';
         }
-        None => Text::from(format!(
-            "{prefix}{category}{}{suffix}",
-            name.replace('/', ".")
-        )),
     }
+    let ty = buffer.get(..at).and_then(Text::from_utf8);
+    ty.unwrap_or_default()
 }

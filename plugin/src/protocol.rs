@@ -7,7 +7,9 @@ pub mod e2a;
 pub mod jsonrpc;
 pub mod legacy;
 
-use crate::event::{Event, Extensions, Value};
+use crate::event::{Attributes, Event, Value};
+#[cfg(doc)]
+use crate::map::DEFAULT_TYPE_PREFIX;
 use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
@@ -98,27 +100,25 @@ impl Kind {
 }
 
 /// What the event of a unit will be, but for what only the mapping knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Draft {
     /// The unit is a CloudEvent.
-    Event(Box<Event>),
+    Event(Event),
     /// The unit becomes one.
     Message(Message),
 }
 
-/// The attributes that a message becomes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The event that a message becomes, but for what only the mapping knows.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     /// What it is in its exchange.
     pub(crate) kind: Kind,
     pub(crate) ty: Type,
-    pub(crate) id: Option<Text>,
-    pub(crate) subject: Option<Text>,
-    pub(crate) time: Option<Text>,
     pub(crate) form: Form,
     pub(crate) protocol: &'static str,
     pub(crate) protocol_version: Option<Text>,
-    pub(crate) extensions: Extensions,
+    /// What is known of the event; its `id` is empty where it gets a new one.
+    pub(crate) attributes: Box<Attributes>,
 }
 
 /// What the body of a message is.
@@ -130,13 +130,46 @@ pub(crate) enum Form {
     Lines,
 }
 
-/// An event type without the prefix all types have.
+/// An event type, but for its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Type {
-    pub(crate) category: &'static str,
-    /// A name whose slashes become dots.
-    pub(crate) name: Text,
-    pub(crate) suffix: &'static str,
+pub(crate) enum Type {
+    /// Of what JSON-RPC protocols define.
+    Call(CallType),
+    /// Of anything else.
+    Named {
+        category: &'static str,
+        /// A name whose slashes become dots.
+        name: Text,
+        suffix: &'static str,
+    },
+}
+
+/// The event type of a call of a method that is known, whole, under [`DEFAULT_TYPE_PREFIX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallType {
+    /// As a request.
+    pub(crate) request: &'static str,
+    /// As a notification, which has no suffix.
+    pub(crate) notification: &'static str,
+}
+
+// === impl CallType ===
+
+impl CallType {
+    /// Of the type of a request and the suffix it ends in.
+    pub(crate) const fn of(request: &'static [u8], suffix: &str) -> Self {
+        let (notification, _) = request.split_at(request.len() - suffix.len());
+        match (str::from_utf8(request), str::from_utf8(notification)) {
+            (Ok(request), Ok(notification)) => Self {
+                request,
+                notification,
+            },
+            _ => Self {
+                request: "",
+                notification: "",
+            },
+        }
+    }
 }
 
 // === impl Message ===
@@ -147,20 +180,17 @@ impl Message {
         Self {
             kind,
             ty,
-            id: None,
-            subject: None,
-            time: None,
             form: Form::Json,
             protocol,
             protocol_version: None,
-            extensions: Extensions::with_capacity(EXTENSION_CAPACITY),
+            attributes: Box::default(),
         }
     }
 
     /// Adds an extension that is valid, and not there yet.
     pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
-        self.extensions
-            .push((Text::from_static(name), value.into()));
+        let extension = (Text::from_static(name), value.into());
+        self.attributes.extensions.push(extension);
     }
 
     /// As [`Message::put`], where there is a value.
@@ -170,9 +200,6 @@ impl Message {
         }
     }
 }
-
-/// Room for the extensions of nearly every mapped and routed event, so that it is allocated once.
-const EXTENSION_CAPACITY: usize = 12;
 
 /// The longest target, in characters. Source: `eventmesh-a2a` D6.
 pub const MAX_TARGET_CHARS: usize = 256;
@@ -196,15 +223,25 @@ pub fn is_topic(text: &str) -> bool {
 }
 
 fn is_name(text: &str, max: usize) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@+".contains(&b);
-    let mut before = 0;
-    let mut legal = |b: u8| {
-        let climbs = before == b'.' && b == b'.';
-        before = b;
-        allowed(b) && !climbs
-    };
-    (1..=max).contains(&text.len()) && text.bytes().all(&mut legal)
+    let bytes = text.as_bytes();
+    (1..=max).contains(&bytes.len())
+        && bytes.iter().all(|byte| NAME_BYTES[usize::from(*byte)])
+        && !bytes.windows(2).any(|pair| pair == b"..")
 }
+
+/// Which bytes names are made of: a question asked of every byte of every target.
+const NAME_BYTES: [bool; 256] = {
+    let mut legal = [false; 256];
+    let mut byte = 0;
+    while byte < legal.len() {
+        #[allow(clippy::cast_possible_truncation)] // Less than 256.
+        let b = byte as u8;
+        legal[byte] = b.is_ascii_alphanumeric()
+            || matches!(b, b'.' | b'_' | b'-' | b'/' | b':' | b'@' | b'+');
+        byte += 1;
+    }
+    legal
+};
 
 /// Whether the text may be a method: 1 to 256 characters, no control characters or spaces. Source: `eventmesh-a2a` D11.
 #[must_use]

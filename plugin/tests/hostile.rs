@@ -6,6 +6,8 @@
 
 #[path = "hostile/bounds.rs"]
 mod bounds;
+#[path = "hostile/generated.rs"]
+mod generated;
 #[path = "hostile/messages.rs"]
 mod messages;
 #[path = "hostile/payloads.rs"]

@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 use a2abus_plugin::{
-    Family, Hint, Limits, MapContext, MapOptions, Mapped, Streams, Text, Units, format, map,
+    Family, Hint, Limits, MapContext, MapOptions, Mapped, Notifications, Streams, Text, Units,
+    format, map,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -404,6 +405,46 @@ fn an_e2a_request_and_its_parts_read_as_the_example_says() {
         (&two_values["mcptype"], &two_values["isfinal"]),
         (&json!("response"), &json!(false))
     );
+}
+
+#[test]
+fn types_are_spelt_alike_for_known_and_unknown_methods_and_under_every_prefix() {
+    let methods = [
+        ("tools/call", ".req"),
+        ("tasks/pushNotificationConfig/set", ".req"),
+        ("GetTask", ".req"),
+        ("$/cancel_request", ".req"),
+        ("message/stream", ".stream"),
+        ("SubscribeToTask", ".stream"),
+        ("no/such/method", ".req"),
+    ];
+    for prefix in [PREFIX, "com.example."] {
+        for notifications in [Notifications::AsNotifications, Notifications::AsRequests] {
+            let mut options = MapOptions::default();
+            options.type_prefix = prefix.into();
+            options.notifications = notifications;
+            let type_of = |payload: Value| {
+                let units = units_with(&payload.to_string(), &Hint::default(), &options);
+                units[0].as_ref().unwrap().event.ty().clone()
+            };
+            for (method, suffix) in methods {
+                let name = method.replace('/', ".");
+                let request = json!({"jsonrpc":"2.0","id":1,"method":method});
+                assert_eq!(type_of(request), format!("{prefix}{name}{suffix}").as_str());
+                let notification = json!({"jsonrpc":"2.0","method":method});
+                let suffix = match notifications {
+                    Notifications::AsNotifications => "",
+                    Notifications::AsRequests => suffix,
+                };
+                assert_eq!(
+                    type_of(notification),
+                    format!("{prefix}{name}{suffix}").as_str()
+                );
+            }
+            let answer = json!({"jsonrpc":"2.0","id":1,"result":{}});
+            assert_eq!(type_of(answer), format!("{prefix}common.response").as_str());
+        }
+    }
 }
 
 fn request(more: Value) -> Value {

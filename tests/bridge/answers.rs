@@ -103,6 +103,7 @@ impl World {
             target: None,
             timeout: None,
             caller: "test".into(),
+            headers: Vec::new(),
         };
         self.calls.call(request).await.unwrap()
     }

@@ -13,6 +13,7 @@ use a2abus_transports::{
 use futures_util::StreamExt as _;
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
+use support::running::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -40,17 +41,17 @@ limits: { max_bytes: 100KiB, max_units: 100 }
 "#;
 
 /// A bridge on a memory bus, an agent behind it, and what the agent saw.
-struct Front {
-    base: String,
+pub(crate) struct Front {
+    pub(crate) base: String,
     admin: String,
     memory: Memory,
-    seen: mpsc::Receiver<Value>,
-    stop: CancellationToken,
-    running: JoinHandle<()>,
+    pub(crate) seen: mpsc::Receiver<Value>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) running: JoinHandle<()>,
 }
 
 impl Front {
-    async fn open() -> Self {
+    pub(crate) async fn open() -> Self {
         let memory = Memory::default();
         let config = Config::read("test.yaml", CONFIG, []).unwrap();
         let name = config.transports.keys().next().unwrap().clone();
@@ -84,7 +85,7 @@ impl Front {
         front
     }
 
-    fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
+    pub(crate) fn to(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
         let client = reqwest::Client::new();
         client
             .post(format!("{}{path}", self.base))
@@ -180,7 +181,7 @@ fn results(method: &str, topic: &str, parameters: &Value) -> Vec<Value> {
     clippy::needless_pass_by_value,
     reason = "callers write json! in place"
 )]
-fn request(id: &str, method: &str, parameters: Value) -> String {
+pub(crate) fn request(id: &str, method: &str, parameters: Value) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{parameters}}}"#)
 }
 
@@ -547,6 +548,61 @@ async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
         .await;
     assert_eq!(error(&bad_name).0, 7);
     assert_eq!(error(&bad_name).1, -32602);
+}
+
+#[tokio::test]
+async fn trace_headers_of_the_caller_go_with_its_request() {
+    let front = Front::open().await;
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("agents.>").unwrap()],
+        reading: Reading::Live { partition: None },
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut spy = front.memory.subscribe(subscription).await.unwrap();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let request = front
+        .to("/rpc", to_weather("1", "echo"))
+        .header("traceparent", trace)
+        .header("X-B3-SpanId", "7")
+        .header("authorization", "Bearer secret");
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
+    let seen = timeout(SOON, spy.recv()).await.unwrap().unwrap();
+    let header = |name: &str| seen.message.headers.get(name).map(|value| &value[..]);
+    assert_eq!(header("traceparent"), Some(trace.as_bytes()));
+    assert_eq!(header("x-b3-spanid"), Some(&b"7"[..]));
+    assert_eq!(header("authorization"), None);
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_with_its_size_and_the_limit() {
+    let front = Front::open().await;
+    let response = front.to("/rpc", "x".repeat(200_000)).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let answer = response.text().await.unwrap();
+    assert!(
+        answer.contains("200000 bytes") && answer.contains("102400 are allowed"),
+        "{answer}"
+    );
+
+    let bridge = Running::start(
+        "
+transports: { small: { type: memory, max_message_bytes: 2000 } }
+default_route: [{ transport: small, topic: agents }]",
+    )
+    .await;
+    let text = "x".repeat(3_000);
+    let call = request("1", "echo", json!({ "_agentId": "weather", "text": text }));
+    let answer = bridge.post("/rpc", call).await.body;
+    let (id, code, reason) = error(&answer);
+    assert_eq!((id, code, &*reason), (json!(1), -32602, "invalid_params"));
+    // The message is the call, its headers, and what was put in place of its id.
+    assert!(
+        answer.contains("a message of 3") && answer.contains(" bytes: "),
+        "{answer}"
+    );
+    assert!(answer.contains("larger than the 2000 that"), "{answer}");
+    bridge.stop().await;
 }
 
 #[tokio::test]

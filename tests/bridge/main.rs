@@ -8,5 +8,7 @@
 )]
 
 mod answers;
+mod drain;
 mod http;
 mod memory_battery;
+mod readiness;

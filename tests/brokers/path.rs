@@ -87,7 +87,15 @@ routes:
 calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     ))
     .await;
-    plain.publish(&inbox, None, REQUEST).await;
+    let headers = [
+        ("traceparent", Some("00-1-2-01")),
+        ("tracestate", None),
+        ("baggage", Some("a=\u{e9}")),
+        ("tenant", Some("t")),
+        ("ce-id", Some("another")),
+        ("Nats-Rollup", Some("all")),
+    ];
+    plain.publish_with(&inbox, &headers, REQUEST).await;
 
     let on_kafka = within("the record arrives", next(&plain.read(&outbox, 1))).await;
     assert_eq!(on_kafka.body, REQUEST.as_bytes());
@@ -119,6 +127,17 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
         assert_eq!(nats_value, Some(value), "ce-{name}");
     }
     assert_eq!(on_kafka.headers["content-type"], b"application/json");
+    // Trace headers go on, as far as the bus can carry them, and nothing that nobody allowed.
+    assert_eq!(on_kafka.headers["traceparent"], b"00-1-2-01");
+    assert_eq!(on_kafka.headers["baggage"], "a=\u{e9}".as_bytes());
+    let on_nats = |name: &str| nats_headers.get(name).map(async_nats::HeaderValue::as_str);
+    assert_eq!(on_nats("traceparent"), Some("00-1-2-01"));
+    for name in ["tracestate", "baggage", "tenant", "Nats-Rollup"] {
+        assert_eq!(on_nats(name), None, "{name}");
+    }
+    for name in ["tenant", "ce-id", "Nats-Rollup"] {
+        assert!(!on_kafka.headers.contains_key(name), "{name}");
+    }
     bridge.stop().await;
 }
 
@@ -453,4 +472,24 @@ async fn a_bridge_that_is_killed_under_load_loses_nothing() {
     if let Some(mut second) = second {
         second.kill().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_whose_group_has_no_partition_left_for_it_is_ready() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let config = load_config(&kafka, &inbox, &outbox);
+    // Starting waits until it is ready.
+    let first = Running::start(&config).await;
+    let second = Running::start(&config).await;
+    first.stop().await;
+    plain.publish(&inbox, None, REQUEST).await;
+    let record = within("the record arrives", next(&plain.read(&outbox, 1))).await;
+    assert_eq!(record.body, REQUEST.as_bytes());
+    second.stop().await;
 }

@@ -7,7 +7,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 use support::battery::within;
@@ -61,6 +61,26 @@ impl Plain {
     pub(crate) async fn publish(&self, topic: &str, partition: Option<i32>, body: &str) {
         let mut record = FutureRecord::<(), str>::to(topic).payload(body);
         record.partition = partition;
+        within("the record is stored", self.producer.send(record, TIMEOUT))
+            .await
+            .unwrap();
+    }
+
+    /// Publishes a body with headers; the value of one may be null.
+    pub(crate) async fn publish_with(
+        &self,
+        topic: &str,
+        headers: &[(&str, Option<&str>)],
+        body: &str,
+    ) {
+        let headers = headers
+            .iter()
+            .fold(OwnedHeaders::new(), |headers, (key, value)| {
+                headers.insert(Header { key, value: *value })
+            });
+        let record = FutureRecord::<(), str>::to(topic)
+            .payload(body)
+            .headers(headers);
         within("the record is stored", self.producer.send(record, TIMEOUT))
             .await
             .unwrap();

@@ -465,7 +465,8 @@ async fn live_sees_what_comes_after<E: Environment>(bench: &Bench<'_, E>) {
 }
 
 async fn oversize<E: Environment>(bench: &Bench<'_, E>) {
-    let large = Message::plain(vec![b'x'; bench.env.oversize_bytes()]);
+    let size = bench.env.oversize_bytes();
+    let large = Message::plain(vec![b'x'; size]);
     let refused = match bench.send(&bench.transport, large).await {
         Ok(confirmation) => within("the verdict on a large message", confirmation).await,
         Err(error) => Err(error),
@@ -473,6 +474,8 @@ async fn oversize<E: Environment>(bench: &Bench<'_, E>) {
     let error = refused.expect_err("too large");
     assert_eq!(error.kind(), TransportErrorKind::TooLarge, "{error}");
     assert_eq!(error.disposition(), Disposition::DeadLetter);
+    let said = error.to_string();
+    assert!(said.contains(&format!(" {size} bytes: ")), "{said}");
     let mut consumer = bench.read(&bench.transport, "g").await;
     bench.publish(0..1).await;
     receive_all(&mut consumer, 0..1).await;

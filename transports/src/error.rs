@@ -102,6 +102,14 @@ impl TransportError {
         }
     }
 
+    /// A message is too large: its size, and what it is too large for.
+    pub(crate) fn too_large(bytes: usize, limit: impl fmt::Display) -> Self {
+        Self::new(
+            TransportErrorKind::TooLarge,
+            format!("send a message of {bytes} bytes: {limit}"),
+        )
+    }
+
     /// The same error with its cause.
     #[must_use]
     pub fn caused_by(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {

@@ -167,6 +167,11 @@ impl Headers {
             .and_then(|header| header.value.as_ref())
     }
 
+    /// Adds a header as it is after the ones that are there.
+    pub fn add(&mut self, header: Header) {
+        self.0.push(header);
+    }
+
     /// All headers.
     pub fn iter(&self) -> impl Iterator<Item = &Header> {
         self.0.iter()

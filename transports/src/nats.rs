@@ -213,14 +213,15 @@ impl Transport for Nats {
     /// not sent and will not be.
     async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
         let inner = &self.inner;
+        let bytes = message.content_bytes();
         let out = match &to.guarantee {
             Guarantee::Default => core::outbound(to, message, None)?,
             Guarantee::Stored { message_id } => core::outbound(to, message, message_id.as_ref())?,
         };
         let (verdict, waiting) = oneshot::channel();
         match &to.guarantee {
-            Guarantee::Default => inner.send_core(out, verdict).await?,
-            Guarantee::Stored { .. } => inner.send_stored(to, out, verdict).await?,
+            Guarantee::Default => inner.send_core(out, bytes, verdict).await?,
+            Guarantee::Stored { .. } => inner.send_stored(to, out, bytes, verdict).await?,
         }
         Ok(Confirmation::waiting(waiting))
     }
@@ -341,13 +342,14 @@ impl Inner {
     async fn send_core(
         &self,
         out: async_nats::message::OutboundMessage,
+        bytes: usize,
         confirm: Verdict,
     ) -> Result<(), TransportError> {
         let room = in_queue(self.written.reserve()).await?;
         self.link.up(core::after(self.ack_timeout)).await?;
         // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
         let connects = connects(&self.client);
-        core::publish(&self.client, out).await?;
+        core::publish(&self.client, out, bytes).await?;
         room.send(Written { connects, confirm });
         Ok(())
     }
@@ -356,6 +358,7 @@ impl Inner {
         &self,
         to: &Address,
         mut out: async_nats::message::OutboundMessage,
+        bytes: usize,
         verdict: Verdict,
     ) -> Result<(), TransportError> {
         let permit = in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?;
@@ -366,6 +369,7 @@ impl Inner {
         let expected = Expected {
             token,
             answer: Answer::Stored,
+            bytes,
             subject: to.topic.clone(),
             connects: connects(&self.client),
             deadline: core::after(self.ack_timeout),
@@ -373,7 +377,7 @@ impl Inner {
             permit: Some(permit),
         };
         in_queue(self.expected.send(expected)).await?;
-        core::publish(&self.client, out).await
+        core::publish(&self.client, out, bytes).await
     }
 
     /// A round trip: publishes to our own inbox and waits for it to come back. The server handles what one connection
@@ -387,6 +391,7 @@ impl Inner {
         let expected = Expected {
             token,
             answer: Answer::Echo,
+            bytes: 0,
             subject: subject.clone(),
             connects: connects(&self.client),
             deadline: core::after(self.request_timeout),
@@ -395,7 +400,7 @@ impl Inner {
         };
         in_queue(self.expected.send(expected)).await?;
         let out = core::outbound(&Address::topic(subject), Message::plain(Bytes::new()), None)?;
-        core::publish(&self.client, out).await?;
+        core::publish(&self.client, out, 0).await?;
         match echoed.await {
             Ok(answered) => answered.map(drop),
             Err(_) => Err(closed()),

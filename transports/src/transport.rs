@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
@@ -177,12 +178,13 @@ pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     reader: Reader,
     drain_until: Option<Arc<OnceLock<Instant>>>,
+    assigned: Option<CancellationToken>,
 }
 
 /// The owner of the task or thread that reads for a [`Consumer`].
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pub(crate) stop: tokio_util::sync::CancellationToken,
+    pub(crate) stop: CancellationToken,
     /// How it ended.
     pub(crate) ended: oneshot::Receiver<Result<(), TransportError>>,
 }
@@ -301,6 +303,7 @@ impl Consumer {
             deliveries,
             reader,
             drain_until: None,
+            assigned: None,
         }
     }
 
@@ -309,6 +312,25 @@ impl Consumer {
     pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
         self.drain_until = Some(until);
         self
+    }
+
+    /// The same, for a source that gives a consumer its share later: `assigned` is cancelled when it first has.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn awaiting_assignment(mut self, assigned: CancellationToken) -> Self {
+        self.assigned = Some(assigned);
+        self
+    }
+
+    /// Waits until the source has told this consumer its share of the topics for the first time. The share may be empty:
+    /// other members of the group have it all then. Ready at once on sources that do not share topics out, and after
+    /// the first time whatever the group does. Does not borrow the consumer, which has to be read meanwhile.
+    pub fn assigned(&self) -> impl Future<Output = ()> + Send + use<> {
+        let assigned = self.assigned.clone();
+        async move {
+            if let Some(assigned) = assigned {
+                assigned.cancelled().await;
+            }
+        }
     }
 
     /// The next delivery; `None` once the subscription is closed and everything received was handed out.

@@ -1,20 +1,23 @@
 //! `a2abus call`: one call through the bus from the shell.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::{Hint, Limits, Text, decode};
-use anyhow::{Context as _, bail, ensure};
+use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
+use anyhow::{bail, ensure};
 use bytes::Bytes;
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
-use crate::calls::Request;
+use crate::calls::{CallError, Calls, Request};
 use crate::cli::output::Output;
-use crate::cli::{load, telemetry};
+use crate::cli::{Misuse, load, telemetry};
 use crate::config::{LogFilter, Written};
+use crate::http::Readiness;
 
 /// Arguments of `a2abus call`.
 #[derive(Debug, Args)]
@@ -24,7 +27,8 @@ use crate::config::{LogFilter, Written};
   a2abus call weather notifications/initialized --notify
 
 The routes, transports and limits are those of the configuration; its bindings and doors are not started. Every part of
-the answer is printed on a line of its own as it comes. Exit status 1 when the answer is an error or does not come.")]
+the answer is printed on a line of its own as it comes. Exit status 1 when the answer is an error or does not come
+in time, 2 when an argument is wrong.")]
 pub(crate) struct CallArgs {
     /// The agent.
     agent: String,
@@ -41,7 +45,8 @@ pub(crate) struct CallArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// How long to wait for the answer, or for the next part of it.
+    /// How long it may take in all, from connecting to the last part of the answer; at most calls.max_timeout. Without it
+    /// connecting may take 30 s, and the answer what the section `calls` says.
     #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     /// Publish a notification and expect no answer.
@@ -49,67 +54,92 @@ pub(crate) struct CallArgs {
     notify: bool,
 }
 
-/// How long the bus may take to be reached.
+/// How long the bus may take to be reached when nobody says how long all may take.
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// Makes the call.
 ///
 /// # Errors
-/// When the request is wrong, the bus is away, or the answer is an error.
+/// [`Misuse`] when an argument is wrong; else when the bus is away, or the answer is an error.
 pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
-    ensure!(
-        a2abus_plugin::protocol::is_target(&args.agent),
-        "{:?} is not an agent's name",
-        args.agent
-    );
+    let began = Instant::now();
+    let payload = payload(&args)?;
     let mut config = load(&args.config)?;
+    check_timeout(&args, config.calls.max_timeout.0)?;
     config.telemetry.log = Written(LogFilter::warn());
     telemetry::start(&config.telemetry)?;
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
-    let bridge = Bridge::build(config).await?.calls_only();
-    let (calls, readiness) = (
-        std::sync::Arc::clone(bridge.calls()),
-        std::sync::Arc::clone(bridge.readiness()),
-    );
+    let limit = args.timeout.unwrap_or(CONNECT);
+    let deadline = began + limit;
+    let Ok(bridge) = timeout_at(deadline.into(), Bridge::build(config)).await else {
+        bail!("not connected within {limit:?}");
+    };
+    let bridge = bridge?.calls_only();
+    let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));
-    let result = match until_ready(&readiness).await {
-        Ok(()) => make(&calls, &args).await,
-        Err(error) => Err(error),
+    let result = match timeout_at(deadline.into(), until_ready(&readiness)).await {
+        Ok(()) => make(&calls, &args, payload, deadline).await,
+        Err(_) => Err(not_ready(&readiness, limit)),
     };
     stop.cancel();
     running.await?;
     result
 }
 
-async fn until_ready(readiness: &crate::http::Readiness) -> anyhow::Result<()> {
-    let deadline = Instant::now() + CONNECT;
-    let mut poll = tokio::time::interval(Duration::from_millis(10));
-    while !readiness.is_ready() {
-        if Instant::now() > deadline {
-            let unmet = readiness
-                .report()
-                .not_ready
-                .into_iter()
-                .map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
-            bail!("not ready: {}", unmet.collect::<Vec<_>>().join("; "));
-        }
-        poll.tick().await;
+fn check_timeout(args: &CallArgs, longest: Duration) -> Result<(), Misuse> {
+    match args.timeout {
+        Some(Duration::ZERO) => Err(Misuse("--timeout must be longer than 0".to_owned())),
+        Some(timeout) if timeout > longest => Err(Misuse(format!(
+            "--timeout is longer than calls.max_timeout, {}",
+            humantime::format_duration(longest)
+        ))),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-async fn make(calls: &std::sync::Arc<crate::calls::Calls>, args: &CallArgs) -> anyhow::Result<()> {
-    let request = request(args)?;
-    if args.notify {
-        return Ok(calls.notify(request).await?);
+async fn until_ready(readiness: &Readiness) {
+    let mut poll = tokio::time::interval(Duration::from_millis(10));
+    while !readiness.is_ready() {
+        poll.tick().await;
     }
-    let mut answer = calls.call(request).await?;
+}
+
+fn not_ready(readiness: &Readiness, limit: Duration) -> anyhow::Error {
+    let unmet = readiness.report().not_ready.into_iter();
+    let unmet = unmet.map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
+    let unmet = unmet.collect::<Vec<_>>().join("; ");
+    anyhow::anyhow!("not connected within {limit:?}: {unmet}")
+}
+
+async fn make(
+    calls: &Arc<Calls>,
+    args: &CallArgs,
+    payload: Unit,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let left = |_| deadline.saturating_duration_since(Instant::now());
+    let request = Request {
+        unit: payload,
+        target: Some(Text::from(args.agent.as_str())),
+        timeout: args.timeout.map(left),
+        caller: Text::from_static("call"),
+        headers: Vec::new(),
+    };
+    // What the caller knows is how long all may take, not what was left of it after connecting.
+    let told = |error| match (error, args.timeout) {
+        (CallError::Timeout(_), Some(whole)) => CallError::Timeout(whole),
+        (error, _) => error,
+    };
+    if args.notify {
+        return Ok(calls.notify(request).await.map_err(told)?);
+    }
+    let mut answer = calls.call(request).await.map_err(told)?;
     let mut failed = false;
     while let Some(part) = answer.next().await {
-        let part = part?;
+        let part = part.map_err(told)?;
         Output::new().line(&part.body)?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some();
@@ -118,38 +148,31 @@ async fn make(calls: &std::sync::Arc<crate::calls::Calls>, args: &CallArgs) -> a
     Ok(())
 }
 
-fn request(args: &CallArgs) -> anyhow::Result<Request> {
-    let mut payload = serde_json::json!({"jsonrpc": "2.0", "method": args.method});
+/// The JSON-RPC message that the arguments describe.
+fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
+    if !a2abus_plugin::protocol::is_target(&args.agent) {
+        return Err(Misuse(format!("{:?} is not an agent's name", args.agent)));
+    }
+    let mut message = Map::new();
+    message.insert("jsonrpc".to_owned(), "2.0".into());
+    message.insert("method".to_owned(), args.method.as_str().into());
     if let Some(params) = &args.params {
-        let params: Value = serde_json::from_str(params).context("the parameters are not JSON")?;
-        payload
-            .as_object_mut()
-            .context("an object")?
-            .insert("params".to_owned(), params);
+        let params = serde_json::from_str(params)
+            .map_err(|error| Misuse(format!("the parameters are not JSON: {error}")))?;
+        message.insert("params".to_owned(), params);
     }
     if !args.notify {
-        payload
-            .as_object_mut()
-            .context("an object")?
-            .insert("id".to_owned(), Value::from(1));
+        message.insert("id".to_owned(), 1.into());
     }
-    let units = decode(
-        &Bytes::from(payload.to_string()),
-        &Hint::default(),
-        &Limits::default(),
-    );
-    let unit = units.into_iter().next().context("one request")?;
-    let unit = unit.map_err(|refused| {
-        anyhow::anyhow!(
+    let payload = Bytes::from(Value::Object(message).to_string());
+    let one = decode(&payload, &Hint::default(), &Limits::default()).into_only();
+    match one {
+        Ok(Ok(unit)) => Ok(unit),
+        Ok(Err(refused)) => Err(Misuse(format!(
             "the request is refused: {} {}",
             refused.error,
             refused.error.pointer()
-        )
-    })?;
-    Ok(Request {
-        unit,
-        target: Some(Text::from(args.agent.as_str())),
-        timeout: args.timeout,
-        caller: Text::from_static("call"),
-    })
+        ))),
+        Err(_) => Err(Misuse("the request is not one message".to_owned())),
+    }
 }

@@ -2,6 +2,7 @@
 
 mod agents;
 mod show;
+mod workflow;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,11 +23,11 @@ use crate::config::{Config, Name};
 /// Arguments of `a2abus demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  a2abus demo                 every kind of call, step by step
+  a2abus demo                 every kind of call and a workflow, step by step
   a2abus demo --json          the same as JSON lines; the last one is the verdict
   a2abus demo --serve         stay up, for curl")]
 pub(crate) struct DemoArgs {
-    /// Print JSON lines; the last one is {\"ok\":true,\"calls\":N,\"elapsed_ms\":M}.
+    /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]
     json: bool,
     /// Stay up after the calls, until Ctrl-C.
@@ -96,6 +97,9 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
         failed += usize::from(report.problem.is_some());
         show.step(&report)?;
     }
+    let workflow = workflow::take().await?;
+    failed += usize::from(workflow.problem.is_some());
+    show.workflow(&workflow)?;
     show.closing(failed, calls, started.elapsed())?;
     if args.serve && failed == 0 {
         show.curl(door)?;
@@ -106,7 +110,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     agents.join_all().await;
     ensure!(
         failed == 0,
-        "{failed} of {calls} calls were not as they should be"
+        "{failed} of {calls} calls and a workflow were not as they should be"
     );
     Ok(())
 }

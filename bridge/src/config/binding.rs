@@ -7,7 +7,8 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{Name, Written};
+use super::value::{Name, Pattern, Written};
+use crate::headers::TRACE_HEADERS;
 
 /// Ties topics of one transport to the pipeline.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -36,9 +37,16 @@ pub struct BindingConfig {
     #[serde(default)]
     pub durable: Option<Name>,
     /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which go to
-    /// whoever waits for them and are never routed.
+    /// whoever waits for them and are never routed; `workflows` are A2E workflows, which are executed here, and whose
+    /// progress and results are routed (needs `workflows.enabled`).
     #[serde(default)]
     pub role: Role,
+    /// The agent of `workflows.agents` in whose name everything runs that arrives here (with `role: workflows`).
+    ///
+    /// Wrong: without it the `sourceagent` of each event names the agent, which everyone who may write to the topic can
+    /// set: then the rights of all agents are the rights of each writer.
+    #[serde(default)]
+    pub run_as: Option<Name>,
     /// The family of payloads this binding is declared to carry; then weak shapes of that family count as well.
     #[serde(default)]
     pub protocol: Option<Family>,
@@ -70,6 +78,13 @@ pub struct BindingConfig {
     /// How payloads become events.
     #[serde(default)]
     pub mapping: MappingConfig,
+    /// The headers that events keep when they are routed, by name or with `*` and `?`, in any case; those of trace
+    /// contexts by default. Headers of CloudEvents, `content-type`, and names that begin with `kafka_`, `nats-` or
+    /// `bus-` never pass. Of one message 64 headers and 16 KiB pass at most, and to NATS only what is visible ASCII.
+    ///
+    /// Wrong: `*` lets whoever writes the topic instruct whoever reads the destinations.
+    #[serde(default = "default_pass_headers")]
+    pub pass_headers: Vec<Written<Pattern>>,
     /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
@@ -84,6 +99,8 @@ pub enum Role {
     Events,
     /// Payloads that answer calls: correlated, never routed.
     Responses,
+    /// A2E workflows: executed, and their results routed.
+    Workflows,
 }
 
 /// A family of payloads that a binding can be declared to carry.
@@ -121,7 +138,8 @@ pub enum OnUnknown {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterConfig {
-    /// The topic.
+    /// The topic. On NATS a JetStream stream has to cover it. Only of a binding that reads core NATS letters are sent as
+    /// its messages are, at most once: they are stored where a stream covers the topic, and nobody waits for it.
     ///
     /// Wrong: a topic that cannot be written pauses the binding: nothing is dropped for want of a dead letter topic.
     #[serde(default = "default_dead_letter_topic")]
@@ -304,6 +322,12 @@ fn default_group() -> Name {
 
 fn default_dead_letter_topic() -> Written<Topic> {
     Written(const { Topic::from_static("a2abus.dlq") })
+}
+
+fn default_pass_headers() -> Vec<Written<Pattern>> {
+    TRACE_HEADERS
+        .map(|name| Written(Pattern::from_static(name)))
+        .to_vec()
 }
 
 fn default_type_prefix() -> Text {

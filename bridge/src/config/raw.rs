@@ -445,6 +445,13 @@ impl ValuePath {
         self.with(Step::Index(index))
     }
 
+    /// The value around; the root's is the root.
+    pub(super) fn parent(&self) -> Self {
+        let mut path = self.clone();
+        path.0.pop();
+        path
+    }
+
     fn with(&self, step: Step) -> Self {
         let mut path = self.clone();
         path.0.push(step);

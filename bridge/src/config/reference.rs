@@ -266,6 +266,9 @@ fn scalar(schema: &Value) -> String {
 }
 
 fn default(property: &Value, required: bool) -> String {
+    if let Some(words) = property.get("default_words") {
+        return bare(words);
+    }
     match property.get("default") {
         _ if required => "required".to_owned(),
         None | Some(Value::Null) => "none".to_owned(),

@@ -18,7 +18,8 @@ use super::value::{FORMATS, Wording};
 use super::{Config, MappingConfig};
 
 /// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest
-/// and the largest value of a duration or size written as text.
+/// and the largest value of a duration or size written as text, and `default_words` says a default that is not the same
+/// everywhere.
 #[must_use]
 pub fn json_schema() -> Value {
     schemars::schema_for!(Config).to_value()

@@ -3,16 +3,19 @@
 //! Checks that look at several values (`validate`) run over these, so that one bad value does not hide the problems of
 //! the rest, and does not make problems where there are none.
 
+mod alone;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use self::alone::Alone;
 use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
 use super::{
     AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
-    Name, RouteConfig, TelemetryConfig, TransportConfig,
+    Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -28,6 +31,9 @@ pub(super) struct Sections {
     pub(super) admin: Option<AdminConfig>,
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
+    /// What is read by itself, in entries that cannot be read as well.
+    pub(super) alone: Alone,
+    pub(super) workflows: Option<WorkflowsConfig>,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
 }
@@ -43,7 +49,9 @@ struct Reader<'a> {
 
 impl Sections {
     pub(super) fn new(root: &Node, problems: &mut ConfigErrors) -> Self {
-        let sections = match root.to_json() {
+        let json = root.to_json();
+        let alone = Alone::read(&json, problems);
+        let sections = match json {
             Value::Object(sections) => sections,
             _ => Map::new(),
         };
@@ -64,6 +72,8 @@ impl Sections {
             admin: reader.section("admin"),
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
+            alone,
+            workflows: reader.section("workflows"),
             broken: reader.broken,
         }
     }
@@ -90,6 +100,8 @@ impl Sections {
             admin: self.admin?,
             limits: self.limits?,
             telemetry: self.telemetry?,
+            workflows: self.workflows?,
+            file: None,
             warnings: Vec::new(),
         })
     }

@@ -17,7 +17,9 @@ use super::value::{LogFilter, Written};
 pub struct CallsConfig {
     /// Whether this bridge starts calls for its front door and its command line.
     pub enabled: bool,
-    /// The topic that answers come back on (Kafka, memory). On NATS the bridge uses an inbox.
+    /// Where answers come back. On Kafka a topic; on NATS and in memory subjects below it,
+    /// `<reply_topic>.<replica>.<callid>`, so that on NATS the bridge needs the right to subscribe to `<reply_topic>.>`
+    /// and agents the right to publish there.
     ///
     /// Wrong: bridges of different clusters of replicas that share it wait for each other's answers in vain.
     pub reply_topic: Written<Topic>,

@@ -145,10 +145,11 @@ bindings:
             "f:4:96: http.max_connections: a whole number is wanted, not a number",
             "f:6:10: bindings[0].name: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
             "f:6:36: bindings[0].topics: too few: write at least 1",
-            "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses",
+            "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
             "f:6:60: bindings[0].group: a text is wanted, not a number: put it in quotes",
             "f:7:35: bindings[1].topics: a list is wanted, not a text: put it in brackets",
             "f:7:52: bindings[1].budget_bytes: out of bounds: write 64KiB to 16GiB",
+            "f:8:10: bindings[2].name: is the name of bindings[1] already: write another one",
             "f:8:36: bindings[2].topics[0]: \"a..b\" is not a topic name: no word between dots may be empty",
             "f:8:44: bindings[2].topics[1]: \"a b\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
             "f:9:3: bindings[3]: a section of keys is wanted, not a number",
@@ -217,34 +218,19 @@ routes:
   - {transport: k, topic: \"{subject}\", names: dotted}
   - {transport: k, topic: \"a.{subject}\", names: dotted, key: \"\"}
   - {transport: k, topic: a, key: \"{}\", names: any}
+  - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
 ",
         &[
             "f:5:27: routes[0].to[0].topic: a brace at byte 2 has no partner: write {attribute}, as {targetagent}",
             "f:6:27: routes[0].to[1].topic: \"B\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
+            "f:7:27: routes[0].to[2].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
+            "f:8:27: routes[0].to[3].topic: \".x\" is not a topic name: no word between dots may be empty",
+            "f:9:27: routes[0].to[4].topic: is reserved: a topic must not begin with '_'",
+            "f:10:27: warning: routes[0].to[5].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            "f:11:27: routes[0].to[6].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
             "f:12:62: routes[0].to[7].key: the template is empty",
             "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
             "f:13:48: routes[0].to[8].names: not allowed: the values are refuse, escape, dotted",
-        ],
-    );
-    check_more(
-        "
-routes:
-- name: r
-  when: {targetagent: a}
-  to:
-  - {transport: k, topic: \"a b.{type}\"}
-  - {transport: k, topic: \".{type}\"}
-  - {transport: k, topic: _x}
-  - {transport: k, topic: \"{type}\"}
-  - {transport: k, topic: \"{subject}\", names: dotted}
-  - {transport: k, topic: \"{binding}.{subject}\", names: dotted}
-",
-        &[
-            "f:5:27: routes[0].to[0].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
-            "f:6:27: routes[0].to[1].topic: \".x\" is not a topic name: no word between dots may be empty",
-            "f:7:27: routes[0].to[2].topic: is reserved: a topic must not begin with '_'",
-            "f:8:27: warning: routes[0].to[3].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
-            "f:9:27: routes[0].to[4].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
         ],
     );
 }
@@ -551,7 +537,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
              "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
-             "message": "unknown key: the keys here are admin, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports"},
+             "message": "unknown key: the keys here are admin, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports, workflows"},
         ]})
     );
 }
@@ -577,7 +563,7 @@ fn the_sample_is_right_and_complete() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/a2abus.yaml");
     let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
-    assert_eq!(config.bindings.len(), 3);
+    assert_eq!(config.bindings.len(), 4);
     crate::route::RouteTable::build(
         &config.routes,
         &config.default_route,
@@ -598,4 +584,129 @@ fn defaults_are_read_as_they_are_written() {
     let written = serde_json::to_value(&config.calls).unwrap();
     let read: CallsConfig = serde_json::from_value(written.clone()).unwrap();
     assert_eq!(serde_json::to_value(read).unwrap(), written);
+}
+
+#[test]
+fn a_value_that_cannot_be_read_hides_nothing_that_is_wrong_beside_it() {
+    check_more(
+        "
+bindings:
+- {name: b, transport: kafka, topics: [in], role: evnts, dead_letter: {transport: q}}
+- {name: b, transport: k, topics: 5}
+routes:
+- name: r
+  when: {targetagent: 7}
+  to: [{transport: z, topic: t}, {transport: k, topic: _x, stored: true}, {transport: y, topic: 5}]
+- {name: r, when: {a: 5}, to: [{transport: n, topic: t}]}
+default_route: [{transport: x, topic: t, mode: fast}]
+",
+        &[
+            "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
+            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
+            "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
+            "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
+            "f:3:35: bindings[1].topics: a list is wanted, not a number",
+            "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
+            "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
+            "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
+            "f:7:68: routes[0].to[1].stored: is for JetStream, on a transport of type nats",
+            "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
+            "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
+            "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
+            "f:8:23: routes[1].when.a: a list or a section of keys or a text is wanted, not a number",
+            "f:9:29: default_route[0].transport: there is no transport x: did you mean k?",
+            "f:9:48: default_route[0].mode: not allowed: the values are binary, structured",
+        ],
+    );
+}
+
+#[test]
+fn workflows_name_what_is_there() {
+    check_more(
+        "
+workflows:
+  enabled: true
+  apis:
+  - {id: users, base_url: \"https://api.example.com/v1\"}
+  - {id: users, base_url: \"https://b.example.com\"}
+  credentials:
+  - {id: key, type: api-key, value: {env: KEY}, apis: [user]}
+  - {id: key, type: basic, value: {file: /k}}
+  agents:
+  - {id: a, operations: [ApiCal], apis: [zzz, \"*\"], credentials: [key, kee], storages: [file, local]}
+  - {id: a, operations: [\"*\"]}
+bindings:
+- {name: w, transport: k, topics: [w], role: workflows, run_as: b}
+- {name: e, transport: k, topics: [e], run_as: a}
+default_route: [{transport: n, topic: t}]
+",
+        &[
+            "f:5:10: workflows.apis[1].id: is the id of workflows.apis[0] already: write another one",
+            "f:7:56: workflows.credentials[0].apis[0]: there is no API user: did you mean users?",
+            "f:8:5: warning: workflows.credentials[1].apis: is empty, so the credential is sent nowhere: name the APIs it is for",
+            "f:8:10: workflows.credentials[1].id: is the id of workflows.credentials[0] already: write another one",
+            "f:10:26: workflows.agents[0].operations[0]: there is no operation ApiCal: did you mean ApiCall?",
+            "f:10:42: workflows.agents[0].apis[0]: there is no API zzz: there are users, users",
+            "f:10:72: workflows.agents[0].credentials[1]: there is no credential kee: did you mean key?",
+            "f:10:89: workflows.agents[0].storages[0]: needs workflows.file_directory: where the files go",
+            "f:10:95: workflows.agents[0].storages[1]: there is no storage local: there are localStorage, sessionStorage, file",
+            "f:11:10: workflows.agents[1].id: is the id of workflows.agents[0] already: write another one",
+            "f:13:65: bindings[0].run_as: there is no agent b: did you mean a?",
+            "f:14:48: bindings[1].run_as: is for bindings of role: workflows",
+        ],
+    );
+}
+
+#[test]
+fn values_of_workflows_say_what_would_be_right() {
+    check_more(
+        "
+workflows:
+  workers: 0
+  apis: [{id: a, base_url: api.example.com}, {id: b, base_url: \"ftp://b\"}, {id: c, base_url: \"https://u@c?q=1\"}]
+  credentials: [{id: k, type: bearer, value: hunter2}, {id: l, type: custom}]
+  agents: [{id: a, keys: [{sha256: abc}, {key: x}, hunter2], max_execution_time: 2h, max_operations: 101}]
+",
+        &[
+            "f:2:12: workflows.workers: out of bounds: write 1 to 256",
+            "f:3:28: workflows.apis[0].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
+            "f:3:64: workflows.apis[1].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
+            "f:3:94: workflows.apis[2].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
+            "f:4:31: workflows.credentials[0].type: not allowed: the values are bearer-token, basic, api-key, password, custom",
+            "f:4:46: workflows.credentials[0].value: a section of keys is wanted, not a text",
+            "f:4:56: workflows.credentials[1].value: is missing: where the secret is: a file or a variable",
+            "f:5:36: workflows.agents[0].keys[0].sha256: must match the pattern ^[0-9a-fA-F]{64}$",
+            "f:5:42: workflows.agents[0].keys[1].sha256: is missing",
+            "f:5:43: workflows.agents[0].keys[1].key: unknown key: the keys here are sha256",
+            "f:5:52: workflows.agents[0].keys[2]: a section of keys is wanted, not a text",
+            "f:5:82: workflows.agents[0].max_execution_time: out of bounds: write 1ms to 1h",
+            "f:5:102: workflows.agents[0].max_operations: out of bounds: write 1 to 100",
+        ],
+    );
+}
+
+#[test]
+fn workflows_that_nobody_can_use_are_told() {
+    let twice = "a".repeat(64);
+    let agents = format!(
+        "agents: [{{id: a, keys: [{{sha256: {twice}}}]}}, {{id: b, keys: [{{sha256: {}}}]}}]",
+        twice.to_uppercase()
+    );
+    check_more(
+        &format!(
+            "workflows: {{{agents}}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
+        ),
+        &[
+            "f:1:130: workflows.agents[1].keys[0]: is the key at workflows.agents[0].keys[0] already",
+            "f:2:55: bindings[0].role: needs workflows.enabled: nothing executes workflows",
+        ],
+    );
+    check_more(
+        "http: {enabled: false}\nworkflows: {enabled: true}\ncalls: {enabled: false}\n",
+        &[
+            "f:2:1: nothing to do: write a binding, or enable http",
+            "f:2:12: warning: workflows.agents: is empty, so nobody may execute a workflow",
+            "f:2:22: warning: workflows.enabled: nothing leads to the executor: enable http, or write a binding of role: workflows",
+        ],
+    );
 }

@@ -4,6 +4,7 @@
 //! could not be read makes no further problem.
 
 mod graph;
+mod workflows;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,6 +38,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.conditions();
     graph::unreachable_routes(&mut checker);
     graph::loops(&mut checker);
+    workflows::check(&mut checker);
     checker.unused_transports();
 }
 
@@ -44,12 +46,6 @@ struct Checker<'a> {
     sections: &'a Sections,
     root: &'a Node,
     problems: &'a mut ConfigErrors,
-}
-
-/// Where a destination is written, and the destination.
-struct Placed<'a> {
-    path: ValuePath,
-    config: &'a DestinationConfig,
 }
 
 impl<'a> Checker<'a> {
@@ -79,28 +75,6 @@ impl<'a> Checker<'a> {
         routes.filter_map(move |(index, route)| Some((path.index(index), route.as_ref()?)))
     }
 
-    /// The destinations of all routes, and of the default.
-    fn each_destination(&self) -> Vec<Placed<'a>> {
-        let mut destinations = Vec::new();
-        for (path, route) in self.each_route() {
-            let to = path.key("to");
-            destinations.extend(route.to.iter().enumerate().map(|(index, config)| Placed {
-                path: to.index(index),
-                config,
-            }));
-        }
-        let path = ValuePath::root().key("default_route");
-        for (index, config) in self.sections.default_route.iter().enumerate() {
-            if let Some(config) = config {
-                destinations.push(Placed {
-                    path: path.index(index),
-                    config,
-                });
-            }
-        }
-        destinations
-    }
-
     fn transport_type(&self, name: &Name) -> Option<TransportType> {
         let transport = self.sections.transports.get(name.as_str())?;
         transport.as_ref().map(TransportConfig::transport_type)
@@ -113,21 +87,6 @@ impl<'a> Checker<'a> {
             .find(|binding| {
                 binding.transport == *transport && binding.topics.iter().any(|t| t.matches(topic))
             })
-    }
-
-    /// The names of transports wherever one is wanted.
-    fn named_transports(&self) -> Vec<(ValuePath, &'a Name)> {
-        let mut named: Vec<(ValuePath, &Name)> = Vec::new();
-        for (path, binding) in self.each_binding() {
-            named.push((path.key("transport"), &binding.transport));
-            if let Some(transport) = &binding.dead_letter.transport {
-                named.push((path.key("dead_letter").key("transport"), transport));
-            }
-        }
-        for Placed { path, config } in self.each_destination() {
-            named.push((path.key("transport"), &config.transport));
-        }
-        named
     }
 
     // === the checks ===
@@ -155,24 +114,23 @@ impl<'a> Checker<'a> {
     }
 
     fn names(&mut self) {
-        let bindings: Vec<_> = self.each_binding().map(|(p, b)| (p, &b.name)).collect();
-        let routes: Vec<_> = self.each_route().map(|(p, r)| (p, &r.name)).collect();
-        for (path, name) in &routes {
+        let alone = &self.sections.alone;
+        for (path, name) in &alone.routes {
             if name.as_str() == DEFAULT_ROUTE {
                 let message = "is the name of default_route: write another one";
-                self.error(path.key("name"), message);
+                self.error(path.clone(), message);
             }
         }
-        for named in [bindings, routes] {
+        for named in [&alone.bindings, &alone.routes] {
             let mut first: HashMap<&Name, ValuePath> = HashMap::new();
             for (path, name) in named {
                 match first.get(name) {
                     Some(first) => {
                         let message = format!("is the name of {first} already: write another one");
-                        self.error(path.key("name"), message);
+                        self.error(path.clone(), message);
                     }
                     None => {
-                        first.insert(name, path);
+                        first.insert(name, path.parent());
                     }
                 }
             }
@@ -181,10 +139,10 @@ impl<'a> Checker<'a> {
 
     fn transports(&mut self) {
         let known = !self.sections.is_broken("transports");
-        for (path, name) in self.named_transports().into_iter().filter(|_| known) {
+        for (path, name) in self.sections.alone.transports.iter().filter(|_| known) {
             if !self.sections.transports.contains_key(name.as_str()) {
                 let message = self.no_such_transport(name);
-                self.error(path, message);
+                self.error(path.clone(), message);
             }
         }
         let section = ValuePath::root().key("transports");
@@ -198,8 +156,8 @@ impl<'a> Checker<'a> {
     /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
     /// asked when there are none.
     fn unused_transports(&mut self) {
-        let named = self.named_transports();
-        let used: BTreeSet<&str> = named.iter().map(|(_, name)| name.as_str()).collect();
+        let named = self.sections.alone.transports.iter();
+        let used: BTreeSet<&str> = named.map(|(_, name)| name.as_str()).collect();
         let transports = &self.sections.transports;
         if transports.len() == 1 || self.problems.has_errors() {
             return;
@@ -296,7 +254,7 @@ impl<'a> Checker<'a> {
     }
 
     fn destinations(&mut self) {
-        for Placed { path, config } in self.each_destination() {
+        for (path, config) in &self.sections.alone.destinations {
             let transport = self.transport_type(&config.transport);
             if config.stored && transport.is_some_and(|t| t != TransportType::Nats) {
                 let message = "is for JetStream, on a transport of type nats";

@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -73,6 +74,7 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
     check::<LogFilter>(),
     check::<Pattern>(),
     check::<GlobText>(),
+    check::<ApiBase>(),
 ];
 
 const fn check<T: Wording>() -> (&'static str, FormatCheck) {
@@ -212,6 +214,21 @@ impl Wording for TopicFilter {
     }
 }
 
+impl Wording for ApiBase {
+    const FORMAT: &'static str = "base-url";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|_| {
+            "not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment"
+                .into()
+        })
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl Wording for Template {
     const FORMAT: &'static str = "template";
 
@@ -309,6 +326,11 @@ impl Wording for Name {
 // === impl Pattern, GlobText, LogFilter ===
 
 impl Pattern {
+    /// A pattern that is known to be one.
+    pub(crate) const fn from_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+
     /// Whether the text is a glob.
     #[must_use]
     pub fn is_glob(&self) -> bool {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::is_target;
 use a2abus_plugin::{Text, Unit, decode};
+use a2abus_transports::Header;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -34,6 +35,7 @@ use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
 use super::serve::Peer;
 use super::{Door, body, negotiate, sse};
 use crate::calls::{self, Answer, CallError, Calls, Part};
+use crate::headers;
 use crate::metrics::HttpPath;
 
 /// What all units of one HTTP request have in common.
@@ -42,6 +44,8 @@ struct Common {
     calls: Arc<Calls>,
     target: Target,
     caller: Text,
+    /// The headers by which the caller follows its request.
+    traces: Vec<Header>,
     timeout: Option<Duration>,
     arrived: Instant,
     accepts: Accepts,
@@ -162,6 +166,7 @@ fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result
         calls: Arc::clone(&door.calls),
         target,
         caller: caller(&head.extensions),
+        traces: headers::traces(&head.headers),
         timeout,
         arrived: Instant::now(),
         accepts,
@@ -175,7 +180,13 @@ async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes
     let read = body::read(headers, body, limit, door.body_timeout).await;
     read.map_err(|error| match error {
         BodyError::TooLarge => {
-            let message = format!("the body is larger than {limit} bytes; send less at a time");
+            let announced = headers.get(header::CONTENT_LENGTH);
+            let message = match announced.and_then(|length| length.to_str().ok()) {
+                Some(length) => format!(
+                    "the body has {length} bytes, and {limit} are allowed; send less at a time"
+                ),
+                None => format!("the body is larger than {limit} bytes; send less at a time"),
+            };
             (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 Failure::new(Reason::Exhausted, message),
@@ -303,6 +314,7 @@ impl Common {
             target,
             timeout: self.time_left()?,
             caller: self.caller.clone(),
+            headers: self.traces.clone(),
         })
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
+use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -49,13 +50,31 @@ const PING: Duration = Duration::from_secs(20);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves a router until `shutdown`; then accepts nothing more, closes idle connections, and returns when every request
-/// in flight is answered. The caller decides how long that may take: dropping the future ends what is left.
+/// How long a connection without a request stays open at shutdown: one may be on its way, and to close now would reset it.
+const LAST_REQUESTS: Duration = Duration::from_millis(250);
+/// Most connections that are taken at shutdown because they wait to be accepted: what a listener holds at most by default.
+const MAX_WAITING: usize = 1_024;
+
+/// How a listener ends.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    /// From now on every answer tells its client to close the connection and to go elsewhere.
+    pub farewell: CancellationToken,
+    /// From now on nothing is accepted.
+    pub shutdown: CancellationToken,
+}
+
+/// Serves a router until `shutdown`; then takes the connections that wait, accepts nothing more, and returns when every
+/// request is answered and every connection closed. The caller decides how long that may take: dropping the future ends
+/// what is left.
+///
+/// Only a connection that is made in the very moment in which the listener closes is reset, before anything of its
+/// request was read.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     bounds: ConnectionBounds,
-    shutdown: CancellationToken,
+    ending: Ending,
 ) {
     let permits = Arc::new(Semaphore::new(
         bounds.max_connections.min(Semaphore::MAX_PERMITS),
@@ -64,20 +83,28 @@ pub async fn serve(
     loop {
         let (stream, peer, permit) = tokio::select! {
             biased;
-            () = shutdown.cancelled() => break,
+            () = ending.shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => {
                 note_panic(ended);
                 continue;
             }
             accepted = accept(&listener, &permits) => accepted,
         };
-        let (router, shutdown) = (router.clone(), shutdown.clone());
+        let (router, ending) = (router.clone(), ending.clone());
         connections.spawn(async move {
-            serve_connection(stream, peer, router, bounds, shutdown).await;
+            serve_connection(stream, peer, router, bounds, ending).await;
             drop(permit);
         });
     }
-    drop(listener);
+    for (stream, peer) in waiting(listener) {
+        connections.spawn(serve_connection(
+            stream,
+            peer,
+            router.clone(),
+            bounds,
+            ending.clone(),
+        ));
+    }
     while let Some(ended) = connections.join_next().await {
         note_panic(ended);
     }
@@ -105,6 +132,27 @@ async fn accept(
     }
 }
 
+/// The connections that are made and not accepted, for which closing the listener would be a reset. Closes it.
+fn waiting(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    let mut waiting = Vec::new();
+    // The system knows of connections that the runtime was not told of yet.
+    let Ok(listener) = listener.into_std() else {
+        return waiting;
+    };
+    while waiting.len() < MAX_WAITING {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let stream = stream.set_nonblocking(true).map(|()| stream);
+                waiting.extend(stream.and_then(TcpStream::from_std).map(|s| (s, peer)));
+            }
+            Err(error) if is_of_one_client(&error) => {}
+            // None waits, or the process is out of file descriptors.
+            Err(_) => break,
+        }
+    }
+    waiting
+}
+
 /// Whether only the client that was about to connect is concerned.
 fn is_of_one_client(error: &io::Error) -> bool {
     matches!(
@@ -120,7 +168,7 @@ async fn serve_connection(
     peer: SocketAddr,
     router: Router,
     bounds: ConnectionBounds,
-    shutdown: CancellationToken,
+    ending: Ending,
 ) {
     // Parts of a stream are small and must not wait for each other.
     if let Err(error) = stream.set_nodelay(true) {
@@ -130,15 +178,20 @@ async fn serve_connection(
     let spoke = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&spoke);
     let peer = Peer(peer.ip().to_canonical());
+    let shutdown = ending.shutdown.clone();
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
         heard.store(true, Ordering::Relaxed);
-        answer(router.clone(), peer, request)
+        answer(router.clone(), peer, ending.clone(), request)
     });
     let builder = builder(bounds);
     let io = TokioIo::new(Stalling::new(stream, WRITE_PATIENCE));
     let mut connection = pin!(builder.serve_connection(io, service));
     // Telling HTTP/1 from HTTP/2 is not under hyper's own timeout.
     let mut first_head = pin!(sleep(bounds.header_timeout));
+    let mut last_requests = pin!(async {
+        shutdown.cancelled().await;
+        sleep(LAST_REQUESTS).await;
+    });
     let mut waiting = true;
     let mut open = true;
     loop {
@@ -149,7 +202,7 @@ async fn serve_connection(
                 }
                 return;
             }
-            () = shutdown.cancelled(), if open => {
+            () = last_requests.as_mut(), if open => {
                 open = false;
                 connection.as_mut().graceful_shutdown();
             }
@@ -166,10 +219,18 @@ async fn serve_connection(
 async fn answer(
     router: Router,
     peer: Peer,
+    ending: Ending,
     mut request: http::Request<Incoming>,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(peer);
-    router.oneshot(request.map(Body::new)).await
+    // HTTP/2 has frames of its own for this, and forbids the header.
+    let has_header = request.version() <= Version::HTTP_11;
+    let mut response = router.oneshot(request.map(Body::new)).await?;
+    if has_header && (ending.farewell.is_cancelled() || ending.shutdown.is_cancelled()) {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    Ok(response)
 }
 
 fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
@@ -217,6 +278,7 @@ mod tests {
 
     struct Server {
         address: SocketAddr,
+        farewell: CancellationToken,
         shutdown: CancellationToken,
         serving: JoinHandle<()>,
     }
@@ -224,10 +286,15 @@ mod tests {
     async fn start(router: Router, bounds: ConnectionBounds) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, router, bounds, shutdown.clone()));
+        let (farewell, shutdown) = (CancellationToken::new(), CancellationToken::new());
+        let ending = Ending {
+            farewell: farewell.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let serving = tokio::spawn(serve(listener, router, bounds, ending));
         Server {
             address,
+            farewell,
             shutdown,
             serving,
         }
@@ -376,6 +443,93 @@ mod tests {
         assert_eq!(read_all(&mut idle).await, "");
         timeout(SOON, server.serving).await.unwrap().unwrap();
         assert!(TcpStream::connect(server.address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn connections_that_wait_to_be_accepted_are_answered_at_shutdown() {
+        let (release, released) = tokio::sync::watch::channel(());
+        let (begin, mut begun) = mpsc::channel(1);
+        let wait = move || {
+            let (begin, mut released) = (begin.clone(), released.clone());
+            async move {
+                begin.send(()).await.unwrap();
+                released.changed().await.unwrap();
+                "waited"
+            }
+        };
+        let router = Router::new()
+            .route("/wait", get(wait))
+            .route("/", get(|| async { "served" }));
+        let bounds = ConnectionBounds {
+            max_connections: 1,
+            ..BOUNDS
+        };
+        let server = start(router, bounds).await;
+        let mut first = send(&server, b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        begun.recv().await.unwrap();
+        let mut others = Vec::new();
+        for _ in 0..20 {
+            others.push(send(&server, GET).await);
+        }
+        server.shutdown.cancel();
+        for other in &mut others {
+            let answer = read_all(other).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            assert!(answer.contains("connection: close\r\n"), "{answer}");
+            assert!(answer.ends_with("served"), "{answer}");
+        }
+        release.send(()).unwrap();
+        assert!(read_all(&mut first).await.ends_with("waited"));
+        timeout(SOON, server.serving).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_on_its_way_to_an_idle_connection_is_answered_at_shutdown() {
+        let server = start(Router::new().route("/", get(|| async { "served" })), BOUNDS).await;
+        let mut client = send(&server, GET).await;
+        let head = read_head(&mut client).await;
+        assert!(!head.contains("connection: close"), "{head}");
+        server.shutdown.cancel();
+        // The server has seen the order and not yet closed: it has closed its listener.
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        client.write_all(GET).await.unwrap();
+        let answers = read_all(&mut client).await;
+        assert!(answers.starts_with("served"), "{answers}");
+        assert!(answers.contains("connection: close\r\n"), "{answers}");
+        assert!(answers.ends_with("served"), "{answers}");
+    }
+
+    #[tokio::test]
+    async fn after_the_farewell_answers_close_their_connection() {
+        let server = start(Router::new().route("/", get(|| async { "served" })), BOUNDS).await;
+        server.farewell.cancel();
+        for _ in 0..2 {
+            let mut client = send(&server, GET).await;
+            let answer = read_all(&mut client).await;
+            assert!(answer.contains("connection: close\r\n"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_before_the_end_of_the_body_arrives_whole() {
+        let server = start(
+            Router::new().route("/", post(|| async { "not read" })),
+            BOUNDS,
+        )
+        .await;
+        server.farewell.cancel();
+        // More than the buffers of both sides hold: the server has to take it while it closes.
+        let body = vec![b' '; 32 << 20];
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut client = send(&server, head.as_bytes()).await;
+        client.write_all(&body).await.unwrap();
+        let answer = read_all(&mut client).await;
+        assert!(answer.ends_with("not read"), "{answer}");
     }
 
     #[tokio::test]

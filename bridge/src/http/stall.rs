@@ -1,7 +1,10 @@
-//! A connection that is given up when the peer stops reading.
+//! A connection that is given up when the peer stops reading, and that is closed so that the peer gets everything.
 //!
 //! Hyper waits for ever for a peer that keeps its connection open and takes nothing from it; meanwhile nobody looks at
 //! the deadline of the call behind it, and the connection counts against the limit.
+//!
+//! A socket that is closed while the peer still sends resets the connection, and with it goes the answer that the peer
+//! has not read yet. So what still comes is read and thrown away, for a moment, until the peer closes as well.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +13,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+/// How long a connection is read on after its end was written.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// A stream whose writes fail when the peer has taken nothing for a while.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ pub(super) struct Stalling<S> {
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether a write waits since the timer was set.
     waiting: bool,
+    /// From when the end is written: when reading ends.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Stalling ===
@@ -31,6 +39,7 @@ impl<S> Stalling<S> {
             patience,
             timer: None,
             waiting: false,
+            linger: None,
         }
     }
 
@@ -70,7 +79,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -86,8 +95,24 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let closed = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.judge(context, closed)
+        let Self { inner, linger, .. } = &mut *self;
+        let Some(linger) = linger else {
+            let closed = Pin::new(inner).poll_shutdown(context);
+            ready!(self.judge(context, closed))?;
+            self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+            return self.poll_shutdown(context);
+        };
+        let mut scrap = [0; 4_096];
+        loop {
+            let mut buffer = ReadBuf::new(&mut scrap);
+            match Pin::new(&mut *inner).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                // The peer has closed, or is gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                // A socket that always has more says so from time to time as well.
+                Poll::Pending => return linger.as_mut().poll(context).map(Ok),
+            }
+        }
     }
 
     fn poll_write_vectored(
@@ -133,5 +158,25 @@ mod tests {
         }
         writer.await.unwrap().unwrap();
         assert_eq!(read, b"12345678");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_after_the_end_is_read_until_the_peer_closes() {
+        let (ours, mut theirs) = duplex(4);
+        let mut ours = Stalling::new(ours, PATIENCE);
+        let closer = tokio::spawn(async move { ours.shutdown().await });
+        theirs.write_all(b"more than four").await.unwrap();
+        drop(theirs);
+        let start = Instant::now();
+        closer.await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_close_is_left_after_a_moment() {
+        let (ours, _theirs) = duplex(4);
+        let start = Instant::now();
+        Stalling::new(ours, PATIENCE).shutdown().await.unwrap();
+        assert_eq!(start.elapsed(), LINGER);
     }
 }

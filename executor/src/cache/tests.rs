@@ -4,7 +4,7 @@ use crate::testing::VirtualClock;
 fn cache() -> (Arc<VirtualClock>, Cache) {
     let clock = Arc::new(VirtualClock::default());
     let shared: Arc<dyn Clock> = Arc::<VirtualClock>::clone(&clock);
-    (clock, Cache::new(shared))
+    (clock, Cache::new(shared, Caching::On))
 }
 
 fn parse(text: &str) -> Value {

@@ -49,7 +49,7 @@ impl Parser<'_> {
         let kind = type_name::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut message = Message::new(
             kind,
-            Type {
+            Type::Named {
                 category: "a2e.",
                 name: ty.clone(),
                 suffix: "",
@@ -88,7 +88,7 @@ impl Parser<'_> {
         if topic.is_none() && matches!(kind, Kind::Request | Kind::Notification) {
             message.put_if(extension::TARGET_AGENT, target);
         }
-        message.subject = topic;
+        message.attributes.subject = topic;
         if is_event(&ty) {
             let word = self.attribute(Place::Kind);
             message.put(
@@ -103,8 +103,8 @@ impl Parser<'_> {
             message.put_if(extension::RETRYABLE, facts.flag(Place::Retryable));
         }
         message.put(extension::A2E_TYPE, ty);
-        message.id = id;
-        message.time = self.a2e_time();
+        message.attributes.id = id.unwrap_or_default();
+        message.attributes.time = self.a2e_time();
         Ok(message)
     }
 

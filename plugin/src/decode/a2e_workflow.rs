@@ -64,7 +64,7 @@ impl Parser<'_> {
                 message,
             ));
         };
-        let ty = Type {
+        let ty = Type::Named {
             category: "a2e.",
             name: Text::from_static("operation.update"),
             suffix: "",
@@ -103,13 +103,13 @@ fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Mess
     } else {
         ("workflow.execute", "workflows/execute")
     };
-    let ty = Type {
+    let ty = Type::Named {
         category: "a2e.",
         name: Text::from_static(name),
         suffix: ".req",
     };
     let mut message = Message::new(Kind::Request, ty, "A2E-EXEC");
-    message.id.clone_from(&execution_id);
+    message.attributes.id = execution_id.clone().unwrap_or_default();
     message.put(extension::A2A_METHOD, Text::from_static(method));
     message.protocol_version = Some(Text::from_static("1.0"));
     let collaboration_id = execution_id.or_else(|| hint.collaboration_id.clone());

@@ -75,7 +75,7 @@ impl Parser<'_> {
                 self.attribute(Place::ContextTracestate),
             );
         }
-        message.time = self.e2a_time();
+        message.attributes.time = self.e2a_time();
         Ok(message)
     }
 
@@ -112,12 +112,13 @@ impl Parser<'_> {
             request_id.clone().or_else(|| jsonrpc_id.clone())
         };
         message.put_if(extension::COLLABORATION_ID, collaboration_id);
-        message.id = request_id.or(jsonrpc_id);
+        message.attributes.id = request_id.or(jsonrpc_id).unwrap_or_default();
         let target = self.e2a_target()?;
-        message.subject = self.topic(Place::ParamsTopic)?;
-        if message.subject.is_none() {
+        let topic = self.topic(Place::ParamsTopic)?;
+        if topic.is_none() {
             message.put_if(extension::TARGET_AGENT, target);
         }
+        message.attributes.subject = topic;
         message.put_if(
             extension::SOURCE_AGENT,
             self.attribute(Place::SourceAgentId),
@@ -151,13 +152,14 @@ impl Parser<'_> {
             .filter(|number| *number >= 0 && !is_push);
         let keeps_alive = self.facts.equals(Place::BodyEventType, "keepalive");
         let sequence = sequence.filter(|_| !keeps_alive);
-        message.id = match (self.e2a_id(Place::ResponseId)?, &request_id, sequence) {
+        let id = match (self.e2a_id(Place::ResponseId)?, &request_id, sequence) {
             (Some(id), request_id, _) if request_id.as_ref() != Some(&id) => Some(id),
             (_, Some(request_id), Some(number)) => {
                 Some(Text::from(format!("{request_id}:{number}")))
             }
             _ => None,
         };
+        message.attributes.id = id.unwrap_or_default();
         if asks {
             message.put_if(extension::A2A_METHOD, self.method(Place::BodyMethod)?);
             message.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::BodyId)?);
@@ -360,7 +362,7 @@ fn e2a_message(kind: Kind, name: Text, suffix: &'static str) -> Message {
     let category = "e2a.";
     Message::new(
         kind,
-        Type {
+        Type::Named {
             category,
             name,
             suffix,

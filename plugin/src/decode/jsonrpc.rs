@@ -5,7 +5,7 @@ use crate::detect::{Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::{Kind, Span};
-use crate::protocol::dialect::{self, Dialect, ParamsMarks, Version};
+use crate::protocol::dialect::{self, Dialect, Method, ParamsMarks, Version};
 use crate::protocol::jsonrpc::{Id, JsonRpc, Part, RpcBody};
 use crate::protocol::{Kind as Exchange, MAX_ID_BYTES, Message, Type};
 use crate::text::Text;
@@ -81,11 +81,8 @@ impl Parser<'_> {
     }
 
     fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
-        let Some(method) = self.method(Place::Method)? else {
-            let message = "a method is a string, not null";
-            return Err(self.refused(DecodeErrorKind::BadMethod, Place::Method, message));
-        };
-        let dialect = match dialect::of_method(&method, params_marks(self.facts)) {
+        let (method, known) = self.rpc_method()?;
+        let dialect = match dialect::of_call(&method, known, || params_marks(self.facts)) {
             Dialect::A2a03 if self.hint.dialect == Some(Dialect::JafDoc) => Dialect::JafDoc,
             dialect => dialect,
         };
@@ -101,31 +98,45 @@ impl Parser<'_> {
         let target = self.target(Place::ParamsAgentId)?;
         let topic = self.topic(Place::ParamsTopic)?;
         let seq = self.seq()?;
-        let streaming = dialect::is_streaming(&method);
-        let (kind, suffix) = match (&id, streaming) {
-            (None, _) => (Exchange::Notification, ""),
-            (Some(_), true) => (Exchange::Request, ".stream"),
-            (Some(_), false) => (Exchange::Request, ".req"),
+        let (kind, suffix) = match id {
+            None => (Exchange::Notification, ""),
+            Some(_) => (Exchange::Request, ".req"),
         };
-        let ty = Type {
-            category: "",
-            name: method.clone(),
-            suffix,
+        let ty = match known {
+            Some(known) => Type::Call(known.ty),
+            None => Type::Named {
+                category: "",
+                name: method.clone(),
+                suffix,
+            },
         };
         let mut message = new_message(kind, ty);
-        message.id = id
-            .as_ref()
-            .and_then(Id::text)
-            .filter(|text| !text.is_empty());
+        message.attributes.id = id.as_ref().and_then(Id::text).unwrap_or_default();
         message.put(extension::A2A_METHOD, method);
         // A topic names the place itself, so the agent is dropped (decision D5).
         if topic.is_none() {
             message.put_if(extension::TARGET_AGENT, target);
         }
-        message.subject = topic;
+        message.attributes.subject = topic;
         message.put_if(extension::SEQ, seq);
+        let streaming = known.is_some_and(Method::is_streaming);
         let body = RpcBody::Call { streaming };
         Ok((JsonRpc { body, id, dialect }, message))
+    }
+
+    /// The method; one that is known is not checked again.
+    fn rpc_method(&self) -> Result<(Text, Option<Method>), DecodeError> {
+        let word = self.facts.word(Place::Method);
+        if let Some(known) = word.and_then(|word| dialect::known(&word)) {
+            return Ok((Text::from_static(known.name), Some(known)));
+        }
+        match self.method(Place::Method)? {
+            Some(method) => Ok((method, None)),
+            None => {
+                let message = "a method is a string, not null";
+                Err(self.refused(DecodeErrorKind::BadMethod, Place::Method, message))
+            }
+        }
     }
 
     /// A mark that says nothing is a mistake, not an absent mark.
@@ -161,12 +172,7 @@ impl Parser<'_> {
 }
 
 fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Message) {
-    let ty = Type {
-        category: "",
-        name: Text::from_static("common.response"),
-        suffix: "",
-    };
-    let mut message = new_message(Exchange::Response, ty);
+    let mut message = new_message(Exchange::Response, Type::Call(dialect::RESPONSE));
     let answered = id
         .as_ref()
         .and_then(Id::text)

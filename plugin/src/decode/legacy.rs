@@ -26,7 +26,7 @@ impl Parser<'_> {
         let correlation = self.scalar(Place::MetadataCorrelationId, DecodeErrorKind::BadMember)?;
         let kind = kind_of(message_type.as_deref(), correlation.is_some());
         let act = Text::from(message_type.as_deref().unwrap_or("unknown").to_lowercase());
-        let ty = Type {
+        let ty = Type::Named {
             category: "legacy.",
             name: act.clone(),
             suffix: "",

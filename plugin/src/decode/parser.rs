@@ -43,7 +43,7 @@ impl Parser<'_> {
         }
         let message = match because.family {
             Family::CloudEvent => {
-                let event = Box::new(self.cloud_event(bytes, limits)?);
+                let event = self.cloud_event(bytes, limits)?;
                 return Ok((because, None, Draft::Event(event)));
             }
             Family::JsonRpc => {

@@ -32,14 +32,22 @@ macro_rules! places {
             }
 
             /// Its parent, and its name there.
-            const fn named(self) -> (Self, &'static [u8]) {
+            const fn named(self) -> (Self, &'static str) {
                 match self {
-                    Self::Root => (Self::Root, b""),
-                    $($(Self::$place => (Self::$parent, $name),)*)*
+                    Self::Root => (Self::Root, ""),
+                    $($(Self::$place => (Self::$parent, const { text($name) }),)*)*
                 }
             }
         }
     };
+}
+
+/// The names are matched as bytes and told as text.
+const fn text(name: &'static [u8]) -> &'static str {
+    match str::from_utf8(name) {
+        Ok(name) => name,
+        Err(_) => "",
+    }
 }
 
 places! {
@@ -219,19 +227,19 @@ impl Place {
     /// Its name.
     pub(crate) fn name(self) -> &'static str {
         let (_, name) = self.named();
-        std::str::from_utf8(name).unwrap_or_default()
+        name
     }
 
     /// Its JSON pointer.
     pub(crate) fn pointer(self) -> String {
         match self.named() {
-            (Self::Root, b"") => String::new(),
+            (Self::Root, "") => String::new(),
             (parent, _) => format!("{}/{}", parent.pointer(), self.name()),
         }
     }
 }
 
-// Presence is kept in one `u128`.
+// What is repeated is kept in one `u128`.
 const _: () = assert!(Place::COUNT <= 128);
 
 #[cfg(test)]
@@ -242,7 +250,7 @@ mod tests {
     fn every_place_is_found_where_it_says_it_stands() {
         for place in &Place::ALL[1..] {
             let (parent, name) = place.named();
-            assert_eq!(parent.member(name), Some(*place));
+            assert_eq!(parent.member(name.as_bytes()), Some(*place));
             assert!(parent.has_members());
         }
         assert_eq!(Place::ParamsAgentId.pointer(), "/params/_agentId");

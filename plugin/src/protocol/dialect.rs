@@ -1,5 +1,8 @@
 //! Which of the protocols that share JSON-RPC a message speaks.
 
+use crate::map::DEFAULT_TYPE_PREFIX;
+use crate::protocol::CallType;
+
 /// A protocol over JSON-RPC 2.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -61,110 +64,195 @@ pub(crate) enum Version {
     Other,
 }
 
-/// The dialect of a method. Source: `a2a-http` sections 3.1, 3.4, 4.2, 5.
-pub(crate) fn of_method(method: &str, marks: ParamsMarks) -> Dialect {
-    match method {
-        "initialize" if marks.protocol_version == Version::Number => Dialect::Acp,
-        "tasks/get" | "tasks/cancel" if marks.has_task_id && !marks.has_id => Dialect::Mcp,
-        "tasks/cancel" if marks.has_reason => Dialect::JafDoc,
-        "elicitation/create" if marks.has_session_id => Dialect::Acp,
-        "message/send" | "message/stream" if marks.jaf => Dialect::JafDoc,
-        // Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
+/// A method that a protocol defines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Method {
+    pub(crate) name: &'static str,
+    dialect: Dialect,
+    pub(crate) ty: CallType,
+}
+
+/// Declares the methods of the dialects, and what the types of their calls end in. Every type is put together when this
+/// is compiled, so that an event of a known method takes it as it is.
+macro_rules! methods {
+    ($($dialect:ident, $suffix:literal => { $($name:literal)* })*) => {
+        /// The method of this name, where a protocol defines one.
+        pub(crate) fn known(name: &str) -> Option<Method> {
+            match name {
+                $($($name => {
+                    const LENGTH: usize = DEFAULT_TYPE_PREFIX.len() + $name.len() + $suffix.len();
+                    const TYPE: [u8; LENGTH] = call_type($name, $suffix);
+                    const KNOWN: CallType = CallType::of(&TYPE, $suffix);
+                    Some(Method { name: $name, dialect: Dialect::$dialect, ty: KNOWN })
+                })*)*
+                _ => None,
+            }
+        }
+    };
+}
+
+methods! {
+    // Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
+    A2a03, ".req" => {
         "message/send"
-        | "message/stream"
-        | "message/sendStream"
-        | "tasks/get"
-        | "tasks/cancel"
-        | "tasks/resubscribe"
-        | "tasks/pushNotificationConfig/set"
-        | "tasks/pushNotificationConfig/get"
-        | "tasks/pushNotificationConfig/list"
-        | "tasks/pushNotificationConfig/delete"
-        | "agent/getAuthenticatedExtendedCard"
-        | "agent/card/register"
-        | "agent/card/update"
-        | "agent/card/get"
-        | "agent/card/delete"
-        | "agent/card/list" => Dialect::A2a03,
-        // Source: `a2a-http` section 4.2.
+        "tasks/get"
+        "tasks/cancel"
+        "tasks/pushNotificationConfig/set"
+        "tasks/pushNotificationConfig/get"
+        "tasks/pushNotificationConfig/list"
+        "tasks/pushNotificationConfig/delete"
+        "agent/getAuthenticatedExtendedCard"
+        "agent/card/register"
+        "agent/card/update"
+        "agent/card/get"
+        "agent/card/delete"
+        "agent/card/list"
+    }
+    A2a03, ".stream" => {
+        "message/stream"
+        "message/sendStream"
+        "tasks/resubscribe"
+    }
+    // Source: `a2a-http` section 4.2.
+    Mcp, ".req" => {
         "initialize"
-        | "ping"
-        | "tools/list"
-        | "tools/call"
-        | "resources/list"
-        | "resources/templates/list"
-        | "resources/read"
-        | "resources/subscribe"
-        | "resources/unsubscribe"
-        | "prompts/list"
-        | "prompts/get"
-        | "logging/setLevel"
-        | "completion/complete"
-        | "tasks/list"
-        | "tasks/result"
-        | "tasks/update"
-        | "server/discover"
-        | "subscriptions/listen"
-        | "sampling/createMessage"
-        | "roots/list"
-        | "elicitation/create" => Dialect::Mcp,
-        // Source: `a2a-http` section 3.1.
+        "ping"
+        "tools/list"
+        "tools/call"
+        "resources/list"
+        "resources/templates/list"
+        "resources/read"
+        "resources/subscribe"
+        "resources/unsubscribe"
+        "prompts/list"
+        "prompts/get"
+        "logging/setLevel"
+        "completion/complete"
+        "tasks/list"
+        "tasks/result"
+        "tasks/update"
+        "server/discover"
+        "subscriptions/listen"
+        "sampling/createMessage"
+        "roots/list"
+        "elicitation/create"
+    }
+    // Source: `a2a-http` section 3.1.
+    A2a10, ".req" => {
         "SendMessage"
-        | "SendStreamingMessage"
-        | "GetTask"
-        | "ListTasks"
-        | "CancelTask"
-        | "SubscribeToTask"
-        | "CreateTaskPushNotificationConfig"
-        | "GetTaskPushNotificationConfig"
-        | "ListTaskPushNotificationConfig"
-        | "ListTaskPushNotificationConfigs"
-        | "DeleteTaskPushNotificationConfig"
-        | "GetExtendedAgentCard" => Dialect::A2a10,
-        // Source: `a2a-http` section 5, versions 1 and 2.
+        "GetTask"
+        "ListTasks"
+        "CancelTask"
+        "CreateTaskPushNotificationConfig"
+        "GetTaskPushNotificationConfig"
+        "ListTaskPushNotificationConfig"
+        "ListTaskPushNotificationConfigs"
+        "DeleteTaskPushNotificationConfig"
+        "GetExtendedAgentCard"
+    }
+    A2a10, ".stream" => {
+        "SendStreamingMessage"
+        "SubscribeToTask"
+    }
+    // Source: `a2a-http` section 5, versions 1 and 2.
+    Acp, ".req" => {
         "authenticate"
-        | "auth/login"
-        | "auth/logout"
-        | "logout"
-        | "session/new"
-        | "session/load"
-        | "session/resume"
-        | "session/list"
-        | "session/delete"
-        | "session/close"
-        | "session/set_mode"
-        | "session/set_config_option"
-        | "session/set_model"
-        | "session/fork"
-        | "session/prompt"
-        | "session/cancel"
-        | "session/request_permission"
-        | "session/update"
-        | "fs/read_text_file"
-        | "fs/write_text_file"
-        | "terminal/create"
-        | "terminal/output"
-        | "terminal/release"
-        | "terminal/wait_for_exit"
-        | "terminal/kill"
-        | "elicitation/complete"
-        | "$/cancel_request" => Dialect::Acp,
-        _ if method.starts_with("notifications/") => Dialect::Mcp,
-        _ => Dialect::JsonRpc,
+        "auth/login"
+        "auth/logout"
+        "logout"
+        "session/new"
+        "session/load"
+        "session/resume"
+        "session/list"
+        "session/delete"
+        "session/close"
+        "session/set_mode"
+        "session/set_config_option"
+        "session/set_model"
+        "session/fork"
+        "session/prompt"
+        "session/cancel"
+        "session/request_permission"
+        "session/update"
+        "fs/read_text_file"
+        "fs/write_text_file"
+        "terminal/create"
+        "terminal/output"
+        "terminal/release"
+        "terminal/wait_for_exit"
+        "terminal/kill"
+        "elicitation/complete"
+        "$/cancel_request"
     }
 }
+
+/// `<default prefix><method, its slashes as dots><suffix>`.
+const fn call_type<const LENGTH: usize>(method: &str, suffix: &str) -> [u8; LENGTH] {
+    let mut written = [0; LENGTH];
+    let (parts, mut part, mut at) = ([DEFAULT_TYPE_PREFIX, method, suffix], 0, 0);
+    while part < parts.len() {
+        let bytes = parts[part].as_bytes();
+        let mut from = 0;
+        while from < bytes.len() {
+            written[at] = if bytes[from] == b'/' {
+                b'.'
+            } else {
+                bytes[from]
+            };
+            (from, at) = (from + 1, at + 1);
+        }
+        part += 1;
+    }
+    written
+}
+
+/// The type of every answer.
+pub(crate) const RESPONSE: CallType = {
+    const NAME: &str = "common.response";
+    const TYPE: [u8; DEFAULT_TYPE_PREFIX.len() + NAME.len()] = call_type(NAME, "");
+    CallType::of(&TYPE, "")
+};
 
 /// Whether the method's answer comes in parts. Source: `eventmesh-a2a` section 2.
 #[must_use]
 pub fn is_streaming(method: &str) -> bool {
-    matches!(
-        method,
-        "message/stream"
-            | "message/sendStream"
-            | "tasks/resubscribe"
-            | "SendStreamingMessage"
-            | "SubscribeToTask"
-    )
+    known(method).is_some_and(Method::is_streaming)
+}
+
+// === impl Method ===
+
+impl Method {
+    /// Whether the answer comes in parts.
+    pub(crate) fn is_streaming(self) -> bool {
+        self.ty.request.ends_with(".stream")
+    }
+}
+
+/// The dialect of a call. `marks` is asked for the names that several protocols share.
+/// Source: `a2a-http` sections 3.1, 3.4, 4.2, 5.
+pub(crate) fn of_call(
+    name: &str,
+    known: Option<Method>,
+    marks: impl Fn() -> ParamsMarks,
+) -> Dialect {
+    let Some(Method { dialect, .. }) = known else {
+        return if name.starts_with("notifications/") {
+            Dialect::Mcp
+        } else {
+            Dialect::JsonRpc
+        };
+    };
+    match name {
+        "initialize" if marks().protocol_version == Version::Number => Dialect::Acp,
+        "tasks/get" | "tasks/cancel" => match marks() {
+            marks if marks.has_task_id && !marks.has_id => Dialect::Mcp,
+            marks if marks.has_reason && name == "tasks/cancel" => Dialect::JafDoc,
+            _ => dialect,
+        },
+        "elicitation/create" if marks().has_session_id => Dialect::Acp,
+        "message/send" | "message/stream" if marks().jaf => Dialect::JafDoc,
+        _ => dialect,
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +263,8 @@ mod tests {
     fn shared_names_are_told_apart_by_their_parameters() {
         let none = ParamsMarks::default();
         let check = |method, marks, dialect| {
-            assert_eq!(of_method(method, marks), dialect, "{method} {marks:?}")
+            let found = of_call(method, known(method), || marks);
+            assert_eq!(found, dialect, "{method} {marks:?}")
         };
         check("initialize", none, Dialect::Mcp);
         check(

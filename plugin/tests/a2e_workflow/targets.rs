@@ -157,3 +157,17 @@ fn targets_are_normalised() {
         assert!(ApiBase::parse(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn the_text_that_stands_for_a_value_is_text_like_any_other_in_a_final_url() {
+    let policy = policy(&["https://api.example.com/v1/public"]);
+    for url in [
+        "https://api.example.com/v1/%7B%7D/users",
+        "https://api.example.com/%7B%7D/%7B%7D",
+        "https://api.example.com/v1/x%7B%7Dy",
+    ] {
+        let target = Target::parse(url).unwrap();
+        let checked = policy.check_target(&target);
+        assert_eq!(checked, Err(Refusal::NotPermitted), "{url}");
+    }
+}

@@ -22,6 +22,7 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::config::KafkaConfig;
 use super::error::{failed, is_outage};
@@ -77,6 +78,8 @@ struct Task {
     plan: Plan,
     intake: Arc<Intake>,
     leave: Leave,
+    /// Cancelled once the group has given us our share of the topics for the first time.
+    assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
 }
 
@@ -139,14 +142,20 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
         plan,
         intake: Arc::new(Intake::new(keeping, budget)),
         leave: Leave::default(),
+        assigned: CancellationToken::new(),
         deliveries,
     };
+    if let Source::Live(_) = task.plan.source {
+        task.assigned.cancel();
+    }
     // Dropped with this future, it stops the thread: nothing stays subscribed.
     let reader = Reader {
         stop: task.leave.stop.clone(),
         ended,
     };
-    let consumer = Consumer::new(receiver, reader).draining(Arc::clone(&task.leave.drain_until));
+    let consumer = Consumer::new(receiver, reader)
+        .draining(Arc::clone(&task.leave.drain_until))
+        .awaiting_assignment(task.assigned.clone());
     super::spawn("a2abus-kafka-read", move || {
         let how = task.run(ready);
         drop(task);
@@ -232,6 +241,7 @@ impl Task {
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
             Arc::clone(&self.intake),
             self.leave.clone(),
+            self.assigned.clone(),
             (self.plan.config.session_timeout / 2).min(LONGEST_REVOCATION),
         )
     }

@@ -14,7 +14,7 @@ use a2abus_plugin::Text;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
@@ -120,20 +120,32 @@ impl Writer {
     ) -> Result<Confirmation, TransportError> {
         let (answer, receiver) = oneshot::channel();
         let mut record = record(to, message, Box::new(answer))?;
+        let sized = |error| self.sized(error, message);
         if self.line.is_empty() {
-            match self.enqueue(record)? {
+            match self.enqueue(record).map_err(sized)? {
                 Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
                 Enqueued::Full(back) => record = back,
             }
         }
         let wait = self.enqueue_in_turn(record);
         match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
-            Ok(queued) => queued.map(|()| Confirmation::waiting(receiver)),
+            Ok(queued) => queued
+                .map(|()| Confirmation::waiting(receiver))
+                .map_err(sized),
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::Saturated,
                 "queue the message",
             )),
         }
+    }
+
+    /// What the client refuses as too large, with the sizes.
+    fn sized(&self, error: TransportError, message: &Message) -> TransportError {
+        if error.kind() != TransportErrorKind::TooLarge {
+            return error;
+        }
+        let limit = format!("max_message_bytes is {}", self.config.max_message_bytes);
+        TransportError::too_large(message.content_bytes(), limit).caused_by(error)
     }
 
     async fn enqueue_in_turn(&self, mut record: Record<'_>) -> Result<(), TransportError> {
@@ -323,6 +335,17 @@ fn headers(headers: &Headers) -> Option<OwnedHeaders> {
     }))
 }
 
+/// The bytes of key, headers and body.
+fn sent_bytes(message: &BorrowedMessage<'_>) -> usize {
+    let headers = message.headers().map_or(0, |headers| {
+        let sizes = headers
+            .iter()
+            .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len));
+        sizes.sum()
+    });
+    message.key_len() + headers + message.payload_len()
+}
+
 /// The error of a message that a client refused, or dropped because it broke: that it was not allowed to write is a
 /// reason to tell, everything else ends with the client.
 fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
@@ -407,10 +430,18 @@ impl ProducerContext for Reports {
                 TransportErrorKind::TimedOut,
                 "deliver the message, of which the broker confirmed only a successor",
             )),
-            Err((error, _)) => {
+            Err((error, message)) => {
                 let closing = self.closing.load(Ordering::Acquire);
                 let broken = (!closing).then_some(Code::Fatal);
-                Err(refused("deliver the message", error.clone(), broken))
+                let error = refused("deliver the message", error.clone(), broken);
+                Err(match error.kind() {
+                    // The broker does not say how large a message may be.
+                    TransportErrorKind::TooLarge => {
+                        let limit = format!("max.message.bytes of {} is less", message.topic());
+                        TransportError::too_large(sent_bytes(message), limit).caused_by(error)
+                    }
+                    _ => error,
+                })
             }
         };
         // Nobody has to wait for a confirmation.

@@ -24,6 +24,8 @@ pub(super) struct Context {
     events: Events,
     intake: Arc<Intake>,
     leave: Leave,
+    /// Cancelled at the first assignment.
+    assigned: CancellationToken,
     /// How long a revocation may wait for deliveries that are out.
     patience: Duration,
     /// The client is being closed: nothing is out any more that could settle.
@@ -46,12 +48,14 @@ impl Context {
         events: Events,
         intake: Arc<Intake>,
         leave: Leave,
+        assigned: CancellationToken,
         patience: Duration,
     ) -> Self {
         Self {
             events,
             intake,
             leave,
+            assigned,
             patience,
             closing: AtomicBool::new(false),
         }
@@ -129,6 +133,13 @@ impl ConsumerContext for Context {
             }
             Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
             Rebalance::Error(error) => tracing::warn!(%error, "a Kafka rebalance failed"),
+        }
+    }
+
+    fn post_rebalance(&self, _: &Client, rebalance: &Rebalance<'_>) {
+        // No partitions are an assignment as well: the other members have them all.
+        if matches!(rebalance, Rebalance::Assign(_)) {
+            self.assigned.cancel();
         }
     }
 

@@ -310,14 +310,12 @@ impl State {
         let content = message.content_bytes();
         // A message that takes more memory than the topic has would wait for ever for room.
         if content > largest || size > self.config.capacity_bytes.get() {
-            return Err(TransportError::new(
-                TransportErrorKind::TooLarge,
-                format!(
-                    "send {content} bytes with {} headers to the memory topic {}, which takes {largest}",
-                    message.headers.len(),
-                    to.topic
-                ),
-            ));
+            let limit = format!(
+                "with its {} headers it is larger than the {largest} that the memory topic {} takes",
+                message.headers.len(),
+                to.topic
+            );
+            return Err(TransportError::too_large(content, limit));
         }
         let partitions = usize::from(self.config.partitions.get());
         let topic = self.topic(&to.topic, partitions)?;

@@ -60,9 +60,10 @@ pub struct NatsConfig {
     #[serde(default = "default_max_ack_pending")]
     pub max_ack_pending: u32,
 
-    /// First words of the subjects that answers come back on. Text; default `_INBOX`; a legal subject. Set it where the
-    /// account gives each user an inbox of its own: without the right to subscribe and publish to
-    /// `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
+    /// First words of the subjects on which the server answers the bridge: that a message is stored, what a durable
+    /// consumer pulls, that a subscription is known. Not where agents answer: that is below `calls.reply_topic`. Text;
+    /// default `_INBOX`; a legal subject. Set it where the account gives each user an inbox of its own: without the
+    /// right to subscribe and publish to `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
     #[serde(default = "default_inbox_prefix")]
     pub inbox_prefix: String,
 

@@ -61,11 +61,15 @@ pub(super) fn outbound(
     })
 }
 
-/// Hands a publication to the client, in order; waits while the client's queue is full.
-pub(super) async fn publish(client: &Client, out: OutboundMessage) -> Result<(), TransportError> {
+/// Hands a publication of so many bytes to the client, in order; waits while the client's queue is full.
+pub(super) async fn publish(
+    client: &Client,
+    out: OutboundMessage,
+    bytes: usize,
+) -> Result<(), TransportError> {
     match tokio::time::timeout(QUEUE_DEADLINE, client.publish_message(out)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(publish_error(error)),
+        Ok(Err(error)) => Err(publish_error(error, client, bytes)),
         Err(_) => Err(TransportError::new(
             TransportErrorKind::Saturated,
             "wait for room in the queue of the NATS client",
@@ -73,14 +77,18 @@ pub(super) async fn publish(client: &Client, out: OutboundMessage) -> Result<(),
     }
 }
 
-fn publish_error(error: PublishError) -> TransportError {
-    let kind = match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => TransportErrorKind::TooLarge,
-        PublishErrorKind::InvalidSubject => TransportErrorKind::BadMessage,
+fn publish_error(error: PublishError, client: &Client, bytes: usize) -> TransportError {
+    let failed = |kind| TransportError::new(kind, "publish to NATS");
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => {
+            let limit = format!("max_payload of the NATS server is {}", client.max_payload());
+            TransportError::too_large(bytes, limit)
+        }
+        PublishErrorKind::InvalidSubject => failed(TransportErrorKind::BadMessage),
         // The client's task has ended, which it does only when it is closed.
-        PublishErrorKind::Send => TransportErrorKind::Closed,
-    };
-    TransportError::new(kind, "publish to NATS").caused_by(error)
+        PublishErrorKind::Send => failed(TransportErrorKind::Closed),
+    }
+    .caused_by(error)
 }
 
 /// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped

@@ -36,6 +36,8 @@ pub(super) struct Expected {
     /// The last word of the subject it comes on.
     pub(super) token: u64,
     pub(super) answer: Answer,
+    /// How large the question is.
+    pub(super) bytes: usize,
     /// Where the question goes, to be told from a refusal.
     pub(super) subject: Topic,
     /// The number of connections there had been before it was asked.
@@ -150,7 +152,7 @@ impl Replies {
             Answer::Stored if answer.status == Some(StatusCode::NO_RESPONDERS) => {
                 return Some(expected);
             }
-            Answer::Stored => stored(&expected.subject, answer),
+            Answer::Stored => stored(&expected, answer),
         };
         expected.decide(result);
         None
@@ -283,12 +285,17 @@ fn storing(subject: &Topic) -> String {
 }
 
 /// What the answer of a stream to a publication says.
-fn stored(subject: &Topic, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
-    let what = storing(subject);
+fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
+    let what = storing(&expected.subject);
     let ack: PubAck = serde_json::from_slice(&answer.payload).map_err(|error| {
         TransportError::new(TransportErrorKind::Other, what.clone()).caused_by(error)
     })?;
     match ack.error {
+        // The server does not say how large a message may be.
+        Some(error) if error.kind() == TransportErrorKind::TooLarge => {
+            let limit = format!("max_msg_size of the stream of {} is less", expected.subject);
+            Err(TransportError::too_large(expected.bytes, limit).caused_by(error))
+        }
         Some(error) => Err(TransportError::new(error.kind(), what).caused_by(error)),
         // A duplicate is stored too: at the sequence of the first.
         None => Ok(Receipt {
@@ -317,6 +324,7 @@ pub(super) fn expected(
     let expected = Expected {
         token,
         answer,
+        bytes: 7,
         subject: Topic::new(subject).unwrap(),
         connects: 1,
         deadline: super::core::after(std::time::Duration::from_secs(seconds)),
@@ -345,7 +353,8 @@ mod tests {
     }
 
     fn check(body: &str) -> Result<String, TransportErrorKind> {
-        stored(&Topic::new("a.b").unwrap(), &answer(body))
+        let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
+        stored(&expected, &answer(body))
             .map(|receipt| receipt.position.unwrap().to_string())
             .map_err(|error| error.kind())
     }

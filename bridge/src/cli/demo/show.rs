@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use a2abus_executor::Progress;
 use serde_json::{Map, Value, json};
 
 use super::super::output::Output;
+use super::super::workflow::shown;
 use super::Answer;
 use super::agents::Seen;
 
@@ -18,6 +20,17 @@ pub(crate) struct Report {
     pub(crate) payload: String,
     pub(crate) seen: Vec<Seen>,
     pub(crate) answer: Answer,
+    /// What was not as it should be.
+    pub(crate) problem: Option<String>,
+}
+
+/// Everything about the workflow.
+#[derive(Debug)]
+pub(crate) struct WorkflowReport {
+    pub(crate) workflow: String,
+    pub(crate) progress: Vec<Progress>,
+    pub(crate) answer: String,
+    pub(crate) elapsed: Duration,
     /// What was not as it should be.
     pub(crate) problem: Option<String>,
 }
@@ -52,6 +65,13 @@ impl Show {
         }
     }
 
+    pub(crate) fn workflow(self, report: &WorkflowReport) -> anyhow::Result<()> {
+        match self {
+            Self::JsonLines => print(&workflow_line(report)),
+            Self::People => print(&workflow_story(report)),
+        }
+    }
+
     pub(crate) fn closing(
         self,
         failed: usize,
@@ -65,11 +85,11 @@ impl Show {
                 millis(elapsed)
             )),
             Self::People if failed == 0 => print(&format!(
-                "All {calls} calls were as they should be, in {:.0} ms.",
+                "All {calls} calls and the workflow were as they should be, in {:.0} ms.",
                 millis(elapsed)
             )),
             Self::People => print(&format!(
-                "{failed} of {calls} calls were NOT as they should be."
+                "{failed} of {calls} calls and a workflow were NOT as they should be."
             )),
         }
     }
@@ -123,7 +143,7 @@ fn json_line(report: &Report) -> String {
         "problem": report.problem,
         "path": report.path,
         "payload": report.payload,
-        "route": "agents",
+        "route": (!seen.is_empty()).then_some("agents"),
         "seen": seen,
         "status": report.answer.status,
         "answer": report.answer.parts,
@@ -186,6 +206,38 @@ fn story(report: &Report) -> String {
         say("answer", &format!("{} {part}", report.answer.status));
     }
     say("took", &format!("{} ms", millis(report.answer.elapsed)));
+    if let Some(problem) = &report.problem {
+        say("PROBLEM", problem);
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn workflow_line(report: &WorkflowReport) -> String {
+    let progress: Vec<String> = report.progress.iter().map(|p| p.to_value().to_string()).collect();
+    format!(
+        r#"{{"step":"workflow","ok":{},"problem":{},"workflow":{},"progress":[{}],"answer":{},"elapsed_ms":{}}}"#,
+        report.problem.is_none(),
+        json!(report.problem),
+        json!(report.workflow),
+        progress.join(","),
+        report.answer,
+        millis(report.elapsed),
+    )
+}
+
+fn workflow_story(report: &WorkflowReport) -> String {
+    let verdict = if report.problem.is_none() { "ok  " } else { "FAIL" };
+    let mut lines = vec![format!("{verdict} workflow: fetch, filter, sort, store")];
+    let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
+    for line in report.workflow.lines() {
+        say("line", line);
+    }
+    for progress in &report.progress {
+        say("progress", &shown(progress));
+    }
+    say("answer", &report.answer);
+    say("took", &format!("{} ms", millis(report.elapsed)));
     if let Some(problem) = &report.problem {
         say("PROBLEM", problem);
     }

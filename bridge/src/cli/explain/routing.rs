@@ -1,6 +1,6 @@
 //! Where an event goes, and why nowhere else.
 
-use a2abus_plugin::{Event, Kind};
+use a2abus_plugin::{Event, Kind, extension};
 use serde::Serialize;
 
 use crate::cli::payload::Place;
@@ -50,8 +50,10 @@ pub(super) enum DestinationTold {
 
 const ANSWER: &str =
     "an answer: a call that waits for it gets it; what nobody waits for takes this route";
-const ANSWER_ONLY: &str =
-    "this binding carries answers: a call that waits for it gets it, and it is never routed";
+const ANSWER_ONLY: &str = "this binding carries answers: they are matched to the calls that wait for them, by callid, \
+    kafka_correlationId, collaborationid or id, and nothing here is routed";
+/// The reason of the dead letter of what is no answer, where there are only answers.
+const NOT_AN_ANSWER: &str = "not_an_answer";
 
 // === impl Routing ===
 
@@ -80,13 +82,12 @@ impl<'a> Routing<'a> {
             destinations: Vec::new(),
             note: is_answer.then_some(ANSWER),
         };
-        if is_answer
-            && self
-                .place
-                .binding
-                .is_some_and(|binding| binding.role == Role::Responses)
-        {
+        let role = self.place.binding.map(|binding| binding.role);
+        if role == Some(Role::Responses) {
             told.note = Some(ANSWER_ONLY);
+            // An event that does not say what it is answers when it was sent to where an answer is awaited.
+            let is_marked = event.extension(extension::MCP_TYPE).is_some();
+            told.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
             return told;
         }
         let explanation = self.table.explain(event, binding);
@@ -130,6 +131,9 @@ impl RouteTold {
         Some(match self.reason? {
             "no_route" => {
                 "mend the condition that fails, add a route for this event, or set default_route"
+            }
+            NOT_AN_ANSWER => {
+                "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
             }
             "too_many_hops" => {
                 "the event runs in a loop: look which route leads back, or raise limits.max_hops"

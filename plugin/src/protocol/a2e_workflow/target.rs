@@ -23,6 +23,8 @@ pub enum UrlTemplate {
 pub struct Target {
     url: Url,
     has_userinfo: bool,
+    /// Whether values are still to come, each where a [`PLACEHOLDER`] stands.
+    is_template: bool,
 }
 
 /// The base URL of an API: scheme, host, port and path prefix. `Display` writes it.
@@ -48,8 +50,8 @@ pub enum TargetError {
     TemplateInAuthority,
 }
 
-/// Stands for a value while its URL is judged before the run; written so, it weakens no check,
-/// for the final URL is judged too.
+/// Stands for a value while its URL is judged before the run. That weakens no check, for the final
+/// URL is judged too, and there this text is like any other.
 const PLACEHOLDER: &str = "%7B%7D";
 
 // === impl UrlTemplate ===
@@ -91,7 +93,10 @@ impl UrlTemplate {
             .parts()
             .iter()
             .fold(String::new(), |all, p| all + &part(p));
-        Some(Target::parse(&text))
+        Some(Target::parse(&text).map(|target| Target {
+            is_template: template.references().next().is_some(),
+            ..target
+        }))
     }
 
     /// The references in order.
@@ -142,7 +147,11 @@ impl Target {
             return Err(TargetError::NotAbsolute);
         }
         let has_userinfo = authority.contains('@');
-        Ok(Self { url, has_userinfo })
+        Ok(Self {
+            url,
+            has_userinfo,
+            is_template: false,
+        })
     }
 
     /// The normalised URL.
@@ -195,7 +204,9 @@ impl ApiBase {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
-        let Target { url, has_userinfo } = Target::parse(text)?;
+        let Target {
+            url, has_userinfo, ..
+        } = Target::parse(text)?;
         let bare = url.query().is_none() && url.fragment().is_none() && !has_userinfo;
         if is_http(&url) && bare {
             Ok(Self(url))
@@ -212,13 +223,14 @@ impl ApiBase {
     /// segment ends.
     #[must_use]
     pub fn covers(&self, target: &Target) -> bool {
+        let may_become = |segment: &str| target.is_template && segment.contains(PLACEHOLDER);
         let mut segments = target.url.path().split('/');
         let base = self.0.path().trim_end_matches('/');
         self.has_origin_of(target)
             && base.split('/').all(|of_base| {
                 segments
                     .next()
-                    .is_some_and(|segment| segment == of_base || segment.contains(PLACEHOLDER))
+                    .is_some_and(|segment| segment == of_base || may_become(segment))
             })
     }
 }

@@ -1,0 +1,147 @@
+//! `a2abus workflow run`.
+
+use std::io::IsTerminal as _;
+
+use a2abus_executor::{
+    Event, Execution, OnError, OperationStatus, Progress, Record, Refusal, Request, Started,
+    Status, Value,
+};
+use anyhow::bail;
+use clap::Args;
+use futures_util::StreamExt as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::profile::Profile;
+use super::{Asked, profile};
+use crate::cli::output::{Output, complain_line};
+
+/// Arguments of `a2abus workflow run`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus workflow run report.jsonl
+  a2abus workflow run report.jsonl --policy a2abus.yaml --agent reporter > answer.json
+  a2abus workflow run report.jsonl --input @users.json | jq .results
+
+Standard output gets one JSON object, as the REST service answers: {\"execution_id\":…,\"status\":…,
+\"results\":{…},\"duration_ms\":…}, with \"error\", \"errors\", \"skipped\" and \"warnings\" where there are
+any. On a terminal standard error shows each operation as it begins and ends. What StoreData puts into
+localStorage and sessionStorage is forgotten in the end. Ctrl-C cancels.
+
+Exit status 1 unless the status is success.")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    asked: Asked,
+    /// What becomes of it when an operation fails: stop or continue.
+    #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
+    on_error: OnError,
+    /// Show the operations on standard error even if it is no terminal.
+    #[arg(long)]
+    progress: bool,
+}
+
+fn on_error(text: &str) -> Result<OnError, String> {
+    OnError::from_word(text).ok_or_else(|| "stop or continue".to_owned())
+}
+
+/// Runs the workflow.
+///
+/// # Errors
+/// When the command is misused or reading or writing fails; a workflow that fails is output, not an error.
+pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
+    let asked = &args.asked;
+    let workflow = asked.workflow()?;
+    let profile = profile::of(asked)?;
+    let report = profile.validate(&workflow, &asked.input, asked.level);
+    super::tell(&report, &asked.shown(), |line| {
+        complain_line(&line);
+        Ok(())
+    })?;
+    let request = Request {
+        workflow,
+        input: asked.input.clone(),
+        on_error: args.on_error,
+        strictness: asked.level,
+        ..Request::default()
+    };
+    let mut output = Output::new();
+    let started = profile.executor.execute(&profile.agent, request).await;
+    let execution = match started {
+        Ok(Started::New(execution)) => execution,
+        Ok(Started::Running(_) | Started::Finished(_)) => bail!("the execution has run already"),
+        Err(Refusal::Invalid(failure)) => {
+            let error = Value::object([("error", failure.to_value())]);
+            output.line(error.to_string())?;
+            return Ok(crate::cli::Status::Wrong);
+        }
+        Err(refusal) => bail!(refusal),
+    };
+    let shows = args.progress || std::io::stderr().is_terminal();
+    let record = watch(&profile, execution, shows).await?;
+    output.line(record.answer().to_string())?;
+    Ok(match record.status() {
+        Status::Success => crate::cli::Status::Right,
+        _ => crate::cli::Status::Wrong,
+    })
+}
+
+async fn watch(
+    profile: &Profile,
+    mut execution: Execution,
+    shows: bool,
+) -> anyhow::Result<std::sync::Arc<Record>> {
+    let id = execution.execution_id().clone();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        let event = tokio::select! {
+            event = execution.next() => event,
+            _ = interrupt.recv() => {
+                // It ends with the status cancelled, as soon as the operation at hand lets go.
+                let _was_running = profile.executor.cancel(profile.agent.id(), &id);
+                continue;
+            }
+        };
+        match event {
+            Some(Event::Operation(progress)) if shows => complain_line(&shown(&progress)),
+            Some(Event::Ended { record, .. }) => return Ok(record),
+            Some(_) => {}
+            None => bail!("the execution has ended without a record"),
+        }
+    }
+}
+
+/// `ok    fetch (ApiCall) 12 ms, 2 attempts`.
+pub(in crate::cli) fn shown(progress: &Progress) -> String {
+    let word = match progress.status {
+        OperationStatus::Running => "begin",
+        OperationStatus::Success => "ok",
+        OperationStatus::Failed => "FAIL",
+        OperationStatus::Skipped => "skip",
+        OperationStatus::Retrying => "retry",
+        _ => progress.status.as_str(),
+    };
+    let mut line = format!(
+        "{word:<6} {} ({})",
+        progress.operation_id,
+        progress.operation_type.as_str()
+    );
+    if let Some(iteration) = progress.iteration {
+        line += &format!(" [{iteration}]");
+    }
+    match progress.status {
+        OperationStatus::Retrying => line += &format!(" in {} ms", progress.duration.as_millis()),
+        OperationStatus::Success | OperationStatus::Failed => {
+            line += &format!(" {} ms", progress.duration.as_millis());
+        }
+        _ => {}
+    }
+    if progress.attempts > 1 {
+        line += &format!(", {} attempts", progress.attempts);
+    }
+    if progress.is_cached {
+        line += ", from the cache";
+    }
+    if let Some(error) = &progress.error {
+        line += &format!(": {} {}", error.code.as_str(), error.message);
+    }
+    line
+}

@@ -1,0 +1,47 @@
+//! `a2abus workflow validate`.
+
+use clap::Args;
+
+use super::{Asked, profile};
+use crate::cli::Status;
+use crate::cli::output::Output;
+
+/// Arguments of `a2abus workflow validate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus workflow validate report.jsonl
+  a2abus workflow validate report.jsonl --policy a2abus.yaml --agent reporter
+  a2abus workflow validate report.jsonl --input '{\"users\":[]}' --level strict --json
+
+All problems are told at once. With --json: {\"valid\":…,\"errors\":[…],\"warnings\":[…]}.
+Exit status 1 when the workflow is not valid; warnings alone do not count.")]
+pub(super) struct ValidateArgs {
+    #[command(flatten)]
+    asked: Asked,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Judges the workflow.
+///
+/// # Errors
+/// When the command is misused or reading or writing fails; what is wrong with the workflow is output, not an error.
+pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
+    let asked = &args.asked;
+    let workflow = asked.workflow()?;
+    let profile = profile::of(asked)?;
+    let report = profile.validate(&workflow, &asked.input, asked.level);
+    let mut output = Output::new();
+    if args.json {
+        output.line(report.to_json().to_string())?;
+    } else {
+        super::tell(&report, &asked.shown(), |line| output.line(line))?;
+        super::verdict(&report, &asked.shown(), &mut output)?;
+    }
+    Ok(if report.is_valid() {
+        Status::Right
+    } else {
+        Status::Wrong
+    })
+}

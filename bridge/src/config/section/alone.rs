@@ -1,0 +1,79 @@
+//! Names and destinations, each read by itself: what is wrong with them is told although another value of their binding
+//! or route cannot be read.
+
+use serde_json::Value;
+
+use super::super::problem::ConfigErrors;
+use super::super::raw::ValuePath;
+use super::super::{DestinationConfig, Name};
+
+/// What could be read, each with its path.
+#[derive(Debug, Default)]
+pub(in super::super) struct Alone {
+    /// The names of bindings.
+    pub(in super::super) bindings: Vec<(ValuePath, Name)>,
+    /// The names of routes.
+    pub(in super::super) routes: Vec<(ValuePath, Name)>,
+    /// The names of transports, wherever one is wanted.
+    pub(in super::super) transports: Vec<(ValuePath, Name)>,
+    /// The destinations of all routes, and of the default.
+    pub(in super::super) destinations: Vec<(ValuePath, DestinationConfig)>,
+}
+
+// === impl Alone ===
+
+impl Alone {
+    /// Reads what the schema has found nothing wrong with.
+    pub(super) fn read(root: &Value, problems: &ConfigErrors) -> Self {
+        let mut alone = Self::default();
+        for (path, binding) in items(root, &ValuePath::root(), "bindings") {
+            alone.bindings.extend(name(binding, &path, "name"));
+            alone.transports.extend(name(binding, &path, "transport"));
+            if let Some(dead_letter) = binding.get("dead_letter") {
+                let path = path.key("dead_letter");
+                alone
+                    .transports
+                    .extend(name(dead_letter, &path, "transport"));
+            }
+        }
+        for (path, route) in items(root, &ValuePath::root(), "routes") {
+            alone.routes.extend(name(route, &path, "name"));
+            for (path, destination) in items(route, &path, "to") {
+                alone.destination(path, destination, problems);
+            }
+        }
+        for (path, destination) in items(root, &ValuePath::root(), "default_route") {
+            alone.destination(path, destination, problems);
+        }
+        alone
+    }
+
+    fn destination(&mut self, path: ValuePath, value: &Value, problems: &ConfigErrors) {
+        self.transports.extend(name(value, &path, "transport"));
+        if problems.has_error_under(&path) {
+            return;
+        }
+        // Why it cannot be read is told where its route is read.
+        if let Ok(destination) = serde_json::from_value(value.clone()) {
+            self.destinations.push((path, destination));
+        }
+    }
+}
+
+/// The items of a list that a section has under a key.
+fn items<'a>(
+    section: &'a Value,
+    path: &ValuePath,
+    key: &str,
+) -> impl Iterator<Item = (ValuePath, &'a Value)> + use<'a> {
+    let path = path.key(key);
+    let items = section.get(key).and_then(Value::as_array);
+    let items = items.into_iter().flatten().enumerate();
+    items.map(move |(index, item)| (path.index(index), item))
+}
+
+/// The name that a section has under a key, where it is a legal one.
+fn name(section: &Value, path: &ValuePath, key: &str) -> Option<(ValuePath, Name)> {
+    let name = Name::new(section.get(key)?.as_str()?).ok()?;
+    Some((path.key(key), name))
+}

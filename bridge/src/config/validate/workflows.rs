@@ -1,0 +1,212 @@
+//! Does everything that the `workflows` section names exist, and is everything in it of use?
+
+use std::collections::HashMap;
+
+use a2abus_plugin::protocol::a2e_workflow::OperationType;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+
+use super::Checker;
+use crate::config::raw::ValuePath;
+use crate::config::schema::nearest;
+use crate::config::workflows::{ApiKey, Grant, WorkflowsConfig};
+use crate::config::{Name, Role};
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let Some(workflows) = &sections.workflows else {
+        return;
+    };
+    let path = ValuePath::root().key("workflows");
+    ids(checker, &path, workflows);
+    credentials(checker, &path, workflows);
+    agents(checker, &path, workflows);
+    keys(checker, &path, workflows);
+    bindings(checker, workflows);
+    of_use(checker, &path, workflows);
+}
+
+/// Ids are unique, each among its kind.
+fn ids(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    let lists: [(&str, Vec<&Name>); 3] = [
+        ("apis", workflows.apis.iter().map(|api| &api.id).collect()),
+        (
+            "credentials",
+            workflows.credentials.iter().map(|one| &one.id).collect(),
+        ),
+        (
+            "agents",
+            workflows.agents.iter().map(|agent| &agent.id).collect(),
+        ),
+    ];
+    for (list, ids) in lists {
+        let path = path.key(list);
+        let mut first: HashMap<&Name, usize> = HashMap::new();
+        for (index, id) in ids.into_iter().enumerate() {
+            if let Some(first) = first.get(id) {
+                let first = path.index(*first);
+                let message = format!("is the id of {first} already: write another one");
+                checker.error(path.index(index).key("id"), message);
+            } else {
+                first.insert(id, index);
+            }
+        }
+    }
+}
+
+fn credentials(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    let apis: Vec<&str> = workflows.apis.iter().map(|api| api.id.as_str()).collect();
+    for (index, credential) in workflows.credentials.iter().enumerate() {
+        let path = path.key("credentials").index(index);
+        if credential.apis.is_empty() {
+            let message = "is empty, so the credential is sent nowhere: name the APIs it is for";
+            checker.warning(path.key("apis"), message);
+        }
+        for (place, id) in credential.apis.iter().enumerate() {
+            let path = path.key("apis").index(place);
+            known(checker, path, "API", id.as_str(), &apis);
+        }
+    }
+}
+
+fn agents(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    let operations: Vec<&str> = OperationType::ALL.iter().map(|of| of.as_str()).collect();
+    let storages: Vec<&str> = Storage::ALL.iter().map(|of| of.as_str()).collect();
+    let apis: Vec<&str> = workflows.apis.iter().map(|api| api.id.as_str()).collect();
+    let secrets = workflows.credentials.iter();
+    let credentials: Vec<&str> = secrets.map(|one| one.id.as_str()).collect();
+    for (index, agent) in workflows.agents.iter().enumerate() {
+        let path = path.key("agents").index(index);
+        grants(
+            checker,
+            &path.key("operations"),
+            "operation",
+            &agent.operations,
+            &operations,
+        );
+        grants(checker, &path.key("apis"), "API", &agent.apis, &apis);
+        grants(
+            checker,
+            &path.key("credentials"),
+            "credential",
+            &agent.credentials,
+            &credentials,
+        );
+        grants(
+            checker,
+            &path.key("storages"),
+            "storage",
+            &agent.storages,
+            &storages,
+        );
+        let file = agent
+            .storages
+            .iter()
+            .position(|storage| storage.as_str() == "file");
+        if let (Some(place), None) = (file, &workflows.file_directory) {
+            let message = "needs workflows.file_directory: where the files go";
+            checker.error(path.key("storages").index(place), message);
+        }
+    }
+}
+
+fn grants(
+    checker: &mut Checker<'_>,
+    path: &ValuePath,
+    what: &str,
+    granted: &[Grant],
+    there: &[&str],
+) {
+    for (index, grant) in granted.iter().enumerate() {
+        if !grant.is_everything() {
+            known(checker, path.index(index), what, grant.as_str(), there);
+        }
+    }
+}
+
+fn known(checker: &mut Checker<'_>, path: ValuePath, what: &str, name: &str, there: &[&str]) {
+    if there.contains(&name) {
+        return;
+    }
+    let message = match nearest(name, there) {
+        Some(near) => format!("there is no {what} {name}: did you mean {near}?"),
+        None if there.is_empty() => format!("there is no {what} {name}, nor any other"),
+        None => format!("there is no {what} {name}: there are {}", there.join(", ")),
+    };
+    checker.error(path, message);
+}
+
+/// A key tells one agent. Keys in files and variables are compared when they are read.
+fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    let mut first: HashMap<String, ValuePath> = HashMap::new();
+    for (index, agent) in workflows.agents.iter().enumerate() {
+        for (place, key) in agent.keys.iter().enumerate() {
+            let ApiKey::Sha256(digest) = key else {
+                continue;
+            };
+            let path = path.key("agents").index(index).key("keys").index(place);
+            if let Some(first) = first.get(&digest.to_ascii_lowercase()) {
+                checker.error(path, format!("is the key at {first} already"));
+            } else {
+                first.insert(digest.to_ascii_lowercase(), path);
+            }
+        }
+    }
+}
+
+fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
+    let agents: Vec<&str> = workflows
+        .agents
+        .iter()
+        .map(|agent| agent.id.as_str())
+        .collect();
+    for (path, binding) in checker.each_binding() {
+        let runs = binding.role == Role::Workflows;
+        if runs && !workflows.enabled {
+            let message = "needs workflows.enabled: nothing executes workflows";
+            checker.error(path.key("role"), message);
+        }
+        let Some(agent) = &binding.run_as else {
+            continue;
+        };
+        if runs {
+            known(
+                checker,
+                path.key("run_as"),
+                "agent",
+                agent.as_str(),
+                &agents,
+            );
+        } else {
+            checker.error(path.key("run_as"), "is for bindings of role: workflows");
+        }
+    }
+}
+
+/// Something leads to the executor, and somebody may use it.
+fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    if !workflows.enabled {
+        return;
+    }
+    if workflows.agents.is_empty() {
+        let message = "is empty, so nobody may execute a workflow";
+        checker.warning(path.key("agents"), message);
+    }
+    let door = checker
+        .sections
+        .http
+        .as_ref()
+        .is_none_or(|http| http.enabled);
+    let on_bus = |checker: &Checker<'_>| {
+        checker.sections.is_broken("bindings")
+            || checker.sections.bindings.iter().any(|binding| {
+                binding
+                    .as_ref()
+                    .is_none_or(|binding| binding.role == Role::Workflows)
+            })
+    };
+    if !door && !on_bus(checker) {
+        let message =
+            "nothing leads to the executor: enable http, or write a binding of role: workflows";
+        checker.warning(path.key("enabled"), message);
+    }
+}

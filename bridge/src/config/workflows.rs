@@ -1,0 +1,314 @@
+//! The `workflows` section: the executor of A2E workflows, and who may do what with it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
+use a2abus_transports::Secret;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::value::{Name, Written};
+
+/// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the file
+/// or a secret changes; everything else needs a restart.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkflowsConfig {
+    /// Whether workflows are executed here: over HTTP under `/api/v1`, and from bindings of `role: workflows`.
+    pub enabled: bool,
+    /// The name of the executor: the `targetagent` that workflows are addressed to.
+    #[schemars(
+        with = "String",
+        length(min = 1, max = 256),
+        pattern("^[A-Za-z0-9._/:@+-]+$")
+    )]
+    pub agent: Text,
+    /// The directory that records of executions and `localStorage` are kept in. Without it both are in memory.
+    ///
+    /// Wrong: without it a restart forgets all records, so that a workflow that comes again runs again. Two processes
+    /// cannot share one.
+    #[schemars(length(min = 1))]
+    pub data_directory: Option<PathBuf>,
+    /// The directory that StoreData writes files to, in a directory for each agent. Without it there is no storage
+    /// `file`.
+    #[schemars(length(min = 1))]
+    pub file_directory: Option<PathBuf>,
+    /// Certificates (PEM) of private authorities that services called by workflows are trusted by, beside those of the
+    /// system.
+    pub ca_files: Vec<PathBuf>,
+    /// When a POST or PATCH without an `Idempotency-Key` is sent again: `rarely`, where it cannot have acted or was asked
+    /// for again; or `always`, as any other request.
+    ///
+    /// Wrong: `always` can make a service act twice.
+    pub retry_unsafe: RetryUnsafe,
+    /// Whether the bus is told how operations go, beside the start and the end of each execution.
+    pub progress: bool,
+    /// The threads that executions run on, apart from those of the bridge.
+    ///
+    /// Wrong: more than there are processors makes heavy workflows slow the rest of the bridge down.
+    #[schemars(range(min = 1, max = 256))]
+    pub workers: u16,
+    /// The APIs that workflows may call: the catalogue.
+    pub apis: Vec<ApiConfig>,
+    /// The secrets that workflows may refer to by id, and never see.
+    pub credentials: Vec<CredentialConfig>,
+    /// Who may execute workflows, and what they may do in them.
+    pub agents: Vec<AgentConfig>,
+}
+
+/// When a request that is not safe to repeat is repeated all the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryUnsafe {
+    /// Where it cannot have acted, or the service asks for it.
+    #[default]
+    Rarely,
+    /// As any other request.
+    Always,
+}
+
+/// A registered base URL.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// The id, unique among the APIs.
+    pub id: Name,
+    /// Scheme, host, port and path prefix of every URL that belongs to it.
+    ///
+    /// Wrong: a base inside your network is reached although workflows may not go there otherwise; `http:` sends
+    /// everything, credentials included, in the clear.
+    pub base_url: Written<ApiBase>,
+    /// What it is for, told to agents.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// What it offers, told to agents. Other paths of the base may be called too.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointConfig>,
+}
+
+/// One thing an API offers.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointConfig {
+    /// The path below the base, as `/users/{id}`.
+    #[schemars(length(min = 1, max = 1024))]
+    pub path: String,
+    /// The HTTP method.
+    pub method: HttpMethod,
+    /// What it does.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Its parameters by name, each with whatever agents should know of it.
+    #[serde(default)]
+    pub parameters: Map<String, Value>,
+}
+
+/// The methods an ApiCall may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum HttpMethod {
+    /// Reads.
+    Get,
+    /// Makes or acts.
+    Post,
+    /// Replaces.
+    Put,
+    /// Removes.
+    Delete,
+    /// Changes.
+    Patch,
+}
+
+/// A secret that workflows may refer to.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CredentialConfig {
+    /// The id that workflows refer to it by, unique among the credentials.
+    pub id: Name,
+    /// How it becomes a header: `bearer-token` puts `Bearer ` before it; `basic` is `user:password`, sent in Base64 after
+    /// `Basic `; the others are sent as they are.
+    #[serde(rename = "type")]
+    pub kind: CredentialType,
+    /// Where the secret is: a file or a variable.
+    ///
+    /// Wrong: one that is not there, or is empty, keeps the bridge from starting.
+    pub value: Secret,
+    /// The ids of the APIs it may be sent to, and no others.
+    #[serde(default)]
+    pub apis: Vec<Name>,
+    /// What it is for, told to agents.
+    #[serde(default)]
+    pub description: Option<String>,
+}
+
+/// How a secret becomes a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CredentialType {
+    /// `Bearer ` and the secret.
+    BearerToken,
+    /// `Basic ` and the Base64 of the secret.
+    Basic,
+    /// The secret.
+    ApiKey,
+    /// The secret.
+    Password,
+    /// The secret.
+    Custom,
+}
+
+/// One agent. What is not granted is refused: a list that is empty or absent is none.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// The id, unique among the agents; on the bus its `sourceagent`.
+    pub id: Name,
+    /// The API keys it shows over HTTP. Without one it is known on the bus only.
+    #[serde(default)]
+    pub keys: Vec<ApiKey>,
+    /// The types of operations it may use, as `ApiCall`, or `*` for all.
+    #[serde(default)]
+    pub operations: Vec<Grant>,
+    /// The ids of the APIs it may call. `*` is every one of the catalogue, and every host that is globally reachable.
+    ///
+    /// Wrong: with `*` a workflow can send what it knows to any place.
+    #[serde(default)]
+    pub apis: Vec<Grant>,
+    /// The ids of the credentials it may refer to, or `*` for all.
+    #[serde(default)]
+    pub credentials: Vec<Grant>,
+    /// The storages it may write to, `localStorage`, `sessionStorage`, `file`, or `*` for all.
+    #[serde(default)]
+    pub storages: Vec<Grant>,
+    /// Most operations in a workflow.
+    #[serde(default = "default_max_operations")]
+    #[schemars(range(min = 1, max = 100))]
+    pub max_operations: u32,
+    /// Longest execution.
+    #[serde(default = "default_max_execution_time")]
+    #[schemars(extend("bounds" = ["1ms", "1h"]))]
+    pub max_execution_time: Written<Duration>,
+    /// How often it may ask and call.
+    #[serde(default)]
+    pub rates: RatesConfig,
+}
+
+/// Something granted by its name, or `*` for everything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Grant(
+    #[schemars(
+        with = "String",
+        length(min = 1, max = 64),
+        pattern("^([*]|[A-Za-z0-9][A-Za-z0-9._-]*)$")
+    )]
+    Text,
+);
+
+/// An API key: `{sha256: HEX}`, its SHA-256 in hexadecimal, or where the key itself is, `{file: PATH}` or `{env: NAME}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApiKey {
+    /// The SHA-256 of the key, in hexadecimal.
+    Sha256(#[schemars(pattern("^[0-9a-fA-F]{64}$"))] String),
+    /// Path of a file that holds the key; one line end after it is not part of it.
+    File(PathBuf),
+    /// Name of an environment variable that holds the key.
+    Env(String),
+}
+
+/// How often an agent may ask and call, in windows that slide.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RatesConfig {
+    /// Most HTTP requests in 60 seconds.
+    #[schemars(range(max = 1_000_000))]
+    pub requests_per_minute: u32,
+    /// Most HTTP requests in an hour.
+    #[schemars(range(max = 1_000_000))]
+    pub requests_per_hour: u32,
+    /// Most HTTP requests in a day.
+    #[schemars(range(max = 1_000_000))]
+    pub requests_per_day: u32,
+    /// Most requests that its workflows send in 60 seconds, each attempt counted.
+    #[schemars(range(max = 1_000_000))]
+    pub api_calls_per_minute: u32,
+    /// Most requests that its workflows send in an hour, each attempt counted.
+    #[schemars(range(max = 1_000_000))]
+    pub api_calls_per_hour: u32,
+}
+
+// === impl HttpMethod ===
+
+impl HttpMethod {
+    /// The method on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Patch => "PATCH",
+        }
+    }
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// The name, or `*`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is everything.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.0 == "*"
+    }
+}
+
+// === defaults ===
+
+impl Default for WorkflowsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            agent: Text::from_static("a2e-executor"),
+            data_directory: None,
+            file_directory: None,
+            ca_files: Vec::new(),
+            retry_unsafe: RetryUnsafe::default(),
+            progress: true,
+            workers: 2,
+            apis: Vec::new(),
+            credentials: Vec::new(),
+            agents: Vec::new(),
+        }
+    }
+}
+
+impl Default for RatesConfig {
+    fn default() -> Self {
+        Self {
+            requests_per_minute: 60,
+            requests_per_hour: 1_000,
+            requests_per_day: 10_000,
+            api_calls_per_minute: 30,
+            api_calls_per_hour: 500,
+        }
+    }
+}
+
+const fn default_max_operations() -> u32 {
+    20
+}
+
+fn default_max_execution_time() -> Written<Duration> {
+    Written(Duration::from_secs(30))
+}

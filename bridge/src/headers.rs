@@ -1,0 +1,210 @@
+//! Which headers of a message do its copies keep?
+//!
+//! Those that are nobody's business but that of the two ends, such as a trace context, and that a list allows: a header
+//! may instruct whoever reads the copy, so nothing passes that nobody has thought of. What belongs to CloudEvents, to
+//! the transports or to the bridge itself is written anew for each copy and never copied.
+//! Source: `reliability` section 6, T5.
+
+use a2abus_plugin::Text;
+use a2abus_transports::content_mode::{self, Binding};
+use a2abus_transports::{Header, Message};
+use bytes::Bytes;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use http::HeaderMap;
+
+use crate::config::Pattern;
+
+/// The headers that pass, by the patterns of their names.
+#[derive(Debug, Clone)]
+pub struct PassedHeaders(GlobSet);
+
+/// The headers by which tracing systems and proxies know what belongs together. Source: W3C Trace Context, W3C Baggage,
+/// Zipkin B3.
+pub const TRACE_HEADERS: [&str; 7] = [
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "b3",
+    "x-b3-*",
+    "x-request-id",
+    "x-correlation-id",
+];
+
+/// What headers of others begin with, in any case: those of CloudEvents on each transport, of Spring for Kafka, of the
+/// NATS server, and our own.
+const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
+/// Most headers that pass with one message.
+const MAX_HEADERS: usize = 64;
+/// Most bytes of their names and values.
+const MAX_BYTES: usize = 16 << 10;
+
+// === impl PassedHeaders ===
+
+impl PassedHeaders {
+    /// Headers whose names match any of these, in any case.
+    ///
+    /// # Errors
+    /// When a pattern is no glob.
+    pub fn new<'a>(
+        patterns: impl IntoIterator<Item = &'a Pattern>,
+    ) -> Result<Self, globset::Error> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            let text = pattern.text().as_str();
+            let glob = if pattern.is_glob() {
+                GlobBuilder::new(text).case_insensitive(true).build()
+            } else {
+                GlobBuilder::new(&globset::escape(text))
+                    .case_insensitive(true)
+                    .build()
+            };
+            set.add(glob?);
+        }
+        set.build().map(Self)
+    }
+
+    /// The headers of a message that pass, in their order. What is more than fits is left out.
+    #[must_use]
+    pub fn of(&self, binding: Binding, message: &Message) -> Vec<Header> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let foreign = content_mode::foreign_headers(binding, message);
+        bounded(foreign.filter(|header| self.passes(&header.name)).cloned())
+    }
+
+    fn passes(&self, name: &str) -> bool {
+        let is_reserved = RESERVED.iter().any(|prefix| {
+            name.get(..prefix.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        });
+        !is_reserved && self.0.is_match(name)
+    }
+}
+
+/// The trace headers of an HTTP request.
+#[must_use]
+pub fn traces(headers: &HeaderMap) -> Vec<Header> {
+    // Names of HTTP are lower-case here.
+    let is_trace = |name: &str| {
+        TRACE_HEADERS
+            .iter()
+            .any(|known| match known.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == *known,
+            })
+    };
+    let traces = headers.iter().filter(|(name, _)| is_trace(name.as_str()));
+    bounded(traces.map(|(name, value)| Header {
+        name: Text::from(name.as_str()),
+        value: Some(Bytes::copy_from_slice(value.as_bytes())),
+    }))
+}
+
+/// As many as fit.
+fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
+    let mut left = MAX_BYTES;
+    let mut passed = Vec::new();
+    for header in headers {
+        let size = header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
+        if size > left || passed.len() == MAX_HEADERS {
+            tracing::debug!(header = %header.name, size, "a header is left out: too many, or too large");
+            continue;
+        }
+        left -= size;
+        passed.push(header);
+    }
+    passed
+}
+
+/// Whether a bus can carry a header: NATS and HTTP take lines of visible ASCII, and no null.
+#[must_use]
+pub fn carries(binding: Binding, header: &Header) -> bool {
+    let is_visible = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\t'));
+    match binding {
+        Binding::Kafka | Binding::Memory => true,
+        Binding::Nats | Binding::Http => {
+            let name = header.name.as_bytes();
+            let is_token = !name.is_empty() && !name.iter().any(|b| matches!(b, b' ' | b':'));
+            is_token && is_visible(name) && header.value.as_deref().is_some_and(is_visible)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Wording as _;
+
+    fn passed(patterns: &[&str], headers: &[(&str, &str)]) -> Vec<String> {
+        let patterns: Vec<_> = patterns
+            .iter()
+            .map(|text| Pattern::read(text).unwrap())
+            .collect();
+        let mut message = Message::plain("x");
+        for (name, value) in headers {
+            let value = Bytes::copy_from_slice(value.as_bytes());
+            message.headers.push(*name, value);
+        }
+        let passed = PassedHeaders::new(&patterns).unwrap();
+        let passed = passed.of(Binding::Kafka, &message);
+        passed.into_iter().map(|h| h.name.to_string()).collect()
+    }
+
+    #[test]
+    fn headers_pass_by_name_in_any_case() {
+        let headers = [("TraceParent", "a"), ("x-b3-spanid", "b"), ("tenant", "c")];
+        assert_eq!(
+            passed(&TRACE_HEADERS, &headers),
+            ["TraceParent", "x-b3-spanid"]
+        );
+        assert_eq!(passed(&["tenant", "[x"], &headers), ["tenant"]);
+        assert!(passed(&[], &headers).is_empty());
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_never_passes() {
+        let reserved = [
+            "ce_id",
+            "CE-Id",
+            "content-type",
+            "Content-Type",
+            "kafka_replyTopic",
+            "Nats-Rollup",
+            "nats-status",
+            "bus-dlq-reason",
+            "bus-hops",
+        ];
+        let headers = reserved.map(|name| (name, "x"));
+        assert!(passed(&["*"], &headers).is_empty());
+        assert_eq!(passed(&["*"], &[("é", "x"), ("b", "x")]), ["é", "b"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let large = "x".repeat(MAX_BYTES);
+        assert_eq!(passed(&["*"], &[("a", &large), ("b", "x")]), ["b"]);
+        let many = [("a", "x"); MAX_HEADERS + 1];
+        assert_eq!(passed(&["*"], &many).len(), MAX_HEADERS);
+    }
+
+    #[test]
+    fn nats_carries_lines_of_visible_ascii() {
+        let header = |name: &'static str, value: Option<&'static str>| Header {
+            name: name.into(),
+            value: value.map(Bytes::from),
+        };
+        for (name, value, expected) in [
+            ("a", Some("b c"), true),
+            ("a", None, false),
+            ("a", Some("b\r\nNats-Rollup: all"), false),
+            ("a", Some("é"), false),
+            ("a b", Some("c"), false),
+            ("", Some("c"), false),
+        ] {
+            let header = header(name, value);
+            assert_eq!(carries(Binding::Nats, &header), expected, "{header:?}");
+            assert!(carries(Binding::Kafka, &header));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! One ApiCall: how does a request become a value, and what is done when it fails?
+//!
+//! ```text
+//! url ── permission ── headers, credentials ── body ── cache ──> quota ── send ── judge ──> value
+//!                                                                  └──── wait <──┘ retry
+//! ```
+//!
+//! Source: `a2e-execution` sections 4 (ApiCall), 5, 6 and 7.
+
+mod body;
+mod credential;
+mod header;
+mod redact;
+mod response;
+mod retry;
+mod text;
+mod url;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::operation::{ApiCall, Method};
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_plugin::protocol::a2e_workflow::{Code, OperationType, Refusal};
+use futures_util::future::BoxFuture;
+
+use crate::agent::Agent;
+use crate::cache::{Cache, Key, Miss};
+use crate::environment::{Environment, HttpError, HttpRequest, HttpResponse, Reach};
+use crate::failure::{Failure, FailureCode};
+use crate::meter::execution_timeout;
+use crate::model::Model;
+use crate::quota::{Exceeded, Quotas};
+use crate::value::Value;
+use header::Headers;
+pub(crate) use redact::Redactor;
+use response::{Failed, MAX_RESPONSE_BYTES};
+pub use retry::RetryUnsafe;
+
+/// Who calls, and with what.
+pub(crate) struct Caller<'a> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) environment: &'a Environment,
+    pub(crate) cache: &'a Cache,
+    pub(crate) quotas: &'a Quotas,
+    /// Knows all secrets this execution has used so far.
+    pub(crate) redactor: &'a Redactor,
+    /// When the execution has to end, by the clock.
+    pub(crate) deadline: Duration,
+    pub(crate) retry_unsafe: RetryUnsafe,
+    /// Is told before each wait how many requests were made and how long the wait is.
+    pub(crate) on_retry: &'a (dyn Fn(u32, Duration) + Sync),
+    /// Runs once before the first request of a method other than GET; when it fails, none is sent.
+    pub(crate) before_unsafe: &'a (dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Sync),
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) struct Called {
+    /// How many requests were made.
+    pub(crate) attempts: u32,
+    /// Whether the value is one that was kept.
+    pub(crate) cached: bool,
+    pub(crate) result: Result<Value, Failure>,
+}
+
+/// A request that may be sent, but for its timeout.
+struct Prepared {
+    request: HttpRequest,
+    headers: Headers,
+    /// Of a result that may be kept.
+    key: Option<Key>,
+}
+
+/// Makes a call, with retries. Nothing that comes back holds a secret.
+///
+/// # Cancel safety
+/// The future may be dropped; a request may then have been sent or not.
+pub(crate) async fn call(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Called {
+    let mut called = Called {
+        attempts: 0,
+        cached: false,
+        result: Ok(Value::Null),
+    };
+    let result = run(operation, model, caller, &mut called).await;
+    called.result = result.map_err(|failure| {
+        let failure = match called.attempts {
+            0 => failure,
+            attempts => failure.with("attempts", attempts),
+        };
+        caller.redactor.failure(failure)
+    });
+    called
+}
+
+async fn run(
+    operation: &ApiCall,
+    model: &Model,
+    caller: &Caller<'_>,
+    called: &mut Called,
+) -> Result<Value, Failure> {
+    let mut prepared = prepare(operation, model, caller)?;
+    let kept = match prepared.key.take() {
+        None => None,
+        Some(key) => match caller.cache.get(&key) {
+            Ok(value) => {
+                called.cached = true;
+                return Ok(caller.redactor.value(value));
+            }
+            Err(miss) => Some((key, miss)),
+        },
+    };
+    let response = attempt(operation, &mut prepared, caller, &mut called.attempts).await?;
+    let value = caller.redactor.value(response::value(&response)?);
+    if let Some((key, miss)) = kept {
+        keep(
+            key,
+            &miss,
+            &value,
+            &response,
+            &prepared.request.target,
+            caller,
+        );
+    }
+    Ok(value)
+}
+
+fn keep(
+    key: Key,
+    miss: &Miss,
+    value: &Value,
+    response: &HttpResponse,
+    target: &Target,
+    caller: &Caller<'_>,
+) {
+    if !header::forbids_storing(&response.headers) {
+        let origin = target.origin();
+        caller.cache.insert(key, miss, value.clone(), Some(&origin));
+    }
+}
+
+/// Reads everything that is asked for and judges whether it may be sent.
+fn prepare(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Result<Prepared, Failure> {
+    let target = url::resolve(&operation.url, model)?;
+    let policy = caller.agent.policy();
+    policy
+        .check_target(&target)
+        .map_err(|refusal| refused(refusal, &target))?;
+    let mut headers = Headers::resolve(&operation.headers, model, &target, caller)?;
+    let body = match &operation.body {
+        Some(body) => body::resolve(body, model)?,
+        None => None,
+    };
+    if body.is_some() {
+        headers.set_default("content-type", "application/json");
+    }
+    let cacheable = operation.method == Method::Get && !header::forbids_storing(headers.list());
+    let key = cacheable.then(|| {
+        let config = Value::object([
+            ("method", Value::from(operation.method.as_str())),
+            ("url", target.as_str().into()),
+            ("headers", headers.config()),
+        ]);
+        Key::new(caller.agent.id(), OperationType::ApiCall).config(&config)
+    });
+    let reach = if target.is_within(&policy.apis.bases) {
+        Reach::Registered
+    } else {
+        Reach::Global
+    };
+    let request = HttpRequest {
+        method: operation.method,
+        target,
+        headers: headers.list().to_vec(),
+        body,
+        timeout: operation.timeout,
+        max_response_bytes: MAX_RESPONSE_BYTES,
+        reach,
+    };
+    Ok(Prepared {
+        request,
+        headers,
+        key,
+    })
+}
+
+/// Sends the request until there is an answer of success, or until it is no use.
+async fn attempt(
+    operation: &ApiCall,
+    prepared: &mut Prepared,
+    caller: &Caller<'_>,
+    attempts: &mut u32,
+) -> Result<HttpResponse, Failure> {
+    let environment = caller.environment;
+    loop {
+        caller.time_left()?;
+        let limits = caller.agent.rates().api_calls();
+        caller
+            .quotas
+            .admit(caller.agent.id(), &limits)
+            .map_err(|exceeded| rate_limited(&exceeded))?;
+        if *attempts == 0 && operation.method != Method::Get {
+            (caller.before_unsafe)().await?;
+        }
+        prepared.request.timeout = operation.timeout.min(caller.time_left()?);
+        *attempts += 1;
+        let answer = environment.http.send(prepared.request.clone()).await;
+        forget_changed(&answer, &prepared.request, caller);
+        let failed = match response::judge(answer, &prepared.request, caller) {
+            Ok(response) => return Ok(response),
+            Err(failed) => failed,
+        };
+        let Some(delay) = next_delay(&failed, operation.method, prepared, caller, *attempts) else {
+            return Err(failed.failure);
+        };
+        (caller.on_retry)(*attempts, delay);
+        environment.clock.sleep(delay).await;
+    }
+}
+
+/// How long to wait before the next attempt; `None` when there is none.
+fn next_delay(
+    failed: &Failed,
+    method: Method,
+    prepared: &Prepared,
+    caller: &Caller<'_>,
+    attempts: u32,
+) -> Option<Duration> {
+    let repeatable = retry::may_repeat(method, prepared.headers.has_idempotency_key());
+    let permitted = failed
+        .cause
+        .permits_retry(repeatable || caller.retry_unsafe.is_always());
+    let now = caller.environment.clock.now();
+    let asked = failed.retry_after.as_deref();
+    let delay = permitted
+        .then(|| retry::delay(attempts, asked, now, caller.environment.random.as_ref()))??;
+    let left = caller.time_left().ok()?;
+    (delay < left).then_some(delay)
+}
+
+/// Answers from where something was changed are not given again.
+fn forget_changed(
+    answer: &Result<HttpResponse, HttpError>,
+    request: &HttpRequest,
+    caller: &Caller<'_>,
+) {
+    let changed = match answer {
+        Ok(response) => (200..300).contains(&response.status),
+        Err(error) => *error == HttpError::TooLarge,
+    };
+    if changed && request.method != Method::Get {
+        let origin = request.target.origin();
+        caller.cache.drop_origin(caller.agent.id(), &origin);
+    }
+}
+
+// === impl Caller ===
+
+impl Caller<'_> {
+    /// What is left of the execution, more than nothing.
+    fn time_left(&self) -> Result<Duration, Failure> {
+        let left = self.deadline.checked_sub(self.environment.clock.elapsed());
+        left.filter(|left| !left.is_zero())
+            .ok_or_else(execution_timeout)
+    }
+}
+
+// === failures ===
+
+fn refused(refusal: Refusal, target: &Target) -> Failure {
+    let host = target.host().unwrap_or_default();
+    match refusal {
+        Refusal::Forbidden => Failure::new(
+            FailureCode::Refused(Code::ForbiddenTarget),
+            format!("{host} may not be called: it is not globally reachable by HTTPS"),
+        ),
+        Refusal::NotPermitted => Failure::new(
+            FailureCode::Refused(Code::ApiNotPermitted),
+            format!("no API that is permitted covers this URL of {host}"),
+        ),
+    }
+}
+
+fn rate_limited(exceeded: &Exceeded) -> Failure {
+    let (limit, window) = (exceeded.limit, exceeded.window);
+    Failure::new(
+        FailureCode::RateLimited,
+        format!("Rate limit exceeded: {limit} API calls per {window}"),
+    )
+    .with("limit", limit)
+    .with("window", window.as_str())
+    .with("retry_after", exceeded.retry_after)
+}

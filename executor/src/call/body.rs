@@ -1,0 +1,112 @@
+//! The body of a call, with its values.
+//!
+//! Source: `a2e-execution` section 4, ApiCall, body, D18.
+
+use std::fmt::{self, Write};
+
+use a2abus_plugin::Json;
+use a2abus_plugin::protocol::a2e_workflow::{Body, Part, Template};
+use bytes::Bytes;
+
+use crate::call::text::Bounded;
+use crate::failure::{Failure, FailureCode};
+use crate::model::Model;
+use crate::value::{Value, write_string};
+
+/// The largest body that is sent, in bytes, as large as the data model may be.
+const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// Why a body cannot be written.
+enum Stop {
+    Failed(Failure),
+    TooLarge,
+}
+
+/// The bytes to be sent; none for `null`.
+pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failure> {
+    let is_null = match body {
+        Body::Literal(json) => *json == Json::Null,
+        Body::Reference(path) => model.read(path)?.is_null(),
+        Body::Template(_) | Body::Array(_) | Body::Object(_) => false,
+    };
+    if is_null {
+        return Ok(None);
+    }
+    let mut out = Bounded::new(MAX_BODY_BYTES);
+    match write(body, model, &mut out) {
+        Ok(()) => Ok(Some(out.into_text().into())),
+        Err(Stop::Failed(failure)) => Err(failure),
+        Err(Stop::TooLarge) => {
+            let message = format!("the body is larger than {} MiB", MAX_BODY_BYTES >> 20);
+            let failure = Failure::new(FailureCode::LimitExceeded, message);
+            Err(failure
+                .with("limit", "request_body_bytes")
+                .with("max", MAX_BODY_BYTES))
+        }
+    }
+}
+
+/// Its depth is bounded by that of the line it was read from.
+fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), Stop> {
+    match body {
+        Body::Literal(json) => write!(out, "{}", Value::from(json))?,
+        Body::Reference(path) => write!(out, "{}", model.read(path)?)?,
+        Body::Template(template) => {
+            let text = render(template, model, out.room())?;
+            write_string(out, &text)?;
+        }
+        Body::Array(elements) => {
+            out.write_char('[')?;
+            for (index, element) in elements.iter().enumerate() {
+                if index > 0 {
+                    out.write_char(',')?;
+                }
+                write(element, model, out)?;
+            }
+            out.write_char(']')?;
+        }
+        Body::Object(members) => {
+            out.write_char('{')?;
+            for (index, (name, member)) in members.iter().enumerate() {
+                if index > 0 {
+                    out.write_char(',')?;
+                }
+                write_string(out, name)?;
+                out.write_char(':')?;
+                write(member, model, out)?;
+            }
+            out.write_char('}')?;
+        }
+    }
+    Ok(())
+}
+
+/// Strings stand as they are, all else as compact JSON.
+fn render(template: &Template, model: &Model, max: usize) -> Result<String, Stop> {
+    let mut text = Bounded::new(max);
+    for part in template.parts() {
+        match part {
+            Part::Text(literal) => text.write_str(literal)?,
+            Part::Value(path) => match model.read(path)? {
+                Value::String(value) => text.write_str(&value)?,
+                other => write!(text, "{other}")?,
+            },
+        }
+    }
+    Ok(text.into_text())
+}
+
+// === impl Stop ===
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Nothing but the bound refuses text.
+impl From<fmt::Error> for Stop {
+    fn from(_: fmt::Error) -> Self {
+        Self::TooLarge
+    }
+}

@@ -1,0 +1,126 @@
+//! How a secret is sent, and in which forms it may come back.
+//!
+//! Source: `a2e-execution` section 7, credentials.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use zeroize::Zeroizing;
+
+use crate::agent::{Credential, CredentialKind};
+
+/// Forms that are shorter are in too many texts by chance.
+const MIN_CHARS: usize = 6;
+
+/// The value of the header.
+pub(super) fn header_text(credential: &Credential) -> Zeroizing<String> {
+    let secret = credential.secret.expose();
+    Zeroizing::new(match credential.kind {
+        CredentialKind::BearerToken => format!("Bearer {}", bare_token(secret)),
+        CredentialKind::Basic => format!("Basic {}", STANDARD.encode(secret)),
+        CredentialKind::ApiKey | CredentialKind::Password | CredentialKind::Custom => {
+            secret.to_owned()
+        }
+    })
+}
+
+/// A token without the word it may begin with, so that the word is not sent twice.
+fn bare_token(secret: &str) -> &str {
+    match secret.split_at_checked("Bearer ".len()) {
+        Some((word, token)) if word.eq_ignore_ascii_case("Bearer ") => token.trim_start(),
+        _ => secret,
+    }
+}
+
+/// Every text that gives the secret away: itself, the password in it, how it is sent, and all of
+/// these as Base64 wherever they may lie in a longer text. Percent-encoded and escaped forms are decoded before they are
+/// looked for.
+pub(super) fn forms(credential: &Credential) -> Vec<String> {
+    let secret = credential.secret.expose();
+    let (core, others) = match credential.kind {
+        CredentialKind::BearerToken => (bare_token(secret), [None, None]),
+        CredentialKind::Basic => {
+            let password = secret
+                .split_once(':')
+                .map(|(_, password)| password.to_owned());
+            (secret, [password, Some(STANDARD.encode(secret))])
+        }
+        CredentialKind::ApiKey | CredentialKind::Password | CredentialKind::Custom => {
+            (secret, [None, None])
+        }
+    };
+    let mut forms = Vec::new();
+    let own = [core, core.trim()].map(|text| Some(text.to_owned()));
+    for text in own.into_iter().chain(others).flatten() {
+        push_base64(&text, &mut forms);
+        forms.push(text);
+    }
+    let header = header_text(credential);
+    let is_short = |text: &str| text.chars().count() < MIN_CHARS;
+    if is_short(core) {
+        push_base64(&header, &mut forms);
+        forms.push(header.to_string());
+    }
+    forms.retain(|form| !is_short(form));
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
+
+/// Base64 of a text, in both alphabets. Within a longer text its first byte may be the first,
+/// second or third of a group; the characters that only depend on it are the same whatever stands
+/// around it.
+fn push_base64(text: &str, forms: &mut Vec<String>) {
+    if text.chars().count() < MIN_CHARS {
+        return;
+    }
+    forms.push(STANDARD.encode(text));
+    for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+        forms.push(engine.encode(text));
+        for before in 0..3 {
+            let mut bytes = vec![0; before];
+            bytes.extend_from_slice(text.as_bytes());
+            let encoded = engine.encode(&bytes);
+            let whole = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
+            let own = encoded.get(whole).unwrap_or_default();
+            forms.push(own.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Secret;
+    use a2abus_plugin::protocol::a2e_workflow::Apis;
+
+    fn header(kind: CredentialKind, secret: &str) -> String {
+        let credential = Credential {
+            kind,
+            secret: Secret::new(secret.to_owned()),
+            apis: Apis::default(),
+            description: None,
+        };
+        header_text(&credential).to_string()
+    }
+
+    #[test]
+    fn each_kind_is_sent_in_its_way() {
+        for (kind, secret, expected) in [
+            (CredentialKind::BearerToken, "tok", "Bearer tok"),
+            (CredentialKind::BearerToken, "Bearer tok", "Bearer tok"),
+            (CredentialKind::BearerToken, "bearer  tok", "Bearer tok"),
+            (CredentialKind::BearerToken, "Bearertok", "Bearer Bearertok"),
+            (CredentialKind::BearerToken, "Bearé tok", "Bearer Bearé tok"),
+            (
+                CredentialKind::Basic,
+                "Aladdin:open sesame",
+                "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",
+            ),
+            (CredentialKind::ApiKey, "k-1", "k-1"),
+            (CredentialKind::Password, "p w", "p w"),
+            (CredentialKind::Custom, "HMAC x=y", "HMAC x=y"),
+        ] {
+            assert_eq!(header(kind, secret), expected);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The headers of a call, with their values.
+//!
+//! Source: `a2e-execution` section 4, ApiCall, headers, and section 7, credentials.
+
+use std::fmt::Write;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::HeaderValue;
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_plugin::protocol::a2e_workflow::{Code, CredentialRefusal, Part, Template};
+
+use crate::agent::Credential;
+use crate::call::text::{Bounded, invalid, scalar};
+use crate::call::{Caller, credential};
+use crate::failure::{Failure, FailureCode};
+use crate::model::Model;
+use crate::value::Value;
+
+/// The headers of one request.
+pub(super) struct Headers {
+    /// Names in lower case.
+    list: Vec<(String, String)>,
+    /// The same for the key of a cache: without secrets.
+    config: Vec<Value>,
+}
+
+/// The longest value of a header, in bytes.
+const MAX_VALUE_BYTES: usize = 65_536;
+
+// === impl Headers ===
+
+impl Headers {
+    pub(super) fn resolve(
+        headers: &[(Text, HeaderValue)],
+        model: &Model,
+        target: &Target,
+        caller: &Caller<'_>,
+    ) -> Result<Self, Failure> {
+        let mut resolved = Self {
+            list: Vec::with_capacity(headers.len()),
+            config: Vec::with_capacity(headers.len()),
+        };
+        for (name, value) in headers {
+            let name = name.to_ascii_lowercase();
+            let (text, config) = match value {
+                HeaderValue::Credential(id) => {
+                    let credential = permitted(id, target, caller)?;
+                    let config = Value::object([
+                        ("credential", Value::from(id.clone())),
+                        ("version", version(credential, caller).into()),
+                    ]);
+                    (credential::header_text(credential).to_string(), config)
+                }
+                HeaderValue::Template(template) => {
+                    let text = render(template, model, &name)?;
+                    (text.clone(), text.into())
+                }
+                HeaderValue::Reference(path) => {
+                    let text = scalar(model, path)?;
+                    (text.clone(), text.into())
+                }
+            };
+            check(&name, &text)?;
+            resolved
+                .config
+                .push(vec![name.as_str().into(), config].into());
+            resolved.list.push((name, text));
+        }
+        Ok(resolved)
+    }
+
+    pub(super) fn list(&self) -> &[(String, String)] {
+        &self.list
+    }
+
+    pub(super) fn config(&self) -> Value {
+        self.config.clone().into()
+    }
+
+    /// Adds a header that nobody has set.
+    pub(super) fn set_default(&mut self, name: &str, value: &str) {
+        if !self.list.iter().any(|(other, _)| other == name) {
+            self.list.push((name.to_owned(), value.to_owned()));
+        }
+    }
+
+    pub(super) fn has_idempotency_key(&self) -> bool {
+        let is_key = |(name, value): &(String, String)| {
+            name == "idempotency-key" && !value.trim().is_empty()
+        };
+        self.list.iter().any(is_key)
+    }
+}
+
+/// Whether the headers say `Cache-Control: no-store`.
+pub(super) fn forbids_storing(headers: &[(String, String)]) -> bool {
+    headers
+        .iter()
+        .filter(|(name, _)| name == "cache-control")
+        .flat_map(|(_, value)| value.split(','))
+        .any(|directive| directive.trim().eq_ignore_ascii_case("no-store"))
+}
+
+/// A credential that may go to the target. From here on the execution knows its secret.
+fn permitted<'a>(
+    id: &Text,
+    target: &Target,
+    caller: &Caller<'a>,
+) -> Result<&'a Credential, Failure> {
+    let agent = caller.agent;
+    let checked = agent.policy().check_credential(id, Some(target));
+    let found = checked.and_then(|()| {
+        let credential = agent.credentials().get(id);
+        credential.ok_or(CredentialRefusal::NotFound)
+    });
+    let credential = found.map_err(|refusal| {
+        let (code, what) = match refusal {
+            CredentialRefusal::NotFound => (Code::CredentialNotFound, "does not exist"),
+            CredentialRefusal::NotPermitted => {
+                (Code::CredentialNotPermitted, "may not be sent there")
+            }
+        };
+        let message = format!("the credential {id} {what}");
+        Failure::new(FailureCode::Refused(code), message)
+    })?;
+    caller
+        .redactor
+        .learn(credential)
+        .map_err(|_| invalid(format!("the credential {id} is too long to be used")))?;
+    Ok(credential)
+}
+
+fn version(credential: &Credential, caller: &Caller<'_>) -> String {
+    let version = caller.cache.version(&credential.secret);
+    format!("{}-{version:x}", credential.kind.as_str())
+}
+
+fn render(template: &Template, model: &Model, name: &str) -> Result<String, Failure> {
+    let mut text = Bounded::new(MAX_VALUE_BYTES);
+    for part in template.parts() {
+        let written = match part {
+            Part::Text(literal) => text.write_str(literal),
+            Part::Value(path) => text.write_str(&scalar(model, path)?),
+        };
+        written.map_err(|_| too_long(name))?;
+    }
+    Ok(text.into_text())
+}
+
+/// Refuses what would end the header, or what HTTP does not permit in one. The text may be a
+/// secret and is not shown.
+fn check(name: &str, text: &str) -> Result<(), Failure> {
+    if text.len() > MAX_VALUE_BYTES {
+        return Err(too_long(name));
+    }
+    if text.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
+        let message = format!("the value of the header {name} has a line end or a control in it");
+        return Err(invalid(message).with("header", name));
+    }
+    Ok(())
+}
+
+fn too_long(name: &str) -> Failure {
+    let message = format!("the value of the header {name} is longer than {MAX_VALUE_BYTES} bytes");
+    invalid(message).with("header", name)
+}

@@ -1,0 +1,260 @@
+//! What an answer is: a value, or which failure?
+//!
+//! Source: `a2e-execution` section 4, ApiCall, response.
+
+use a2abus_plugin::protocol::a2e_workflow::Code;
+
+use crate::call::Caller;
+use crate::call::retry::Cause;
+use crate::environment::{HttpError, HttpRequest, HttpResponse};
+use crate::failure::{Failure, FailureCode};
+use crate::value::Value;
+
+/// The largest body of an answer, in bytes.
+pub(super) const MAX_RESPONSE_BYTES: usize = 10 << 20;
+/// How much of an answer a failure shows, in characters.
+const MAX_SHOWN_CHARS: usize = 1_024;
+/// Most members and elements of an answer: more of them than fit into the data model.
+const MAX_MEMBERS: u32 = 2_000_000;
+
+/// An attempt that did not succeed.
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    pub(super) cause: Cause,
+    /// The header of this name.
+    pub(super) retry_after: Option<String>,
+}
+
+/// Lets an answer of success pass.
+pub(super) fn judge(
+    answer: Result<HttpResponse, HttpError>,
+    request: &HttpRequest,
+    caller: &Caller<'_>,
+) -> Result<HttpResponse, Failed> {
+    match answer {
+        Ok(response) if (200..300).contains(&response.status) => {
+            if response.body.len() > request.max_response_bytes {
+                return Err(no_answer(HttpError::TooLarge, request));
+            }
+            Ok(response)
+        }
+        Ok(response) => Err(other_status(&response, caller)),
+        Err(error) => Err(no_answer(error, request)),
+    }
+}
+
+fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
+    let status = response.status;
+    let failed = |failure: Failure, cause| Failed {
+        failure: failure.with("statusCode", u32::from(status)),
+        cause,
+        retry_after: response.header("retry-after").map(str::to_owned),
+    };
+    // Cut after it is redacted: the cut must not leave the beginning of a secret.
+    let shown = |text: &str| -> String {
+        let text = caller.redactor.text(text);
+        text.chars().take(MAX_SHOWN_CHARS).collect()
+    };
+    match status {
+        300..400 => {
+            let message = format!("the service redirects, with status {status}");
+            let mut failure = Failure::new(FailureCode::RedirectNotFollowed, message);
+            if let Some(location) = response.header("location") {
+                failure = failure.with("location", shown(location));
+            }
+            failed(failure, Cause::Final)
+        }
+        400.. => {
+            let message = format!("the service answered with status {status}");
+            let failure = Failure::new(FailureCode::HttpStatus, message)
+                .with("response", shown(&String::from_utf8_lossy(&response.body)));
+            failed(failure, Cause::Status(status))
+        }
+        _ => {
+            let message = format!("the service answered with status {status}, which ends nothing");
+            failed(
+                Failure::new(FailureCode::InvalidResponse, message),
+                Cause::Final,
+            )
+        }
+    }
+}
+
+fn no_answer(error: HttpError, request: &HttpRequest) -> Failed {
+    let host = request.target.host().unwrap_or_default();
+    let (failure, cause) = match error {
+        HttpError::Connect => (
+            Failure::new(
+                FailureCode::ConnectionFailed,
+                format!("no connection to {host}"),
+            ),
+            Cause::NotConnected,
+        ),
+        HttpError::Broken => (
+            Failure::new(
+                FailureCode::ConnectionFailed,
+                format!("the connection to {host} broke before the answer was whole"),
+            ),
+            Cause::NoAnswer,
+        ),
+        HttpError::Timeout => {
+            let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
+            let message = format!("no answer of {host} within {milliseconds} ms");
+            let failure = Failure::new(FailureCode::OperationTimeout, message);
+            (failure.with("timeout", milliseconds), Cause::NoAnswer)
+        }
+        HttpError::TooLarge => (too_large(request.max_response_bytes), Cause::Final),
+        HttpError::Forbidden => (
+            Failure::new(
+                FailureCode::Refused(Code::ForbiddenTarget),
+                format!(
+                    "{host} may not be called: it has an address that is not globally reachable"
+                ),
+            ),
+            Cause::Final,
+        ),
+    };
+    Failed {
+        failure,
+        cause,
+        retry_after: None,
+    }
+}
+
+fn too_large(max: usize) -> Failure {
+    let message = format!("the answer is larger than {} MiB", max >> 20);
+    Failure::new(FailureCode::ResponseTooLarge, message).with("max", max)
+}
+
+/// The value of an answer of success: its body alone.
+pub(super) fn value(response: &HttpResponse) -> Result<Value, Failure> {
+    if response.status == 204 || response.body.is_empty() {
+        return Ok(Value::Null);
+    }
+    let encoding = response.header("content-encoding").map(str::trim);
+    if encoding.is_some_and(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
+        return Err(invalid("the answer is compressed, which nobody asked for"));
+    }
+    let content_type = response.header("content-type").unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default();
+    match kind(&essence.trim().to_ascii_lowercase()) {
+        Kind::Json => json(&response.body),
+        Kind::Text => Ok(text(&response.body)?.into()),
+        Kind::Other => {
+            // The type comes from outside; it is not repeated.
+            Err(invalid("the answer is neither JSON nor text"))
+        }
+    }
+}
+
+enum Kind {
+    Json,
+    Text,
+    Other,
+}
+
+fn kind(essence: &str) -> Kind {
+    match essence.split_once('/') {
+        Some(("application" | "text", "json")) => Kind::Json,
+        Some((_, subtype)) if subtype.ends_with("+json") => Kind::Json,
+        Some(("text", _)) => Kind::Text,
+        _ => Kind::Other,
+    }
+}
+
+fn json(body: &[u8]) -> Result<Value, Failure> {
+    let body = body.strip_prefix(BOM).unwrap_or(body);
+    Value::parse_within(body, MAX_MEMBERS).map_err(|error| {
+        let offset = error.offset();
+        invalid(format!(
+            "the answer is not JSON that can be read, at byte {offset}"
+        ))
+        .with("offset", offset)
+    })
+}
+
+const BOM: &[u8] = "\u{feff}".as_bytes();
+
+fn text(body: &[u8]) -> Result<&str, Failure> {
+    let body = body.strip_prefix(BOM).unwrap_or(body);
+    std::str::from_utf8(body).map_err(|_| invalid("the answer is text, but not in UTF-8"))
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(FailureCode::InvalidResponse, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn check(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Result<String, FailureCode> {
+        let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let response = HttpResponse {
+            status,
+            headers: headers.iter().map(header).collect(),
+            body: Bytes::copy_from_slice(body),
+        };
+        value(&response)
+            .map(|value| value.to_string())
+            .map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn the_type_of_an_answer_decides_what_it_is() {
+        let invalid = Err(FailureCode::InvalidResponse);
+        for (content_type, body, expected) in [
+            ("application/json", "{\"a\": 1}", Ok("{\"a\":1}")),
+            ("Application/JSON; charset=utf-8", "[1]", Ok("[1]")),
+            ("application/problem+json", "1", Ok("1")),
+            ("text/json", "1", Ok("1")),
+            ("application/json", "null", Ok("null")),
+            ("application/json", "\u{feff}1", Ok("1")),
+            ("application/json", "{", invalid),
+            ("application/json", "1 2", invalid),
+            ("application/json", "<html>", invalid),
+            ("application/json", " ", invalid),
+            ("text/plain", "hello\nworld", Ok("\"hello\\nworld\"")),
+            ("text/html; charset=utf-8", "<p>", Ok("\"<p>\"")),
+            ("text/plain", "1", Ok("\"1\"")),
+            ("application/xml", "<a/>", invalid),
+            ("application/octet-stream", "1", invalid),
+            ("application/json-seq", "1", invalid),
+            ("json", "1", invalid),
+            ("", "1", invalid),
+            ("application/xml", "", Ok("null")),
+        ] {
+            let headers = [("content-type", content_type)];
+            let found = check(200, &headers, body.as_bytes());
+            let found = found.as_deref().map_err(|code| *code);
+            assert_eq!(found, expected, "{content_type} {body:?}");
+        }
+        assert_eq!(check(200, &[], b"1"), Err(FailureCode::InvalidResponse));
+    }
+
+    #[test]
+    fn no_content_and_empty_bodies_are_null() {
+        assert_eq!(check(204, &[], b"").as_deref(), Ok("null"));
+        assert_eq!(check(204, &[], b"ignored").as_deref(), Ok("null"));
+        assert_eq!(check(200, &[], b"").as_deref(), Ok("null"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let invalid = Err(FailureCode::InvalidResponse);
+        let json = ("content-type", "application/json");
+        let text = ("content-type", "text/plain");
+        assert_eq!(check(200, &[text], b"caf\xe9"), invalid);
+        assert_eq!(check(200, &[json], b"\"caf\xe9\""), invalid);
+        assert_eq!(
+            check(200, &[json, ("content-encoding", "gzip")], b"1"),
+            invalid
+        );
+        assert!(check(200, &[json, ("content-encoding", "identity")], b"1").is_ok());
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert_eq!(check(200, &[json], deep.as_bytes()), invalid);
+        let many = format!("[{}0]", "0,".repeat(2_000_000));
+        assert_eq!(check(200, &[json], many.as_bytes()), invalid);
+    }
+}

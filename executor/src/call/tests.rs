@@ -1,0 +1,189 @@
+//! Calls against a script, on a clock that jumps.
+
+mod caching;
+mod deadlines;
+#[cfg(feature = "client")]
+mod network;
+mod permissions;
+mod requests;
+mod responses;
+mod retries;
+mod secrets;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::ApiCall;
+use a2abus_plugin::protocol::a2e_workflow::{
+    Allowed, Apis, OperationKind, Policy, Workflow, WorkflowLimits,
+};
+use bytes::Bytes;
+
+use super::{Called, Caller, Redactor, RetryUnsafe, call};
+use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
+use crate::cache::{Cache, Caching};
+use crate::environment::{Clock, Environment, HttpClient, HttpRequest};
+use crate::failure::{Failure, FailureCode};
+use crate::model::Model;
+use crate::quota::Quotas;
+use crate::testing::{Chance, NoStore, Script, Turn, VirtualClock};
+use crate::value::Value;
+
+const API: &str = "https://api.example.com";
+
+/// All that a call needs, and what it did.
+struct World {
+    clock: Arc<VirtualClock>,
+    script: Arc<Script>,
+    environment: Environment,
+    cache: Cache,
+    quotas: Quotas,
+    redactor: Redactor,
+    agent: Agent,
+    input: Value,
+    deadline: Duration,
+    retry_unsafe: RetryUnsafe,
+    retries: Mutex<Vec<(u32, Duration)>>,
+    hooks: AtomicU32,
+    hook_fails: AtomicBool,
+}
+
+impl World {
+    fn new(turns: impl IntoIterator<Item = Turn>) -> Self {
+        let clock = Arc::new(VirtualClock::default());
+        let script = Arc::new(Script::new(&clock, turns));
+        let shared: Arc<dyn Clock> = Arc::<VirtualClock>::clone(&clock);
+        let http: Arc<dyn HttpClient> = Arc::<Script>::clone(&script);
+        Self {
+            environment: Environment {
+                clock: Arc::clone(&shared),
+                random: Arc::new(Chance(0)),
+                http,
+                store: Arc::new(NoStore),
+            },
+            cache: Cache::new(Arc::clone(&shared), Caching::On),
+            quotas: Quotas::new(shared, 100),
+            redactor: Redactor::default(),
+            agent: agent("agent", &[API], []),
+            input: Value::object::<Text>([]),
+            deadline: Duration::from_secs(1_000),
+            retry_unsafe: RetryUnsafe::default(),
+            retries: Mutex::default(),
+            hooks: AtomicU32::new(0),
+            hook_fails: AtomicBool::new(false),
+            clock,
+            script,
+        }
+    }
+
+    fn input(mut self, input: &str) -> Self {
+        self.input = Value::parse(input.as_bytes()).unwrap();
+        self
+    }
+
+    async fn call(&self, config: &str) -> Called {
+        self.call_as(&self.agent, config).await
+    }
+
+    async fn call_as(&self, agent: &Agent, config: &str) -> Called {
+        let model = Model::new(self.input.as_object().unwrap().clone());
+        let caller = Caller {
+            agent,
+            environment: &self.environment,
+            cache: &self.cache,
+            quotas: &self.quotas,
+            redactor: &self.redactor,
+            deadline: self.deadline,
+            retry_unsafe: self.retry_unsafe,
+            on_retry: &|attempts, delay| self.retries.lock().unwrap().push((attempts, delay)),
+            before_unsafe: &|| {
+                self.hooks.fetch_add(1, Ordering::SeqCst);
+                Box::pin(async {
+                    if self.hook_fails.load(Ordering::SeqCst) {
+                        return Err(Failure::new(FailureCode::StorageFailed, "no record"));
+                    }
+                    Ok(())
+                })
+            },
+        };
+        let operation = operation(config);
+        // Whoever runs calls moves them between threads.
+        fn sendable<F: Future + Send>(future: F) -> F {
+            future
+        }
+        sendable(call(&operation, &model, &caller)).await
+    }
+
+    fn requests(&self) -> Vec<HttpRequest> {
+        self.script.requests()
+    }
+}
+
+/// An ApiCall of this configuration; `outputPath` need not be given.
+fn operation(config: &str) -> ApiCall {
+    let config = config.replace("\n", " ");
+    let config = config.trim_end().strip_suffix('}').unwrap();
+    let lines = format!(
+        concat!(
+            r#"{{"type":"operationUpdate","operationId":"g","operation":{{"ApiCall":{},"outputPath":"/workflow/o"}}}}}}"#,
+            "\n",
+            r#"{{"type":"beginExecution","executionId":"e","operationOrder":["g"]}}"#
+        ),
+        config
+    );
+    let workflow = Workflow::parse(&Bytes::from(lines), &WorkflowLimits::default());
+    let kind = workflow.unwrap().operations.remove(0).kind;
+    match kind {
+        OperationKind::ApiCall(operation) => operation,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn get(url: &str) -> String {
+    format!(r#"{{"method":"GET","url":"{url}"}}"#)
+}
+
+fn credential(kind: CredentialKind, secret: &str, apis: &[&str]) -> Credential {
+    Credential {
+        kind,
+        secret: Secret::new(secret.to_owned()),
+        apis: Apis::parse(apis.iter().copied()).unwrap(),
+        description: None,
+    }
+}
+
+fn agent<'a>(
+    id: &str,
+    apis: &[&str],
+    credentials: impl IntoIterator<Item = (&'a str, Credential)>,
+) -> Agent {
+    let policy = Policy {
+        operations: Allowed::All,
+        apis: Apis::parse(apis.iter().copied()).unwrap(),
+        credentials: Allowed::All,
+        ..Policy::default()
+    };
+    let credentials: BTreeMap<Text, Credential> = credentials
+        .into_iter()
+        .map(|(id, credential)| (id.into(), credential))
+        .collect();
+    Agent::new(id.into(), policy, credentials, Rates::default())
+}
+
+fn failed(called: &Called) -> (&'static str, &'static str) {
+    let code = called.result.as_ref().unwrap_err().code;
+    (code.type_name(), code.as_str())
+}
+
+fn detail(called: &Called, name: &str) -> Option<Value> {
+    let failure = called.result.as_ref().unwrap_err();
+    failure.details.get(name).cloned()
+}
+
+fn header<'a>(request: &'a HttpRequest, name: &str) -> Option<&'a str> {
+    let header = request.headers.iter().find(|(other, _)| other == name);
+    header.map(|(_, value)| value.as_str())
+}

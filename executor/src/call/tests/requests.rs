@@ -1,0 +1,227 @@
+//! What is sent.
+
+use super::*;
+use crate::environment::Reach;
+use crate::testing::json;
+
+#[tokio::test]
+async fn references_in_url_headers_and_body_are_replaced() {
+    let world = World::new([json(201, r#"{"ok":true}"#)]).input(r#"{"u":{"id":7,"name":"Ana"}}"#);
+    let called = world
+        .call(
+            r#"{"method":"POST","url":"https://api.example.com/orders/{/workflow/u.name}",
+            "headers":{"X-Trace":"t-{/workflow/u.id}","X-Name":{"path":"/workflow/u.name"}},
+            "body":{"user":"/workflow/u","ids":[{"path":"/workflow/u.id"},"{/workflow/u.id}"],
+                    "msg":"for {/workflow/u.name}: {/workflow/u}","slash":"/other","n":null,"e":[]}}"#,
+        )
+        .await;
+    assert_eq!(called.result.unwrap().to_string(), r#"{"ok":true}"#);
+    assert_eq!((called.attempts, called.cached), (1, false));
+    let [request] = world.requests().try_into().unwrap();
+    assert_eq!(
+        request.target.as_str(),
+        "https://api.example.com/orders/Ana"
+    );
+    assert_eq!(header(&request, "x-trace"), Some("t-7"));
+    assert_eq!(header(&request, "x-name"), Some("Ana"));
+    assert_eq!(header(&request, "content-type"), Some("application/json"));
+    assert_eq!(request.headers.len(), 3);
+    assert_eq!(
+        Value::parse(request.body.as_ref().unwrap()).unwrap(),
+        Value::parse(
+            br#"{"user":{"id":7,"name":"Ana"},"ids":[7,7],
+                "msg":"for Ana: {\"id\":7,\"name\":\"Ana\"}","slash":"/other","n":null,"e":[]}"#
+        )
+        .unwrap()
+    );
+    assert_eq!(world.hooks.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_body_is_sent_when_there_is_one() {
+    for (config, expected) in [
+        (r#""body":null"#, None),
+        (r#""body":{}"#, Some("{}")),
+        (r#""body":[]"#, Some("[]")),
+        (r#""body":false"#, Some("false")),
+        (r#""body":"""#, Some(r#""""#)),
+        (r#""body":"/workflow/none""#, None),
+        (r#""body":{"path":"/workflow/list"}"#, Some("[1,2]")),
+        (r#""body":"a{/workflow/none}b""#, Some(r#""anullb""#)),
+        (r#""body":"{/workflow/list}""#, Some("[1,2]")),
+        (r#""headers":{}"#, None),
+    ] {
+        let world = World::new([json(200, "1")]).input(r#"{"none":null,"list":[1,2]}"#);
+        let url = "https://api.example.com/x";
+        let called = world
+            .call(&format!(r#"{{"method":"PUT","url":"{url}",{config}}}"#))
+            .await;
+        assert!(called.result.is_ok(), "{config}");
+        let [request] = world.requests().try_into().unwrap();
+        let body = request.body.as_deref().map(|b| str::from_utf8(b).unwrap());
+        assert_eq!(body, expected, "{config}");
+        let content_type = expected.map(|_| "application/json");
+        assert_eq!(header(&request, "content-type"), content_type, "{config}");
+    }
+}
+
+#[tokio::test]
+async fn a_content_type_that_is_given_stays() {
+    let world = World::new([json(200, "1")]);
+    world
+        .call(
+            r#"{"method":"POST","url":"https://api.example.com/x","body":[1],
+            "headers":{"Content-TYPE":"application/vnd.api+json"}}"#,
+        )
+        .await;
+    let [request] = world.requests().try_into().unwrap();
+    let types: Vec<_> = request
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "content-type")
+        .collect();
+    assert_eq!(types.len(), 1);
+    assert_eq!(types[0].1, "application/vnd.api+json");
+}
+
+#[tokio::test]
+async fn values_that_cannot_stand_in_a_header_are_refused() {
+    for (value, code) in [
+        (r#""a\r\nX-Evil: 1""#, "invalid_value"),
+        (r#""a\nb""#, "invalid_value"),
+        (r#""a\u0000b""#, "invalid_value"),
+        (r#""a\u007fb""#, "invalid_value"),
+        (r#""a\u001bb""#, "invalid_value"),
+        ("null", "invalid_value"),
+        ("[1]", "invalid_value"),
+        (r#"{"a":1}"#, "invalid_value"),
+    ] {
+        for header in [r#""v{/workflow/x}""#, r#"{"path":"/workflow/x"}"#] {
+            let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
+            let config = format!(
+                r#"{{"method":"GET","url":"https://api.example.com/x","headers":{{"X-A":{header}}}}}"#
+            );
+            let called = world.call(&config).await;
+            assert_eq!(failed(&called), ("DataError", code), "{value} in {header}");
+            assert_eq!((called.attempts, world.requests().len()), (0, 0));
+        }
+    }
+    for (value, text) in [(r#""a\tb é""#, "a\tb é"), ("1.5", "1.5"), ("true", "true")] {
+        let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{value}}}"#));
+        let called = world
+            .call(
+                r#"{"method":"GET","url":"https://api.example.com/x",
+                "headers":{"X-A":{"path":"/workflow/x"}}}"#,
+            )
+            .await;
+        assert!(called.result.is_ok());
+        assert_eq!(header(&world.requests()[0], "x-a"), Some(text));
+    }
+}
+
+#[tokio::test]
+async fn a_reference_that_leads_nowhere_is_a_data_error() {
+    for config in [
+        r#"{"method":"GET","url":"https://api.example.com/{/workflow/x}"}"#,
+        r#"{"method":"GET","url":"{/workflow/x}"}"#,
+        r#"{"method":"GET","url":"https://api.example.com/","headers":{"A":"{/workflow/x}"}}"#,
+        r#"{"method":"GET","url":"https://api.example.com/","headers":{"A":{"path":"/workflow/x"}}}"#,
+        r#"{"method":"POST","url":"https://api.example.com/","body":"/workflow/x"}"#,
+        r#"{"method":"POST","url":"https://api.example.com/","body":[["a {/workflow/x}"]]}"#,
+    ] {
+        let world = World::new([json(200, "1")]);
+        let called = world.call(config).await;
+        assert_eq!(failed(&called), ("DataError", "path_not_found"), "{config}");
+        assert!(world.requests().is_empty());
+        assert_eq!(world.hooks.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_would_outgrow_memory_stop_early() {
+    let text = "x".repeat(1 << 20);
+    let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":"{text}"}}"#));
+    let many = ["{/workflow/x}"; 10_000].concat();
+    let each = [r#"{"path":"/workflow/x"}"#; 5_000].join(",");
+    for body in [
+        format!(r#""a{many}""#),
+        format!("[{each}]"),
+        format!(r#"["a{many}"]"#),
+    ] {
+        let config =
+            format!(r#"{{"method":"POST","url":"https://api.example.com/","body":{body}}}"#);
+        let called = world.call(&config).await;
+        assert_eq!(failed(&called), ("ExecutionError", "limit_exceeded"));
+    }
+    let header = format!(
+        r#"{{"method":"GET","url":"https://api.example.com/","headers":{{"A":"{many}"}}}}"#
+    );
+    assert_eq!(
+        failed(&world.call(&header).await),
+        ("DataError", "invalid_value")
+    );
+    let url = get(&format!("https://api.example.com/{many}"));
+    assert_eq!(
+        failed(&world.call(&url).await),
+        ("DataError", "invalid_value")
+    );
+    assert!(world.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_registered_base_may_be_anywhere_and_others_are_global() {
+    for (apis, url, reach) in [
+        (
+            vec!["http://10.1.2.3:8080/v1"],
+            "http://10.1.2.3:8080/v1/x",
+            Reach::Registered,
+        ),
+        (vec![API], "https://api.example.com/x", Reach::Registered),
+        (vec!["*"], "https://api.example.com/x", Reach::Global),
+        (
+            vec!["*", "https://other.example"],
+            "https://api.example.com/x",
+            Reach::Global,
+        ),
+        (
+            vec!["*", API],
+            "https://api.example.com/x",
+            Reach::Registered,
+        ),
+    ] {
+        let mut world = World::new([json(200, "1")]);
+        world.agent = agent("agent", &apis, []);
+        assert!(world.call(&get(url)).await.result.is_ok());
+        assert_eq!(world.requests()[0].reach, reach, "{apis:?} {url}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_when_the_call_cannot_be_recorded() {
+    let world = World::new([json(200, "1")]);
+    world.hook_fails.store(true, Ordering::SeqCst);
+    let post = r#"{"method":"POST","url":"https://api.example.com/x"}"#;
+    let called = world.call(post).await;
+    assert_eq!(failed(&called), ("ExecutionError", "storage_failed"));
+    assert_eq!((called.attempts, world.requests().len()), (0, 0));
+    let called = world.call(&get("https://api.example.com/x")).await;
+    assert!(called.result.is_ok(), "a GET changes nothing");
+}
+
+#[tokio::test]
+async fn the_hook_runs_once_for_every_method_that_changes_something() {
+    for (method, hooks) in [
+        ("GET", 0),
+        ("POST", 1),
+        ("PUT", 1),
+        ("PATCH", 1),
+        ("DELETE", 1),
+    ] {
+        let world = World::new([json(503, "1"), json(503, "1"), json(200, "1")]);
+        let called = world
+            .call(&format!(r#"{{"method":"{method}","url":"{API}/x"}}"#))
+            .await;
+        assert_eq!(called.attempts, 3);
+        assert_eq!(world.hooks.load(Ordering::SeqCst), hooks, "{method}");
+    }
+}

@@ -1,0 +1,175 @@
+//! How often a call is made.
+
+use super::*;
+use crate::environment::HttpError;
+use crate::testing::{answer, json, no_answer};
+
+const GET_X: &str = r#"{"method":"GET","url":"https://api.example.com/x"}"#;
+const POST_X: &str = r#"{"method":"POST","url":"https://api.example.com/x","body":1}"#;
+
+fn milliseconds(world: &World) -> Vec<u128> {
+    world
+        .clock
+        .slept()
+        .iter()
+        .map(Duration::as_millis)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_call_is_repeated_until_it_succeeds() {
+    let world = World::new([json(500, "1"), json(408, "1"), json(200, "[1]")]);
+    let called = world.call(GET_X).await;
+    assert_eq!(called.result.unwrap().to_string(), "[1]");
+    assert_eq!(called.attempts, 3);
+    assert_eq!(milliseconds(&world), [1_000, 2_000]);
+    let told = world.retries.lock().unwrap().clone();
+    assert_eq!(
+        told,
+        [(1, Duration::from_secs(1)), (2, Duration::from_secs(2))]
+    );
+}
+
+#[tokio::test]
+async fn three_retries_are_made_with_growing_delays() {
+    for (turn, code) in [
+        (json(503, "1"), "http_status"),
+        (json(500, "1"), "http_status"),
+        (json(429, "1"), "http_status"),
+        (no_answer(HttpError::Connect), "connection_failed"),
+        (no_answer(HttpError::Broken), "connection_failed"),
+        (no_answer(HttpError::Timeout), "operation_timeout"),
+    ] {
+        let mut world = World::new([turn]);
+        world.environment.random = Arc::new(Chance(u128::MAX));
+        let called = world.call(GET_X).await;
+        assert_eq!(failed(&called).1, code);
+        assert_eq!((called.attempts, world.requests().len()), (4, 4));
+        assert_eq!(detail(&called, "attempts"), Some(4_i64.into()));
+        assert_eq!(milliseconds(&world), [1_100, 2_200, 4_400]);
+    }
+}
+
+#[tokio::test]
+async fn what_will_not_change_is_not_repeated() {
+    for turn in [
+        json(400, "1"),
+        json(404, "1"),
+        json(301, "1"),
+        json(200, "{"),
+        no_answer(HttpError::TooLarge),
+        no_answer(HttpError::Forbidden),
+    ] {
+        let world = World::new([turn]);
+        assert_eq!(world.call(GET_X).await.attempts, 1);
+        assert!(world.clock.slept().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_post_is_repeated_when_it_has_not_acted_or_may_act_twice() {
+    let keyed = r#"{"method":"POST","url":"https://api.example.com/x","body":1,
+        "headers":{"idempotency-KEY":"{/workflow/key}"}}"#;
+    for (turn, plain) in [
+        (json(500, "1"), 1),
+        (json(502, "1"), 1),
+        (no_answer(HttpError::Timeout), 1),
+        (no_answer(HttpError::Broken), 1),
+        (no_answer(HttpError::Connect), 4),
+        (json(408, "1"), 4),
+        (json(429, "1"), 4),
+        (json(503, "1"), 4),
+    ] {
+        let world = || World::new([turn.clone()]).input(r#"{"key":"k1"}"#);
+        assert_eq!(world().call(POST_X).await.attempts, plain);
+        assert_eq!(world().call(keyed).await.attempts, 4);
+        let no_key = world().input(r#"{"key":" "}"#).call(keyed).await;
+        assert_eq!(no_key.attempts, plain, "a key of nothing is none");
+        let mut always = world();
+        always.retry_unsafe = RetryUnsafe::Always;
+        assert_eq!(always.call(POST_X).await.attempts, 4);
+    }
+}
+
+#[tokio::test]
+async fn the_service_says_how_long_to_wait() {
+    let asks = |after: &str| {
+        let first = answer(503, &[("retry-after", after)], "");
+        World::new([first, json(200, "1")])
+    };
+    let world = asks("7");
+    assert!(world.call(GET_X).await.result.is_ok());
+    assert_eq!(milliseconds(&world), [7_000]);
+
+    // The clock of the test begins at this time.
+    let world = asks("Fri, 15 Jan 2027 08:00:20 GMT");
+    assert!(world.call(GET_X).await.result.is_ok());
+    assert_eq!(milliseconds(&world), [20_000]);
+
+    let world = asks("61");
+    let called = world.call(GET_X).await;
+    assert_eq!(failed(&called).1, "http_status");
+    assert_eq!(called.attempts, 1);
+    assert!(milliseconds(&world).is_empty());
+}
+
+#[tokio::test]
+async fn every_attempt_counts_against_the_quota() {
+    let world = World::new([json(503, "1")]);
+    // 30 attempts a minute are seven calls of four and two attempts more.
+    let mut attempts = 0;
+    let last = loop {
+        let called = world.call(GET_X).await;
+        attempts += called.attempts;
+        if failed(&called).1 == "rate_limited" {
+            break called;
+        }
+        world.clock.advance(Duration::from_millis(1));
+    };
+    assert_eq!((attempts, world.requests().len()), (30, 30));
+    assert_eq!(last.attempts, 2);
+    assert_eq!(failed(&last).0, "ExecutionError");
+    assert_eq!(detail(&last, "limit"), Some(30_i64.into()));
+    assert_eq!(detail(&last, "window"), Some("minute".into()));
+    let wait = detail(&last, "retry_after").unwrap().as_f64().unwrap();
+    world
+        .clock
+        .advance(Duration::from_millis(wait as u64 * 1_000));
+    assert_eq!(failed(&world.call(GET_X).await).1, "http_status");
+}
+
+#[tokio::test]
+async fn the_quota_of_an_hour_holds_over_the_hour() {
+    let mut world = World::new([json(404, "1")]);
+    world.deadline = Duration::MAX;
+    let mut sent = 0;
+    for minute in 0..60 {
+        for _ in 0..25 {
+            let called = world.call(GET_X).await;
+            if failed(&called).1 == "rate_limited" {
+                assert_eq!(called.attempts, 0);
+                assert_eq!(detail(&called, "limit"), Some(500_i64.into()));
+                assert_eq!(detail(&called, "window"), Some("hour".into()));
+                let wait = Value::from(60 * (60_i64 - minute));
+                assert_eq!(detail(&called, "retry_after"), Some(wait));
+            } else {
+                sent += 1;
+            }
+        }
+        world.clock.advance(Duration::from_secs(60));
+    }
+    assert_eq!(sent, 500);
+    assert_eq!(failed(&world.call(GET_X).await).1, "http_status");
+}
+
+#[tokio::test]
+async fn agents_have_quotas_of_their_own() {
+    let world = World::new([json(404, "1")]);
+    for _ in 0..30 {
+        world.call(GET_X).await;
+    }
+    assert_eq!(failed(&world.call(GET_X).await).1, "rate_limited");
+    let other = agent("other", &[API], []);
+    let called = world.call_as(&other, GET_X).await;
+    assert_eq!(failed(&called).1, "http_status");
+}

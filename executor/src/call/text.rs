@@ -1,0 +1,65 @@
+//! Text with values of the data model in it, of bounded length.
+
+use std::fmt::{self, Write};
+
+use a2abus_plugin::protocol::a2e_workflow::Path;
+
+use crate::failure::{Failure, FailureCode};
+use crate::model::Model;
+use crate::value::Value;
+
+/// Text that refuses to become longer than it may.
+pub(super) struct Bounded {
+    text: String,
+    max: usize,
+}
+
+/// The text of a string, a number or a boolean.
+pub(super) fn scalar(model: &Model, path: &Path) -> Result<String, Failure> {
+    let value = model.read(path)?;
+    match value {
+        Value::String(text) => Ok(text.as_str().to_owned()),
+        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Digits(_) => {
+            Ok(value.to_string())
+        }
+        Value::Null | Value::Array(_) | Value::Object(_) => {
+            let message = format!("{path} is {}, not text that could stand here", value.kind());
+            Err(invalid(message).with("path", path.to_string()))
+        }
+    }
+}
+
+/// A value that cannot be used where it is needed.
+pub(super) fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(FailureCode::InvalidValue, message)
+}
+
+// === impl Bounded ===
+
+impl Bounded {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            text: String::new(),
+            max,
+        }
+    }
+
+    /// How many bytes it may still grow.
+    pub(super) fn room(&self) -> usize {
+        self.max - self.text.len()
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.len() > self.room() {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+}

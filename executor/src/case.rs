@@ -1,0 +1,218 @@
+//! Tests of workflows: recorded answers, a virtual clock, and what is expected.
+//!
+//! ```text
+//! case ── parse ──> Case ── run ──> Verdict { name, differences }
+//! ```
+//!
+//! A case is a JSON object:
+//!
+//! | member | what it is |
+//! |---|---|
+//! | `name` | how it is called |
+//! | `workflow` | the lines: an object each, or a string with the text of the line |
+//! | `input` | what the data model holds at the start |
+//! | `http_fixtures` | `"METHOD URL"` to a list of answers, the last of which repeats: `{"status","headers","body"}`, `body_text` in place of `body` for what is not JSON, or `{"error":"connect"}`, `{"error":"timeout"}` |
+//! | `credentials` | id to `{"type","value","apis"}`; `apis` are the base URLs it may be sent to, `https://api.example.com` if absent |
+//! | `policy` | `operations`, `apis`, `credentials`, `maxOperations`, `maxExecutionTimeMs`, `maxLoopItems`, `fileStorage`; all is permitted, and the API `https://api.example.com`, where absent |
+//! | `options` | `onError`: `stop` or `continue`; `level`: `strict`, `moderate` or `lenient` |
+//! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (least and most of each), `stored`, `waited_ms`, `skipped`, `warnings`, each none if absent |
+//!
+//! Other members are for people.
+
+mod compare;
+mod recorded;
+mod set_up;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_plugin::protocol::a2e_workflow::{OperationType, Report, Strictness};
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use crate::agent::Agent;
+use crate::executor::{Event, Executor, Request, Started};
+use crate::failure::Failure;
+use crate::record::Record;
+use crate::shared::OnError;
+use crate::trace::{OperationStatus, Progress};
+use crate::value::{Object, Value};
+use crate::virtual_clock::VirtualClock;
+
+pub use recorded::Recorded;
+
+/// A test of a workflow.
+#[derive(Debug, Clone)]
+pub struct Case {
+    name: Text,
+    workflow: Bytes,
+    input: Object,
+    fixtures: Object,
+    agent: Arc<Agent>,
+    max_loop_items: Option<usize>,
+    on_error: OnError,
+    strictness: Strictness,
+    expected: Value,
+}
+
+/// What came of a test.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The name of the case.
+    pub name: Text,
+    /// What is not as expected; nothing if the test passed.
+    pub differences: Vec<String>,
+}
+
+/// Why a text holds no case.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CaseError(String);
+
+/// What a run did, as far as cases ask.
+#[derive(Debug, Default)]
+struct Observed {
+    report: Report,
+    record: Option<Arc<Record>>,
+    model: Object,
+    /// What could not even begin.
+    refusal: Option<Failure>,
+    retry_delays: Vec<Duration>,
+    waited: Duration,
+    requests: Vec<Value>,
+    stored: Vec<(Storage, Text, Value)>,
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Reads one case, or a file with `cases`.
+    ///
+    /// # Errors
+    /// What is wrong, and in which case.
+    pub fn parse(text: &[u8]) -> Result<Vec<Self>, CaseError> {
+        let value = Value::parse(text).map_err(|error| CaseError(format!("not JSON: {error}")))?;
+        match value.get("cases") {
+            Some(Value::Array(cases)) => cases.iter().map(set_up::case).collect(),
+            Some(_) => Err(CaseError("cases is no array".into())),
+            None => set_up::case(&value).map(|case| vec![case]),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &Text {
+        &self.name
+    }
+
+    /// Runs it, on a virtual clock and without a network. Files are written to a directory that
+    /// is removed in the end.
+    pub async fn run(&self) -> Verdict {
+        let differences = match self.observe().await {
+            Ok(observed) => compare::compare(&self.expected, &observed),
+            Err(error) => vec![error],
+        };
+        Verdict {
+            name: self.name.clone(),
+            differences,
+        }
+    }
+
+    async fn observe(&self) -> Result<Observed, String> {
+        let files = tempfile::tempdir().map_err(|error| format!("no directory: {error}"))?;
+        let clock = VirtualClock::default();
+        let http = Arc::new(Recorded::new(&self.fixtures, clock.clone()));
+        let executor = self.executor(clock, Arc::clone(&http), files.path())?;
+        let report = executor.validate(&self.agent, &self.workflow, &self.input, self.strictness);
+        let mut observed = Observed {
+            report,
+            ..Observed::default()
+        };
+        let request = Request {
+            workflow: self.workflow.clone(),
+            input: self.input.clone(),
+            on_error: self.on_error,
+            strictness: self.strictness,
+            session: Some(self.name.clone()),
+            deadline: None,
+        };
+        match executor.execute(&self.agent, request).await {
+            Ok(Started::New(mut execution)) => {
+                while let Some(event) = execution.next().await {
+                    observed.note(event);
+                }
+                observed.read_stores(&executor, self).await?;
+            }
+            Ok(Started::Running(_) | Started::Finished(_)) => {
+                return Err("the execution was there before it began".into());
+            }
+            Err(crate::executor::Refusal::Invalid(failure)) => observed.refusal = Some(failure),
+            Err(refusal) => return Err(refusal.to_string()),
+        }
+        observed.requests = http.requests();
+        Ok(observed)
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Whether all was as expected.
+    #[must_use]
+    pub fn is_passed(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+// === impl Observed ===
+
+impl Observed {
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Ended { record, model } => {
+                self.record = Some(record);
+                self.model = model;
+            }
+            Event::Operation(progress) => self.note_progress(&progress),
+        }
+    }
+
+    fn note_progress(&mut self, progress: &Progress) {
+        match (progress.operation_type, progress.status) {
+            (_, OperationStatus::Retrying) => self.retry_delays.push(progress.duration),
+            (OperationType::Wait, OperationStatus::Success) => self.waited += progress.duration,
+            _ => {}
+        }
+    }
+
+    /// Reads back what the operations say they have stored.
+    async fn read_stores(&mut self, executor: &Executor, case: &Case) -> Result<(), String> {
+        let results = self
+            .record
+            .as_ref()
+            .and_then(|record| record.results().cloned());
+        for (_, result) in &results.unwrap_or_default() {
+            let (Some(Value::Bool(true)), Some(storage), Some(key)) = (
+                result.get("stored"),
+                result.get("storage").and_then(Value::as_str),
+                result.get("key").and_then(Value::as_str),
+            ) else {
+                continue;
+            };
+            let named = Storage::ALL
+                .iter()
+                .copied()
+                .find(|of| of.as_str() == storage);
+            let Some(storage) = named else { continue };
+            let stored = executor
+                .stored(case.agent.id(), &case.name, storage, key)
+                .await;
+            let stored = stored.map_err(|error| format!("{error}: {}", error.0))?;
+            self.stored
+                .push((storage, key.into(), stored.unwrap_or_default()));
+        }
+        Ok(())
+    }
+}

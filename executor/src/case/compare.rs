@@ -1,0 +1,234 @@
+//! What a run did against what is expected.
+
+use a2abus_plugin::Text;
+
+use super::Observed;
+use crate::value::{Array, Object, Value};
+
+/// Every difference, in words.
+pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
+    let mut differences = Vec::new();
+    let report = Value::from(observed.report.to_json());
+    let valid = Value::Bool(observed.report.is_valid());
+    if expected
+        .get("valid")
+        .is_some_and(|expected| *expected != valid)
+    {
+        let errors = Value::from(list(&report, "errors"));
+        differences.push(format!(
+            "valid: {valid}, with the errors {}",
+            shown(&errors)
+        ));
+        return differences;
+    }
+    let mut check = |name: &str, expected: Value, got: Value| {
+        if expected != got {
+            differences.push(format!(
+                "{name}: expected {}, got {}",
+                shown(&expected),
+                shown(&got)
+            ));
+        }
+    };
+    let issues = |from: &Value, name: &str, members: &[&str]| {
+        sorted(
+            list(from, name)
+                .iter()
+                .map(|issue| only(issue, members))
+                .collect(),
+        )
+    };
+    let of_warning = ["code", "operationId"];
+    check(
+        "warnings",
+        issues(expected, "warnings", &of_warning),
+        issues(&report, "warnings", &of_warning),
+    );
+    if !observed.report.is_valid() {
+        let of_error = ["code", "level", "operationId"];
+        check(
+            "errors",
+            issues(expected, "errors", &of_error),
+            issues(&report, "errors", &of_error),
+        );
+        let none = Value::from(Vec::new());
+        check("requests", none, observed.requests.clone().into());
+        return differences;
+    }
+    let record = observed
+        .record
+        .as_ref()
+        .map(|record| record.to_value())
+        .unwrap_or_default();
+    let members = |value: &Value, name: &str| value.get(name).cloned().unwrap_or_default();
+    for name in ["status", "results"] {
+        check(name, members(expected, name), members(&record, name));
+    }
+    check(
+        "model",
+        members(expected, "model"),
+        observed.model.clone().into(),
+    );
+    for name in ["skipped", "errors"] {
+        let (expected, got) = (list(expected, name), list(&record, name));
+        let cut = got.iter().zip(0..).map(|(got, i)| match expected.get(i) {
+            Some(expected) => like(expected, got),
+            None => got.clone(),
+        });
+        check(
+            name,
+            expected.clone().into(),
+            cut.collect::<Vec<_>>().into(),
+        );
+    }
+    let error = members(expected, "error");
+    check(
+        "error",
+        error.clone(),
+        like(&error, &members(&record, "error")),
+    );
+    check(
+        "requests",
+        list(expected, "requests").into(),
+        requests(expected, observed),
+    );
+    check(
+        "stored",
+        expected.get("stored").cloned().unwrap_or_else(empty),
+        stored(observed),
+    );
+    let waited = expected
+        .get("waited_ms")
+        .cloned()
+        .unwrap_or(Value::Integer(0));
+    check(
+        "waited_ms",
+        waited,
+        crate::trace::milliseconds(observed.waited),
+    );
+    let delays = list(expected, "retry_delays_ms");
+    check(
+        "retry_delays_ms",
+        delays.clone().into(),
+        retry_delays(&delays, observed),
+    );
+    differences
+}
+
+fn empty() -> Value {
+    Value::Object(Object::default())
+}
+
+fn list(value: &Value, name: &str) -> Array {
+    value
+        .get(name)
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// The members of these names.
+fn only(value: &Value, names: &[&str]) -> Value {
+    let members = names
+        .iter()
+        .map(|name| (*name, value.get(name).cloned().unwrap_or_default()));
+    Value::object(members.collect::<Vec<_>>())
+}
+
+fn sorted(mut values: Vec<Value>) -> Value {
+    values.sort_by_cached_key(ToString::to_string);
+    values.into()
+}
+
+/// As much of a value as is expected of it.
+fn like(expected: &Value, got: &Value) -> Value {
+    match (expected, got) {
+        (Value::Object(expected), Value::Object(got)) => {
+            let members = expected.iter().filter_map(|(name, expected)| {
+                got.get(name).map(|got| (name.clone(), like(expected, got)))
+            });
+            Value::Object(members.collect())
+        }
+        _ => got.clone(),
+    }
+}
+
+/// The requests, without the content type where nobody asked for one.
+fn requests(expected: &Value, observed: &Observed) -> Value {
+    let expected = list(expected, "requests");
+    let request = |(index, got): (usize, &Value)| {
+        let expected = expected.get(index);
+        let asked = |name: &Text| {
+            let headers = expected.and_then(|expected| expected.get("headers"));
+            headers.is_some_and(|headers| headers.get(name).is_some())
+        };
+        let members = got
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, value)| {
+                let Value::Object(headers) = value else {
+                    return Some((name.clone(), value.clone()));
+                };
+                if name != "headers" {
+                    return Some((name.clone(), value.clone()));
+                }
+                let kept = |name: &&Text| *name != "content-type" || asked(name);
+                let headers = headers.iter().filter(|(name, _)| kept(name));
+                let headers: Object = headers.map(|(n, v)| (n.clone(), v.clone())).collect();
+                (!headers.is_empty()).then(|| (name.clone(), headers.into()))
+            });
+        Value::Object(members.collect())
+    };
+    observed
+        .requests
+        .iter()
+        .enumerate()
+        .map(request)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn stored(observed: &Observed) -> Value {
+    let mut storages = Object::default();
+    for (storage, key, value) in &observed.stored {
+        storages.change(&Text::from_static(storage.as_str()), |of_storage| {
+            let mut members = of_storage.as_object().cloned().unwrap_or_default();
+            members.insert(key.clone(), value.clone());
+            *of_storage = members.into();
+        });
+    }
+    storages.into()
+}
+
+/// The range that is expected where the delay lies in it, else the delay.
+fn retry_delays(expected: &Array, observed: &Observed) -> Value {
+    let delay = |(index, delay): (usize, &std::time::Duration)| {
+        let delay = crate::trace::milliseconds(*delay);
+        let range = expected.get(index);
+        let bound = |of: usize| range?.as_array()?.get(of)?.as_f64();
+        match (bound(0), bound(1), delay.as_f64(), range) {
+            (Some(least), Some(most), Some(ms), Some(range)) if least <= ms && ms <= most => {
+                range.clone()
+            }
+            _ => delay,
+        }
+    };
+    observed
+        .retry_delays
+        .iter()
+        .enumerate()
+        .map(delay)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// A value as far as a line shows it.
+fn shown(value: &impl ToString) -> String {
+    const SHOWN: usize = 400;
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}

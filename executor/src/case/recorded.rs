@@ -1,0 +1,138 @@
+//! HTTP answers that were recorded.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::environment::{HttpClient, HttpError, HttpRequest, HttpResponse};
+use crate::value::{Object, Value};
+use crate::virtual_clock::VirtualClock;
+
+/// Answers requests as they were recorded, and remembers the requests. What was not recorded is not
+/// reached.
+#[derive(Debug)]
+pub struct Recorded {
+    clock: VirtualClock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The answers by method and URL, and how many have been given.
+    answers: HashMap<String, (Vec<Value>, usize)>,
+    requests: Vec<Value>,
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// The answers by `"METHOD URL"`, as in a case. A recorded timeout lets the clock go on.
+    #[must_use]
+    pub fn new(fixtures: &Object, clock: VirtualClock) -> Self {
+        let answers = fixtures.iter().map(|(request, answers)| {
+            let answers = answers
+                .as_array()
+                .map(|answers| answers.as_slice().to_vec());
+            (normal(request), (answers.unwrap_or_default(), 0))
+        });
+        Self {
+            clock,
+            state: Mutex::new(State {
+                answers: answers.collect(),
+                requests: Vec::new(),
+            }),
+        }
+    }
+
+    /// The requests made: `{"method","url","headers","body"?}` each.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Value> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.requests.clone()
+    }
+
+    fn next(&self, request: &HttpRequest) -> Option<Value> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.requests.push(as_written(request));
+        let key = format!("{} {}", request.method.as_str(), request.target.as_str());
+        let (answers, given) = state.answers.get_mut(&key)?;
+        let answer = answers.get(*given).or(answers.last()).cloned();
+        *given += 1;
+        answer
+    }
+
+    fn answer(&self, request: &HttpRequest) -> Result<HttpResponse, HttpError> {
+        let answer = self.next(request).ok_or(HttpError::Connect)?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some("timeout") => {
+                self.clock.advance(request.timeout);
+                return Err(HttpError::Timeout);
+            }
+            Some(_) => return Err(HttpError::Connect),
+            None => {}
+        }
+        let body = match (answer.get("body"), answer.get("body_text")) {
+            (Some(body), _) => Bytes::from(body.to_string()),
+            (None, Some(Value::String(text))) => text.to_bytes(),
+            (None, _) => Bytes::new(),
+        };
+        if body.len() > request.max_response_bytes {
+            return Err(HttpError::TooLarge);
+        }
+        let headers = answer.get("headers").and_then(Value::as_object);
+        let header = |(name, value): (&_, &Value)| {
+            let name: &a2abus_plugin::Text = name;
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            (name.to_ascii_lowercase(), text)
+        };
+        let status = answer
+            .get("status")
+            .and_then(Value::as_f64)
+            .unwrap_or(200.0);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A status fits.
+        let status = status as u16;
+        Ok(HttpResponse {
+            status,
+            headers: headers
+                .map(|headers| headers.iter().map(header).collect())
+                .unwrap_or_default(),
+            body,
+        })
+    }
+}
+
+impl HttpClient for Recorded {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        async move { self.answer(&request) }.boxed()
+    }
+}
+
+/// The request a fixture is for, with its URL as a client sends it.
+fn normal(request: &str) -> String {
+    let Some((method, url)) = request.split_once(' ') else {
+        return request.to_owned();
+    };
+    let target = Target::parse(url).map(|target| target.as_str().to_owned());
+    format!("{method} {}", target.unwrap_or_else(|_| url.to_owned()))
+}
+
+fn as_written(request: &HttpRequest) -> Value {
+    let mut members = vec![
+        ("method", Value::from(request.method.as_str())),
+        ("url", request.target.as_str().into()),
+    ];
+    let headers = request.headers.iter();
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str().into()));
+    members.push(("headers", Value::object(headers)));
+    members.extend(request.body.as_ref().map(|body| {
+        let text = || Value::from(String::from_utf8_lossy(body).into_owned());
+        ("body", Value::parse(body).unwrap_or_else(|_| text()))
+    }));
+    Value::object(members)
+}

@@ -1,0 +1,187 @@
+//! From the text of a case to an agent, its permissions and an executor.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Strictness};
+use bytes::Bytes;
+
+use super::recorded::Recorded;
+use super::{Case, CaseError};
+use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
+use crate::environment::{Environment, Random};
+use crate::executor::{Executor, Options};
+use crate::shared::{Limits, OnError};
+use crate::store::{FileStore, MemoryStore};
+use crate::value::{Object, Value};
+use crate::virtual_clock::VirtualClock;
+
+/// The API that is registered if a case says nothing.
+const API: &str = "https://api.example.com";
+
+/// Chance that is the same in every run.
+struct Always;
+
+impl Random for Always {
+    fn bits(&self) -> u128 {
+        u128::MAX / 2
+    }
+}
+
+impl Case {
+    pub(super) fn executor(
+        &self,
+        clock: VirtualClock,
+        http: Arc<Recorded>,
+        files: &Path,
+    ) -> Result<Executor, String> {
+        let files = FileStore::open(files).map_err(|error| error.to_string())?;
+        let environment = Environment {
+            clock: Arc::new(clock),
+            random: Arc::new(Always),
+            http,
+            store: Arc::new(MemoryStore::default()),
+        };
+        let mut limits = Limits::default();
+        limits.max_loop_items = self.max_loop_items.unwrap_or(limits.max_loop_items);
+        let options = Options {
+            limits,
+            files: Some(files),
+            ..Options::default()
+        };
+        Ok(Executor::new(environment, options))
+    }
+}
+
+pub(super) fn case(value: &Value) -> Result<Case, CaseError> {
+    let name = value
+        .get("name")
+        .and_then(Value::as_str)
+        .unwrap_or("unnamed");
+    read(name.into(), value).map_err(|error| CaseError(format!("{name}: {error}")))
+}
+
+fn read(name: Text, value: &Value) -> Result<Case, String> {
+    let empty = Value::Object(Object::default());
+    let member = |name| value.get(name).unwrap_or(&empty);
+    let options = member("options");
+    let word = |name| options.get(name).and_then(Value::as_str);
+    let policy = member("policy");
+    let credentials = credentials(object(member("credentials"), "credentials")?)?;
+    let agent = agent(policy, credentials)?;
+    Ok(Case {
+        workflow: workflow(value.get("workflow").ok_or("workflow is missing")?)?,
+        input: object(member("input"), "input")?.clone(),
+        fixtures: object(member("http_fixtures"), "http_fixtures")?.clone(),
+        agent: Arc::new(agent),
+        max_loop_items: number(policy, "maxLoopItems")?,
+        on_error: match word("onError") {
+            None => OnError::default(),
+            Some(word) => OnError::from_word(word).ok_or("onError: stop or continue")?,
+        },
+        strictness: match word("level") {
+            None => Strictness::default(),
+            Some(word) => {
+                Strictness::from_word(word).ok_or("level: strict, moderate or lenient")?
+            }
+        },
+        expected: value.get("expected").ok_or("expected is missing")?.clone(),
+        name,
+    })
+}
+
+/// One line for each element.
+fn workflow(lines: &Value) -> Result<Bytes, String> {
+    let lines = lines.as_array().ok_or("workflow is no array")?;
+    let line = |line: &Value| match line {
+        Value::String(text) => text.to_string(),
+        other => other.to_string(),
+    };
+    Ok(lines.iter().map(line).collect::<Vec<_>>().join("\n").into())
+}
+
+fn agent(policy: &Value, credentials: BTreeMap<Text, Credential>) -> Result<Agent, String> {
+    let allowed = |name| match policy.get(name) {
+        None => Ok(Allowed::All),
+        Some(list) => Ok::<_, String>(strings(list, name)?.into_iter().collect()),
+    };
+    let apis = match policy.get("apis") {
+        None => vec![API],
+        Some(list) => strings(list, "apis")?,
+    };
+    let files = match policy.get("fileStorage") {
+        None | Some(Value::Bool(true)) => Some(Storage::File),
+        Some(_) => None,
+    };
+    let storages = [Storage::Local, Storage::Session].into_iter().chain(files);
+    let default = Policy::default();
+    let time = number(policy, "maxExecutionTimeMs")?.map(|ms| Duration::from_millis(ms as u64));
+    let policy = Policy {
+        operations: allowed("operations")?,
+        credentials: allowed("credentials")?,
+        apis: Apis::parse(apis).map_err(|error| format!("apis: {error}"))?,
+        storages: storages.map(|storage| storage.as_str()).collect(),
+        max_operations: number(policy, "maxOperations")?.unwrap_or(default.max_operations),
+        max_execution_time: time.unwrap_or(default.max_execution_time),
+        ..default
+    };
+    Ok(Agent::new(
+        "tester".into(),
+        policy,
+        credentials,
+        Rates::default(),
+    ))
+}
+
+fn credentials(members: &Object) -> Result<BTreeMap<Text, Credential>, String> {
+    members
+        .iter()
+        .map(|(id, value)| Ok((id.clone(), credential(id, value)?)))
+        .collect()
+}
+
+fn credential(id: &str, value: &Value) -> Result<Credential, String> {
+    let text = |name: &str| {
+        let text = value.get(name).and_then(Value::as_str);
+        text.ok_or_else(|| format!("credentials.{id}: {name} is no string"))
+    };
+    let kind = CredentialKind::parse(text("type")?);
+    let apis = match value.get("apis") {
+        None => vec![API],
+        Some(list) => strings(list, "apis")?,
+    };
+    Ok(Credential {
+        kind: kind.ok_or_else(|| format!("credentials.{id}: no such type"))?,
+        secret: Secret::new(text("value")?.to_owned()),
+        apis: Apis::parse(apis).map_err(|error| format!("credentials.{id}: {error}"))?,
+        description: None,
+    })
+}
+
+fn object<'a>(value: &'a Value, name: &str) -> Result<&'a Object, String> {
+    value
+        .as_object()
+        .ok_or_else(|| format!("{name} is no object"))
+}
+
+fn strings<'a>(value: &'a Value, name: &str) -> Result<Vec<&'a str>, String> {
+    let list = value
+        .as_array()
+        .map(|list| list.iter().map(Value::as_str).collect());
+    list.flatten()
+        .ok_or_else(|| format!("{name} is no list of strings"))
+}
+
+fn number(value: &Value, name: &str) -> Result<Option<usize>, String> {
+    match value.get(name) {
+        None => Ok(None),
+        Some(Value::Integer(number)) if *number >= 0 => Ok(Some(
+            usize::try_from(*number).map_err(|error| error.to_string())?,
+        )),
+        Some(_) => Err(format!("{name} is no whole number")),
+    }
+}

@@ -1,0 +1,272 @@
+//! The HTTP client outside of tests: what does it connect to, and how much does it read?
+//!
+//! It sends one request and reads one answer. It follows no redirect, knows no proxy and no
+//! cookies, repeats nothing that was sent, and connects to no address before it was checked.
+//! Source: `a2e-execution` section 7, SSRF.
+
+mod connect;
+mod resolve;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::operation::Method;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, USER_AGENT};
+use http::{HeaderName, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use crate::environment::{HttpClient, HttpError, HttpRequest, HttpResponse, Reach};
+use connect::{ConnectError, Connector};
+pub use resolve::{Resolve, SystemResolver};
+
+/// An [`HttpClient`] over HTTP/1.1 and TLS. Its connections live in the runtime of tokio it is
+/// used in; those that may reach any address are kept apart from the others.
+pub struct Client {
+    registered: Pool,
+    global: Pool,
+}
+
+/// What a [`Client`] is made with. The default trusts the certificates of the system.
+#[derive(Clone, Default)]
+pub struct ClientOptions {
+    /// Further certificates to trust, each of one or more in PEM.
+    pub root_certificates: Vec<Vec<u8>>,
+    /// Finds addresses; that of the system where none is given.
+    pub resolver: Option<Arc<dyn Resolve>>,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// One of the further certificates cannot be read; its place among them, from 0.
+    #[error("root certificate {0} is not a certificate in PEM")]
+    Certificate(usize),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+}
+
+type Pool = legacy::Client<Connector, Full<Bytes>>;
+
+/// How many connections are kept for each host, and for how long.
+const MAX_IDLE_PER_HOST: usize = 8;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much is read of an answer that is no success; it is only shown to a person.
+const MAX_FAILURE_BYTES: usize = 64 << 10;
+
+// === impl Client ===
+
+impl Client {
+    /// A client that has no connection yet. It reads the certificates of the system.
+    ///
+    /// # Errors
+    /// That a certificate cannot be read, or that TLS cannot be set up.
+    pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
+        let tls = Arc::new(tls(&options.root_certificates)?);
+        let resolver = match &options.resolver {
+            Some(resolver) => Arc::clone(resolver),
+            None => Arc::new(SystemResolver),
+        };
+        let pool = |reach| {
+            let connector = Connector::new(reach, Arc::clone(&resolver), Arc::clone(&tls));
+            legacy::Client::builder(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE_TIMEOUT)
+                .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+                .build(connector)
+        };
+        Ok(Self {
+            registered: pool(Reach::Registered),
+            global: pool(Reach::Global),
+        })
+    }
+
+    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let pool = match request.reach {
+            Reach::Registered => &self.registered,
+            Reach::Global => &self.global,
+        };
+        let max = request.max_response_bytes;
+        // A URL or a header that cannot be written is not sent.
+        let request = to_http(request).map_err(|_| HttpError::Connect)?;
+        let response = pool
+            .request(request)
+            .await
+            .map_err(|error| reason(&error))?;
+        read(response, max).await
+    }
+}
+
+impl HttpClient for Client {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        Box::pin(async move {
+            let timeout = request.timeout;
+            let answer = tokio::time::timeout(timeout, self.exchange(request)).await;
+            answer.unwrap_or(Err(HttpError::Timeout))
+        })
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("root_certificates", &self.root_certificates.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// TLS that trusts the system, as far as it has certificates, and these.
+fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, ClientError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    for (index, pem) in certificates.iter().enumerate() {
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let added = certificate.map(|certificate| roots.add(certificate));
+            if !matches!(added, Ok(Ok(()))) {
+                return Err(ClientError::Certificate(index));
+            }
+        }
+        if roots.len() == before {
+            return Err(ClientError::Certificate(index));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(ClientError::Tls)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+// === requests ===
+
+fn to_http(request: HttpRequest) -> Result<Request<Full<Bytes>>, http::Error> {
+    let method = match request.method {
+        Method::Get => http::Method::GET,
+        Method::Post => http::Method::POST,
+        Method::Put => http::Method::PUT,
+        Method::Delete => http::Method::DELETE,
+        Method::Patch => http::Method::PATCH,
+    };
+    let mut headers = HeaderMap::with_capacity(request.headers.len() + 4);
+    for (name, value) in &request.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())?;
+        headers.append(name, HeaderValue::from_bytes(value.as_bytes())?);
+    }
+    let defaults = [
+        (ACCEPT, "*/*"),
+        // What is not compressed has the size it seems to have.
+        (ACCEPT_ENCODING, "identity"),
+        (USER_AGENT, concat!("a2abus/", env!("CARGO_PKG_VERSION"))),
+    ];
+    for (name, value) in defaults {
+        headers
+            .entry(name)
+            .or_insert_with(|| HeaderValue::from_static(value));
+    }
+    let mut built = Request::builder()
+        .method(method)
+        .uri(request.target.as_str())
+        .body(Full::new(request.body.unwrap_or_default()))?;
+    *built.headers_mut() = headers;
+    Ok(built)
+}
+
+/// Why there is no answer. Only when no connection was made is it certain that nothing was sent.
+fn reason(error: &legacy::Error) -> HttpError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(ConnectError::Forbidden) = error.downcast_ref() {
+            return HttpError::Forbidden;
+        }
+        cause = error.source();
+    }
+    if error.is_connect() {
+        HttpError::Connect
+    } else {
+        HttpError::Broken
+    }
+}
+
+// === answers ===
+
+async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, HttpError> {
+    let (head, body) = response.into_parts();
+    let body = if head.status.is_success() {
+        if announced(&head.headers).is_some_and(|bytes| bytes > max as u64) {
+            return Err(HttpError::TooLarge);
+        }
+        read_body(body, max, WhenLarger::Refuse).await?
+    } else {
+        read_body(body, max.min(MAX_FAILURE_BYTES), WhenLarger::Cut).await?
+    };
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.as_str().to_owned(), value)
+    };
+    Ok(HttpResponse {
+        status: head.status.as_u16(),
+        headers: head.headers.iter().map(header).collect(),
+        body,
+    })
+}
+
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// What is done with a body that is larger than it may be.
+#[derive(Clone, Copy)]
+enum WhenLarger {
+    Refuse,
+    Cut,
+}
+
+async fn read_body(
+    mut body: Incoming,
+    max: usize,
+    when_larger: WhenLarger,
+) -> Result<Bytes, HttpError> {
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| HttpError::Broken)?;
+        let Ok(mut chunk) = frame.into_data() else {
+            continue;
+        };
+        let room = max - read.len();
+        if chunk.len() > room {
+            match when_larger {
+                WhenLarger::Refuse => return Err(HttpError::TooLarge),
+                WhenLarger::Cut => {
+                    chunk.truncate(room);
+                    read.extend_from_slice(&chunk);
+                    break;
+                }
+            }
+        }
+        read.extend_from_slice(&chunk);
+    }
+    Ok(read.freeze())
+}

@@ -1,0 +1,188 @@
+//! From a host to a connection, over addresses that were checked.
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::target::{is_forbidden_address, is_forbidden_host};
+use futures_util::future::BoxFuture;
+use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::client::resolve::Resolve;
+use crate::environment::Reach;
+
+/// Connects to the addresses that its reach permits.
+#[derive(Clone)]
+pub(super) struct Connector {
+    reach: Reach,
+    resolver: Arc<dyn Resolve>,
+    tls: TlsConnector,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("an address that is not globally reachable")]
+    Forbidden,
+    #[error("no host to connect to")]
+    NoHost,
+    #[error("no connection")]
+    Io(#[from] io::Error),
+}
+
+/// A connection, with TLS or without.
+pub(super) struct Stream(TokioIo<Box<dyn Io>>);
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
+
+/// How long one address of several is tried.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+// === impl Connector ===
+
+impl Connector {
+    pub(super) fn new(reach: Reach, resolver: Arc<dyn Resolve>, tls: Arc<ClientConfig>) -> Self {
+        let tls = TlsConnector::from(tls);
+        Self {
+            reach,
+            resolver,
+            tls,
+        }
+    }
+
+    async fn connect(self, uri: Uri) -> Result<Stream, ConnectError> {
+        let host = uri.host().ok_or(ConnectError::NoHost)?;
+        let has_tls = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
+        let addresses = self.addresses(host).await?;
+        let stream = open(&addresses, port).await?;
+        // The answer to a small request should not wait for more.
+        stream.set_nodelay(true)?;
+        if !has_tls {
+            return Ok(Stream(TokioIo::new(Box::new(stream))));
+        }
+        let name = ServerName::try_from(bare(host).to_owned()).map_err(|_| ConnectError::NoHost)?;
+        let stream = self.tls.connect(name, stream).await?;
+        Ok(Stream(TokioIo::new(Box::new(stream))))
+    }
+
+    /// The addresses of a host, all of them permitted. One that is not forbids the others too:
+    /// whoever answers so tries to get in.
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, ConnectError> {
+        if self.reach == Reach::Global && is_forbidden_host(host) {
+            return Err(ConnectError::Forbidden);
+        }
+        let addresses = match bare(host).parse() {
+            Ok(address) => vec![address],
+            Err(_) => self.resolver.resolve(host).await?,
+        };
+        match self.reach {
+            Reach::Global if addresses.iter().copied().any(is_forbidden_address) => {
+                Err(ConnectError::Forbidden)
+            }
+            Reach::Global | Reach::Registered => Ok(addresses),
+        }
+    }
+}
+
+/// The first address that answers.
+async fn open(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        let connecting = TcpStream::connect((*address, port));
+        match tokio::time::timeout(ATTEMPT_TIMEOUT, connecting).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed)
+}
+
+/// The text of an IPv6 address without its brackets.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host)
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = ConnectError;
+    type Future = BoxFuture<'static, Result<Stream, ConnectError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(self.clone().connect(uri))
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    fn inner(self: Pin<&mut Self>) -> Pin<&mut TokioIo<Box<dyn Io>>> {
+        Pin::new(&mut self.get_mut().0)
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.inner().poll_read(context, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.inner().poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.inner().poll_write_vectored(context, slices)
+    }
+}

@@ -1,0 +1,88 @@
+//! Against real servers of this machine, and a resolver that says what it is told.
+
+mod addresses;
+mod answers;
+mod encryption;
+pub(crate) mod server;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::operation::Method;
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use futures_util::future::BoxFuture;
+
+use super::{Client, ClientOptions, Resolve};
+use crate::environment::{HttpRequest, Reach};
+
+/// Gives answers in turn, the last one for ever, and counts how often it was asked.
+pub(crate) struct Names {
+    answers: Mutex<VecDeque<Vec<IpAddr>>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Names {
+    pub(crate) fn new(answers: &[&[&str]]) -> Arc<Self> {
+        let parse = |text: &&str| text.parse().unwrap();
+        let answers = answers.iter().map(|each| each.iter().map(parse).collect());
+        Arc::new(Self {
+            answers: Mutex::new(answers.collect()),
+            asked: Mutex::default(),
+        })
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Resolve for Names {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        self.asked.lock().unwrap().push(host.to_owned());
+        let mut answers = self.answers.lock().unwrap();
+        let answer = answers.pop_front().unwrap();
+        if answers.is_empty() {
+            answers.push_back(answer.clone());
+        }
+        Box::pin(async move { Ok(answer) })
+    }
+}
+
+/// A client that knows these names and trusts these certificates.
+pub(crate) fn client(names: &Arc<Names>, root_certificates: Vec<Vec<u8>>) -> Client {
+    let resolver: Arc<dyn Resolve> = Arc::<Names>::clone(names);
+    Client::new(&ClientOptions {
+        root_certificates,
+        resolver: Some(resolver),
+    })
+    .unwrap()
+}
+
+/// A client to which every name is this machine.
+fn local_client() -> Client {
+    client(&Names::new(&[&["127.0.0.1"]]), Vec::new())
+}
+
+/// A GET that may reach any address.
+fn get(url: &str) -> HttpRequest {
+    HttpRequest {
+        method: Method::Get,
+        target: Target::parse(url).unwrap(),
+        headers: Vec::new(),
+        body: None,
+        timeout: Duration::from_secs(30),
+        max_response_bytes: 10 << 20,
+        reach: Reach::Registered,
+    }
+}
+
+/// The same that may reach global addresses alone.
+fn get_global(url: &str) -> HttpRequest {
+    HttpRequest {
+        reach: Reach::Global,
+        ..get(url)
+    }
+}

@@ -1,0 +1,200 @@
+//! What is sent and what is read.
+
+use super::server::{Server, Then, ok};
+use super::*;
+use crate::environment::{HttpClient, HttpError};
+use bytes::Bytes;
+
+#[tokio::test]
+async fn a_request_is_sent_as_it_is_given() {
+    let server = Server::start(ok("application/json", "[1]"), Then::Listen).await;
+    let request = HttpRequest {
+        method: Method::Post,
+        headers: vec![
+            ("x-one".into(), "1".into()),
+            ("x-text".into(), "é".into()),
+            ("content-type".into(), "application/json".into()),
+        ],
+        body: Some(Bytes::from_static(b"{\"a\":1}")),
+        ..get(&server.url("/p%20q/x?a=b%2Fc#fragment"))
+    };
+    let response = local_client().send(request).await.unwrap();
+    assert_eq!((response.status, &response.body[..]), (200, &b"[1]"[..]));
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    let [request] = server.requests().try_into().unwrap();
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    assert_eq!(body, "{\"a\":1}");
+    let mut lines = head.lines();
+    assert_eq!(lines.next(), Some("POST /p%20q/x?a=b%2Fc HTTP/1.1"));
+    let mut headers: Vec<_> = lines.map(str::to_ascii_lowercase).collect();
+    headers.sort_unstable();
+    let expected = [
+        "accept-encoding: identity".to_owned(),
+        "accept: */*".to_owned(),
+        "content-length: 7".to_owned(),
+        "content-type: application/json".to_owned(),
+        format!("host: 127.0.0.1:{}", server.port),
+        format!("user-agent: a2abus/{}", env!("CARGO_PKG_VERSION")),
+        "x-one: 1".to_owned(),
+        // The bytes of UTF-8, read one by one.
+        "x-text: \u{c3}\u{a9}".to_owned(),
+    ];
+    assert_eq!(headers, expected);
+}
+
+#[tokio::test]
+async fn what_the_request_says_of_itself_goes_before_defaults() {
+    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+    let request = HttpRequest {
+        headers: vec![
+            ("user-agent".into(), "mine".into()),
+            ("accept".into(), "text/plain".into()),
+        ],
+        ..get(&server.url("/"))
+    };
+    local_client().send(request).await.unwrap();
+    let request = server.requests().remove(0);
+    assert!(request.contains("user-agent: mine\r\n") && !request.contains("a2abus"));
+    assert!(request.contains("accept: text/plain\r\n") && !request.contains("*/*"));
+}
+
+#[tokio::test]
+async fn every_method_is_sent_under_its_name() {
+    let server = Server::start(ok("text/plain", "x"), Then::Listen).await;
+    let client = local_client();
+    for method in Method::ALL {
+        let request = HttpRequest {
+            method: *method,
+            ..get(&server.url("/"))
+        };
+        client.send(request).await.unwrap();
+        let line = format!("{} / HTTP/1.1", method.as_str());
+        assert!(server.requests().last().unwrap().starts_with(&line));
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    for status in [301, 302, 303, 307, 308] {
+        let elsewhere = Server::start(ok("text/plain", "elsewhere"), Then::Listen).await;
+        let answer = format!(
+            "HTTP/1.1 {status} Go\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n",
+            elsewhere.url("/")
+        );
+        let server = Server::start(answer, Then::Listen).await;
+        let response = local_client().send(get(&server.url("/"))).await.unwrap();
+        assert_eq!(response.status, status);
+        assert_eq!(
+            response.header("location"),
+            Some(elsewhere.url("/").as_str())
+        );
+        assert_eq!(elsewhere.connections(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_body_may_come_in_chunks_or_end_with_the_connection() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n";
+    let chunks = "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nt: 1\r\n\r\n";
+    for (rest, then) in [
+        (chunks, Then::Listen),
+        ("\r\nabcde", Then::Close),
+        ("connection: close\r\n\r\nabcde", Then::Close),
+    ] {
+        let server = Server::start(format!("{head}{rest}"), then).await;
+        let response = local_client().send(get(&server.url("/"))).await.unwrap();
+        assert_eq!(&response.body[..], b"abcde", "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn ten_mebibytes_are_read_and_one_byte_more_is_not() {
+    let max = 10 << 20;
+    for (bytes, expected) in [(max, Ok(max)), (max + 1, Err(HttpError::TooLarge))] {
+        let body = "x".repeat(bytes);
+        let chunked = format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{bytes:x}\r\n{body}\r\n0\r\n\r\n"
+        );
+        let until_close = format!("HTTP/1.1 200 OK\r\n\r\n{body}");
+        for (answer, then) in [
+            (ok("text/plain", &body), Then::Listen),
+            (chunked, Then::Listen),
+            (until_close, Then::Close),
+        ] {
+            let server = Server::start(answer, then).await;
+            let response = local_client().send(get(&server.url("/"))).await;
+            assert_eq!(response.map(|response| response.body.len()), expected);
+        }
+    }
+    // What announces itself as too large is not waited for.
+    let huge = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n";
+    let server = Server::start(huge, Then::Hang).await;
+    let response = local_client().send(get(&server.url("/"))).await;
+    assert_eq!(response.unwrap_err(), HttpError::TooLarge);
+}
+
+#[tokio::test]
+async fn a_failure_is_read_in_part() {
+    let body = "x".repeat(1 << 20);
+    let length = 100_u64 << 30;
+    let answer = format!("HTTP/1.1 500 No\r\ncontent-length: {length}\r\n\r\n{body}");
+    let server = Server::start(answer, Then::Hang).await;
+    let response = local_client().send(get(&server.url("/"))).await.unwrap();
+    assert_eq!((response.status, response.body.len()), (500, 64 << 10));
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_is_no_answer() {
+    for answer in [
+        "",
+        "HTTP/1.1 200 OK\r\ncontent-le",
+        "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabc",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc",
+        "SSH-2.0-OpenSSH_9.6\r\n",
+        "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+    ] {
+        let server = Server::start(answer, Then::Close).await;
+        let request = HttpRequest {
+            method: Method::Post,
+            ..get(&server.url("/"))
+        };
+        let response = local_client().send(request).await;
+        assert_eq!(response.unwrap_err(), HttpError::Broken, "{answer:?}");
+        assert_eq!(
+            server.requests().len(),
+            1,
+            "it is not sent again: {answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_end_is_late() {
+    for answer in [
+        "",
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\n",
+    ] {
+        let server = Server::start(answer, Then::Hang).await;
+        let request = HttpRequest {
+            timeout: Duration::from_millis(200),
+            ..get(&server.url("/"))
+        };
+        let response = local_client().send(request).await;
+        assert_eq!(response.unwrap_err(), HttpError::Timeout, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_listens_is_no_connection() {
+    let port = {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let url = format!("http://127.0.0.1:{port}/");
+    let response = local_client().send(get(&url)).await;
+    assert_eq!(response.unwrap_err(), HttpError::Connect);
+}

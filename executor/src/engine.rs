@@ -1,0 +1,380 @@
+//! The run of one workflow: in which order, how often, and what becomes of a failure.
+//!
+//! Operations run one after the other. Source: `a2e-execution` sections 4 and 9.
+
+mod branch;
+mod perform;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Operation, OperationType, OutputPath};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::call::Redactor;
+use crate::failure::{Failure, FailureCode};
+use crate::meter::{execution_timeout, too_heavy};
+use crate::model::Model;
+use crate::plan::Plan;
+use crate::shared::{OnError, Shared};
+use crate::trace::{OperationStatus, Progress};
+use crate::value::{Object, Value};
+
+/// What a run is given.
+pub(crate) struct Run<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) agent: &'a Agent,
+    pub(crate) plan: &'a Plan,
+    pub(crate) on_error: OnError,
+    /// The session that `sessionStorage` belongs to.
+    pub(crate) session: &'a str,
+    /// When it has to end, by the clock.
+    pub(crate) deadline: Duration,
+    pub(crate) cancel: &'a CancellationToken,
+    pub(crate) report: &'a (dyn Fn(Progress) + Send + Sync),
+    /// Called before the first request that must not be made twice.
+    pub(crate) before_unsafe:
+        &'a (dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync),
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// In order of their end.
+    pub(crate) results: Object,
+    pub(crate) model: Object,
+    /// What ended the run.
+    pub(crate) error: Option<Failure>,
+    /// What it went on after.
+    pub(crate) errors: Vec<Failure>,
+    pub(crate) skipped: Vec<Text>,
+    pub(crate) trace: Vec<Progress>,
+}
+
+struct Engine<'a> {
+    run: Run<'a>,
+    model: Model,
+    redactor: Redactor,
+    trace: Vec<Progress>,
+    results: Object,
+    errors: Vec<Failure>,
+    /// What has run in the turn of the innermost loop, or outside of loops.
+    ran: BTreeSet<usize>,
+    /// What has run at all.
+    ever_ran: BTreeSet<usize>,
+    /// What a Conditional decided against.
+    not_taken: BTreeSet<usize>,
+    /// The ids of the loops that are running, the innermost last.
+    loops: Vec<Text>,
+    /// The value of the last operation that made data in this turn. Source: D15.
+    last_data: Value,
+    runs: usize,
+}
+
+/// A failure on its way out.
+struct Halt {
+    failure: Failure,
+    /// Whether it ends the run whatever `onError` says.
+    is_fatal: bool,
+}
+
+/// What became of one operation.
+struct Outcome {
+    result: Result<Value, Halt>,
+    attempts: u32,
+    is_cached: bool,
+}
+
+/// Whether an operation was run, or had been before.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    Now,
+    Before,
+}
+
+pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
+    let engine = Engine {
+        model: Model::new(input),
+        redactor: Redactor::default(),
+        trace: Vec::new(),
+        results: Object::default(),
+        errors: Vec::new(),
+        ran: BTreeSet::new(),
+        ever_ran: BTreeSet::new(),
+        not_taken: BTreeSet::new(),
+        loops: Vec::new(),
+        last_data: Value::Null,
+        runs: 0,
+        run,
+    };
+    engine.run().await
+}
+
+// === impl Engine ===
+
+impl<'a> Engine<'a> {
+    async fn run(mut self) -> Ended {
+        let plan = self.run.plan;
+        let mut error = self.check_input().err();
+        if error.is_none() {
+            error = self
+                .sequence(&plan.roots)
+                .await
+                .err()
+                .map(|halt| halt.failure);
+        }
+        let skipped = self.skip();
+        Ended {
+            results: self.results,
+            model: self.model.root().clone(),
+            error,
+            errors: self.errors,
+            skipped,
+            trace: self.trace,
+        }
+    }
+
+    fn check_input(&self) -> Result<(), Failure> {
+        let max = self.run.shared.limits.max_model_bytes;
+        if self.model.weight() > max {
+            return Err(too_heavy(max));
+        }
+        Ok(())
+    }
+
+    /// Runs operations in order, and gives those that succeeded now. Outside of loops the next one
+    /// runs after a failure if the run goes on; within a loop the turn ends.
+    async fn sequence(&mut self, indices: &[usize]) -> Result<Vec<usize>, Halt> {
+        let mut succeeded = Vec::new();
+        for index in indices {
+            match self.once(*index).await {
+                Ok(Turn::Now) => succeeded.push(*index),
+                Ok(Turn::Before) => {}
+                Err(halt) if self.loops.is_empty() => self.go_on(halt)?,
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(succeeded)
+    }
+
+    /// Keeps a failure and goes on, if that is asked for and possible.
+    fn go_on(&mut self, halt: Halt) -> Result<(), Halt> {
+        if halt.is_fatal || self.run.on_error == OnError::Stop {
+            return Err(halt);
+        }
+        self.errors.push(halt.failure);
+        Ok(())
+    }
+
+    /// Runs an operation unless it has run in this turn. Source: `a2e-execution` section 4, D13.
+    fn once(&mut self, index: usize) -> BoxFuture<'_, Result<Turn, Halt>> {
+        async move {
+            let Some(operation) = self.run.plan.operation(index) else {
+                return Ok(Turn::Before);
+            };
+            if !self.ran.insert(index) {
+                return Ok(Turn::Before);
+            }
+            self.ever_ran.insert(index);
+            // Operations that only compute let others run between them.
+            tokio::task::yield_now().await;
+            let entry = self.begin(operation)?;
+            let began = self.elapsed();
+            let outcome = self.perform(operation).await;
+            let duration = self.elapsed().saturating_sub(began);
+            self.end(operation, entry, duration, outcome)?;
+            Ok(Turn::Now)
+        }
+        .boxed()
+    }
+
+    /// Opens an entry of the trace.
+    fn begin(&mut self, operation: &Operation) -> Result<usize, Halt> {
+        self.check_bounds().map_err(|failure| Halt {
+            failure: self.place(failure, operation),
+            is_fatal: true,
+        })?;
+        self.runs += 1;
+        let of = operation.kind.operation_type();
+        let mut progress = Progress::new(&operation.id, of, OperationStatus::Running);
+        progress.iteration = self.model.turn();
+        (self.run.report)(progress.clone());
+        self.trace.push(progress);
+        Ok(self.trace.len() - 1)
+    }
+
+    /// What ends a run between two operations.
+    fn check_bounds(&self) -> Result<(), Failure> {
+        let max = self.run.shared.limits.max_operation_runs;
+        if self.run.cancel.is_cancelled() {
+            Err(cancelled())
+        } else if self.elapsed() >= self.run.deadline {
+            Err(execution_timeout())
+        } else if self.runs >= max {
+            let message = format!("more than {max} runs of operations");
+            Err(Failure::new(FailureCode::LimitExceeded, message)
+                .with("limit", "operation_runs")
+                .with("max", max))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Closes an entry of the trace and keeps the value.
+    fn end(
+        &mut self,
+        operation: &Operation,
+        entry: usize,
+        duration: Duration,
+        outcome: Outcome,
+    ) -> Result<(), Halt> {
+        let kept = outcome
+            .result
+            .and_then(|value| self.keep(operation, value).map_err(Halt::from));
+        let kept = kept.map_err(|halt| Halt {
+            failure: self.place(halt.failure, operation),
+            ..halt
+        });
+        if let Some(progress) = self.trace.get_mut(entry) {
+            progress.attempts = outcome.attempts;
+            progress.is_cached = outcome.is_cached;
+            progress.duration = duration;
+            progress.status = match &kept {
+                Ok(()) => OperationStatus::Success,
+                Err(_) => OperationStatus::Failed,
+            };
+            // The failure of an operation within is told by that one.
+            let own = |halt: &&Halt| halt.failure.operation_id.as_ref() == Some(&operation.id);
+            progress.error = kept
+                .as_ref()
+                .err()
+                .filter(own)
+                .map(|halt| halt.failure.clone());
+            (self.run.report)(progress.clone());
+        }
+        kept
+    }
+
+    /// Source: `a2e-execution` section 4, D13 to D15.
+    fn keep(&mut self, operation: &Operation, value: Value) -> Result<(), Failure> {
+        if let Some(output) = perform::output(&operation.kind) {
+            self.write(output, value.clone())?;
+        }
+        if is_data(operation.kind.operation_type()) {
+            self.last_data = value.clone();
+        }
+        if self.loops.is_empty() {
+            let max = self.run.shared.limits.max_model_bytes;
+            let weight = Value::from(self.results.clone()).weight();
+            if weight.saturating_add(value.weight()) > max {
+                return Err(too_heavy(max));
+            }
+            self.results.insert(operation.id.clone(), value);
+        }
+        Ok(())
+    }
+
+    /// Writes to the data model, within its limit.
+    fn write(&mut self, output: &OutputPath, value: Value) -> Result<(), Failure> {
+        let max = self.run.shared.limits.max_model_bytes;
+        if self.model.weight().saturating_add(value.weight()) <= max {
+            return self.model.write(output, value);
+        }
+        // What is replaced may make room.
+        let before = self.model.root().clone();
+        self.model.write(output, value)?;
+        if self.model.weight() > max {
+            self.model.restore(before);
+            return Err(too_heavy(max));
+        }
+        Ok(())
+    }
+
+    /// Says where a failure happened, unless it is known.
+    fn place(&self, failure: Failure, operation: &Operation) -> Failure {
+        if failure.operation_id.is_some() {
+            return failure;
+        }
+        let failure = failure.of(&operation.id);
+        match (self.model.turn(), self.loops.last()) {
+            (Some(turn), Some(id)) => failure.with("iteration", turn).with("loop", id.clone()),
+            _ => failure,
+        }
+    }
+
+    /// The operations that never ran since their branch was not taken, in order of definition.
+    fn skip(&mut self) -> Vec<Text> {
+        let plan = self.run.plan;
+        let decided: Vec<usize> = self.not_taken.difference(&self.ever_ran).copied().collect();
+        let mut skipped = plan.reached_from(&decided);
+        skipped.extend(decided);
+        let skipped = skipped.difference(&self.ever_ran);
+        let operations: Vec<_> = skipped.filter_map(|index| plan.operation(*index)).collect();
+        for operation in &operations {
+            let of = operation.kind.operation_type();
+            let progress = Progress::new(&operation.id, of, OperationStatus::Skipped);
+            (self.run.report)(progress.clone());
+            self.trace.push(progress);
+        }
+        operations
+            .into_iter()
+            .map(|operation| operation.id.clone())
+            .collect()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.run.shared.environment.clock.elapsed()
+    }
+
+    fn left(&self) -> Duration {
+        self.run.deadline.saturating_sub(self.elapsed())
+    }
+}
+
+/// Whether an operation of this type makes the value of a turn. Source: `a2e-execution` D15.
+fn is_data(of: OperationType) -> bool {
+    use OperationType::{
+        ApiCall, Conditional, FilterData, Loop, MergeData, StoreData, TransformData, Wait,
+    };
+    match of {
+        ApiCall | FilterData | TransformData | MergeData | Loop => true,
+        Conditional | StoreData | Wait => false,
+    }
+}
+
+fn cancelled() -> Failure {
+    Failure::new(FailureCode::Cancelled, "the execution was cancelled")
+}
+
+// === impl Halt ===
+
+impl From<Failure> for Halt {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_fatal: false,
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn of(result: Result<Value, Failure>) -> Self {
+        Self::from(result.map_err(Halt::from))
+    }
+}
+
+impl From<Result<Value, Halt>> for Outcome {
+    fn from(result: Result<Value, Halt>) -> Self {
+        Self {
+            result,
+            attempts: 0,
+            is_cached: false,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One operation of each type.
+
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::operation::{ApiCall, StoreData, Wait};
+use a2abus_plugin::protocol::a2e_workflow::transform::{Expression, Projection, Transform};
+use a2abus_plugin::protocol::a2e_workflow::{
+    Operand, Operation, OperationKind, OperationType, OutputPath, Path,
+};
+
+use futures_util::future::BoxFuture;
+
+use super::{Engine, Halt, Outcome, cancelled};
+use crate::cache::Key;
+use crate::call::{self, Caller};
+use crate::failure::Failure;
+use crate::meter::{Meter, execution_timeout};
+use crate::operation::{self, Scope};
+use crate::store;
+use crate::trace::{OperationStatus, Progress};
+use crate::value::Value;
+
+/// From this weight of its inputs on, looking a result up is cheaper than computing it again.
+const CACHED_FROM_BYTES: usize = 64 << 10;
+
+impl Engine<'_> {
+    pub(super) async fn perform(&mut self, operation: &Operation) -> Outcome {
+        match &operation.kind {
+            OperationKind::ApiCall(call) => self.call(operation, call).await,
+            OperationKind::FilterData(filter) => {
+                let inputs = [&filter.input];
+                self.cached(operation, &inputs, |scope| operation::filter(filter, scope))
+            }
+            OperationKind::TransformData(transform) => {
+                let inputs = [&transform.input];
+                self.cached(operation, &inputs, |scope| {
+                    operation::transform(transform, scope)
+                })
+            }
+            OperationKind::MergeData(merge) => {
+                let inputs: Vec<_> = merge.sources.iter().collect();
+                self.cached(operation, &inputs, |scope| operation::merge(merge, scope))
+            }
+            OperationKind::Conditional(conditional) => self.conditional(conditional).await.into(),
+            OperationKind::Loop(body) => self.run_loop(&operation.id, body).await.into(),
+            OperationKind::StoreData(store) => self.store(store).await.into(),
+            OperationKind::Wait(wait) => self.wait(wait).await.into(),
+        }
+    }
+
+    /// Runs what only computes, within what is left of time and memory.
+    pub(super) fn compute<R>(
+        &self,
+        operation: impl FnOnce(&Scope<'_>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let shared = self.run.shared;
+        let clock = shared.environment.clock.as_ref();
+        let meter = Meter::new(clock, self.run.deadline, shared.limits.max_model_bytes);
+        operation(&Scope {
+            model: &self.model,
+            meter: &meter,
+        })
+    }
+
+    /// The same for an operation whose value may be known.
+    /// Source: `a2e-execution` section 6.
+    fn cached(
+        &self,
+        operation: &Operation,
+        inputs: &[&Path],
+        compute: impl FnOnce(&Scope<'_>) -> Result<Value, Failure>,
+    ) -> Outcome {
+        let Some(key) = self.key(operation, inputs) else {
+            return Outcome::of(self.compute(compute));
+        };
+        let cache = &self.run.shared.cache;
+        match cache.get(&key) {
+            Ok(value) => Outcome {
+                is_cached: true,
+                ..Outcome::of(Ok(value))
+            },
+            Err(miss) => {
+                let result = self.compute(compute);
+                if let Ok(value) = &result {
+                    cache.insert(key, &miss, value.clone(), None);
+                }
+                Outcome::of(result)
+            }
+        }
+    }
+
+    /// The configuration, what its references find, and the inputs. Large values are known by
+    /// their identity: hashing one costs what the operation does.
+    fn key(&self, operation: &Operation, inputs: &[&Path]) -> Option<Key> {
+        let values: Vec<_> = inputs
+            .iter()
+            .map(|path| self.model.get(path))
+            .collect::<Option<_>>()?;
+        if values.iter().map(Value::weight).sum::<usize>() < CACHED_FROM_BYTES {
+            return None;
+        }
+        let key = Key::new(self.run.agent.id(), operation.kind.operation_type());
+        let mut key = key.config(&Value::from(operation.kind.to_json()));
+        for path in references(&operation.kind) {
+            key = key.identity(&self.model.get(path)?);
+        }
+        Some(values.iter().fold(key, |key, value| key.identity(value)))
+    }
+
+    async fn call(&mut self, operation: &Operation, call: &ApiCall) -> Outcome {
+        let (report, shared) = (self.run.report, self.run.shared);
+        let iteration = self.model.turn();
+        let on_retry = |attempts: u32, delay: Duration| {
+            let status = OperationStatus::Retrying;
+            let mut progress = Progress::new(&operation.id, OperationType::ApiCall, status);
+            (progress.iteration, progress.attempts) = (iteration, attempts);
+            progress.duration = delay;
+            report(progress);
+        };
+        let before_unsafe = || -> BoxFuture<'_, _> { (self.run.before_unsafe)() };
+        let caller = Caller {
+            agent: self.run.agent,
+            environment: &shared.environment,
+            cache: &shared.cache,
+            quotas: &shared.quotas,
+            redactor: &self.redactor,
+            deadline: self.run.deadline,
+            retry_unsafe: shared.retry_unsafe,
+            on_retry: &on_retry,
+            before_unsafe: &before_unsafe,
+        };
+        let called = self
+            .or_cancelled(call::call(call, &self.model, &caller))
+            .await;
+        match called {
+            Ok(called) => Outcome {
+                result: called.result.map_err(Halt::from),
+                attempts: called.attempts,
+                is_cached: called.cached,
+            },
+            Err(halt) => Err(halt).into(),
+        }
+    }
+
+    async fn store(&mut self, operation: &StoreData) -> Result<Value, Halt> {
+        let value = self.model.read(&operation.input)?;
+        let keeper = &self.run.shared.keeper;
+        // Not cut off at the deadline: nobody could say whether it was stored.
+        Ok(store::store(
+            operation,
+            value,
+            keeper,
+            self.run.agent.id(),
+            self.run.session,
+        )
+        .await?)
+    }
+
+    async fn wait(&mut self, wait: &Wait) -> Result<Value, Halt> {
+        if wait.duration > self.left() {
+            return Err(execution_timeout().into());
+        }
+        let slept = self.run.shared.environment.clock.sleep(wait.duration);
+        self.or_cancelled(slept).await.map(|()| Value::Null)
+    }
+
+    async fn or_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
+        tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => Err(Halt { failure: cancelled(), is_fatal: true }),
+            done = work => Ok(done),
+        }
+    }
+}
+
+/// Where an operation puts its value.
+pub(super) fn output(kind: &OperationKind) -> Option<&OutputPath> {
+    match kind {
+        OperationKind::ApiCall(call) => Some(&call.output),
+        OperationKind::FilterData(filter) => Some(&filter.output),
+        OperationKind::TransformData(transform) => Some(&transform.output),
+        OperationKind::MergeData(merge) => Some(&merge.output),
+        OperationKind::Loop(body) => body.output.as_ref(),
+        OperationKind::Conditional(_) | OperationKind::StoreData(_) | OperationKind::Wait(_) => {
+            None
+        }
+    }
+}
+
+/// What an operation that only computes takes from the data model beside its inputs.
+fn references<'a>(kind: &'a OperationKind) -> Vec<&'a Path> {
+    match kind {
+        OperationKind::FilterData(filter) => {
+            let operands = filter.conditions.iter().map(|condition| &condition.value);
+            let path = |operand| match operand {
+                &Operand::Literal(_) => None,
+                Operand::Reference(path) => Some(path),
+            };
+            operands.filter_map(path).collect()
+        }
+        OperationKind::TransformData(data) => match &data.transform {
+            Transform::Map(Projection::Computed(members, _), _)
+            | Transform::Select(Projection::Computed(members, _), _) => {
+                let path = |(_, expression): &'a (_, _)| match expression {
+                    Expression::Reference(path) => Some(path),
+                    Expression::Field(..) | Expression::Value(_) | Expression::Template(_) => None,
+                };
+                members.iter().filter_map(path).collect()
+            }
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,402 @@
+//! The door of the crate: validate, execute, ask, cancel.
+
+mod execution;
+mod running;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_plugin::protocol::a2e_workflow::{Document, OperationType, Report, Strictness};
+use a2abus_plugin::{Json, Text};
+use bytes::Bytes;
+
+pub use execution::{Event, Execution};
+pub use running::Follow;
+
+use crate::agent::Agent;
+use crate::cache::{Cache, Caching};
+use crate::call::RetryUnsafe;
+use crate::environment::{Environment, StoreError, Table};
+use crate::failure::Failure;
+use crate::meter::execution_timeout;
+use crate::plan::Plan;
+use crate::quota::Quotas;
+use crate::record::{self, Record, Status, Stored};
+use crate::shared::{Limits, OnError, Shared};
+use crate::store::{FileStore, Keeper};
+use crate::value::{Object, Value};
+use execution::Start;
+use running::{Admission, Running};
+
+/// Validates and executes workflows, for any number of agents. Cheap to clone.
+///
+/// # Cancel safety
+/// An [`Execution`] runs while it is polled. One that is dropped has not ended: it is recorded as
+/// interrupted, as if the process had ended.
+#[derive(Clone)]
+pub struct Executor(Arc<Inner>);
+
+struct Inner {
+    shared: Shared,
+    running: Running,
+}
+
+/// How an executor works.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// What an execution may cost.
+    pub limits: Limits,
+    /// Where StoreData writes files; nowhere if not set.
+    pub files: Option<FileStore>,
+    /// Whether requests that act are repeated when nobody knows whether they have acted.
+    pub retry_unsafe: RetryUnsafe,
+    /// Whether results are kept to be used again.
+    pub caching: Caching,
+}
+
+/// What is to be executed. Source: `a2e-execution` section 10.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The workflow as JSON Lines.
+    pub workflow: Bytes,
+    /// What the data model holds at the start.
+    pub input: Object,
+    /// What becomes of it when an operation fails.
+    pub on_error: OnError,
+    /// How strictly it is validated.
+    pub strictness: Strictness,
+    /// The session that `sessionStorage` belongs to; the execution if there is none.
+    pub session: Option<Text>,
+    /// When nobody waits any more.
+    pub deadline: Option<SystemTime>,
+}
+
+/// What becomes of a request to execute.
+#[derive(Debug)]
+pub enum Started {
+    /// It runs, while the execution is polled.
+    New(Execution),
+    /// The same request runs already. Source: `a2e-execution` D45.
+    Running(Follow),
+    /// The same request has run before. Source: `a2e-execution` D45.
+    Finished(Arc<Record>),
+}
+
+/// Why nothing is executed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The workflow is not valid.
+    #[error("{0}")]
+    Invalid(Failure),
+    /// The deadline has passed.
+    #[error("{0}")]
+    Expired(Failure),
+    /// Another workflow has run under the same id.
+    #[error("another workflow has the execution id {0}")]
+    Conflict(Text),
+    /// The agent has as many executions as it may have at a time.
+    #[error("{0} executions run already, the most an agent may have at a time")]
+    Busy(usize),
+    /// Nothing can be recorded.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Most agents and peers whose use of limits is counted at a time.
+const MAX_COUNTED: usize = 100_000;
+
+// === impl Executor ===
+
+impl Executor {
+    /// An executor in this world.
+    #[must_use]
+    pub fn new(environment: Environment, options: Options) -> Self {
+        let clock = Arc::clone(&environment.clock);
+        let store = Arc::clone(&environment.store);
+        let cache = Cache::new(Arc::clone(&clock), options.caching);
+        Self(Arc::new(Inner {
+            running: Running::new(options.limits.max_concurrent),
+            shared: Shared {
+                cache,
+                quotas: Quotas::new(Arc::clone(&clock), MAX_COUNTED),
+                keeper: Keeper::new(store, options.files, clock),
+                limits: options.limits,
+                retry_unsafe: options.retry_unsafe,
+                environment,
+            },
+        }))
+    }
+
+    /// Judges a workflow on all five levels; runs nothing. Source: `a2e-execution` section 3.
+    #[must_use]
+    pub fn validate(
+        &self,
+        agent: &Agent,
+        workflow: &Bytes,
+        input: &Object,
+        strictness: Strictness,
+    ) -> Report {
+        let document = Document::parse(workflow, &self.0.shared.limits.workflow);
+        document.validate(agent.policy(), Some(&kinds(input)), strictness)
+    }
+
+    /// Begins an execution, or finds the one of the same agent, id and workflow.
+    /// Source: `a2e-execution` sections 9 and 10, D45.
+    ///
+    /// # Errors
+    /// Why nothing is executed.
+    pub async fn execute(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, Refusal> {
+        let shared = &self.0.shared;
+        let document = Document::parse(&request.workflow, &shared.limits.workflow);
+        let input = kinds(&request.input);
+        let report = document.validate(agent.policy(), Some(&input), request.strictness);
+        let Ok(workflow) = document.into_workflow() else {
+            return Err(Refusal::Invalid(Failure::invalid(&report)));
+        };
+        let id = workflow
+            .execution_id
+            .clone()
+            .unwrap_or_else(|| self.new_id());
+        let digest = digest(&request.workflow);
+        let slot = match self.0.running.admit(agent.id(), &id, &digest) {
+            Admission::Slot(slot) => slot,
+            Admission::Running(follow) => return Ok(Started::Running(follow)),
+            Admission::Conflict => return Err(Refusal::Conflict(id)),
+            Admission::Busy(most) => return Err(Refusal::Busy(most)),
+        };
+        if let Some(record) = self.known(agent, &id, &digest).await? {
+            return Ok(Started::Finished(Arc::new(record)));
+        }
+        if !report.is_valid() {
+            return Err(Refusal::Invalid(Failure::invalid(&report)));
+        }
+        let budget = self
+            .budget(agent, request.deadline)
+            .map_err(Refusal::Expired)?;
+        let start = Start {
+            agent: Arc::clone(agent),
+            plan: Plan::new(workflow),
+            execution_id: id,
+            digest,
+            request,
+            report,
+            budget,
+        };
+        Execution::begin(Arc::clone(&self.0), start, slot)
+            .await
+            .map(Started::New)
+    }
+
+    /// What is recorded under this id, if it is of this workflow and says all there is to say.
+    async fn known(
+        &self,
+        agent: &Agent,
+        id: &Text,
+        digest: &Text,
+    ) -> Result<Option<Record>, Refusal> {
+        let store = self.0.shared.environment.store.as_ref();
+        let Some(mut stored) = Stored::load(store, agent.id(), id).await? else {
+            return Ok(None);
+        };
+        if self.is_over(&stored.record) {
+            store
+                .write(Stored::removal(agent.id(), &stored.record))
+                .await?;
+            return Ok(None);
+        }
+        if stored.digest != *digest {
+            return Err(Refusal::Conflict(id.clone()));
+        }
+        if stored.record.status().is_final() {
+            return Ok(Some(stored.record));
+        }
+        // It was begun and nobody runs it. Source: `a2e-execution` section 11, redelivery.
+        if !stored.has_begun_unsafe {
+            return Ok(None);
+        }
+        stored.record = stored.record.interrupted();
+        stored.save(store, agent.id()).await?;
+        Ok(Some(stored.record))
+    }
+
+    /// How long it may take.
+    fn budget(&self, agent: &Agent, deadline: Option<SystemTime>) -> Result<Duration, Failure> {
+        let most = agent.policy().max_execution_time;
+        let Some(deadline) = deadline else {
+            return Ok(most);
+        };
+        let left = deadline.duration_since(self.0.shared.environment.clock.now());
+        left.map(|left| left.min(most))
+            .map_err(|_| execution_timeout())
+    }
+
+    /// A random identifier (UUID version 4).
+    fn new_id(&self) -> Text {
+        let bits = self.0.shared.environment.random.bits();
+        let id = uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid();
+        id.to_string().into()
+    }
+
+    /// Whether a record is older than records are kept.
+    fn is_over(&self, record: &Record) -> bool {
+        let shared = &self.0.shared;
+        let age = shared
+            .environment
+            .clock
+            .now()
+            .duration_since(record.started());
+        age.is_ok_and(|age| age > shared.limits.keep_records)
+    }
+
+    /// The record of an execution of this agent; that of another is nobody's business.
+    /// Source: `a2e-execution` D46.
+    ///
+    /// # Errors
+    /// That the store failed.
+    pub async fn record(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
+        let store = self.0.shared.environment.store.as_ref();
+        let stored = Stored::load(store, agent, id).await?;
+        let record = stored
+            .map(|stored| stored.record)
+            .filter(|record| !self.is_over(record));
+        Ok(record.map(|record| self.as_it_stands(agent, record)))
+    }
+
+    /// Summaries of the executions of an agent, the newest first, of one status if that is asked.
+    ///
+    /// # Errors
+    /// That the store failed.
+    pub async fn records(
+        &self,
+        agent: &Text,
+        status: Option<Status>,
+        most: usize,
+    ) -> Result<Vec<Record>, StoreError> {
+        const LOOKED_AT: usize = 100_000;
+        let store = &self.0.shared.environment.store;
+        let looked_at = if status.is_some() { LOOKED_AT } else { most };
+        let found = store
+            .scan(Table::Summaries, &format!("{agent}/"), looked_at)
+            .await?;
+        let records = found.iter().filter_map(|(_, bytes)| {
+            let record = record::read_record(&Value::parse(bytes).ok()?)?;
+            (!self.is_over(&record)).then(|| self.as_it_stands(agent, record))
+        });
+        let asked = records.filter(|record| status.is_none_or(|status| record.status() == status));
+        Ok(asked.take(most).collect())
+    }
+
+    /// A record that says it runs while nobody runs it was interrupted.
+    fn as_it_stands(&self, agent: &Text, record: Record) -> Record {
+        let id = record.execution_id();
+        if record.status().is_final() || self.0.running.contains(agent, id) {
+            record
+        } else {
+            record.interrupted()
+        }
+    }
+
+    /// Cancels an execution of this agent; whether there was one.
+    #[must_use]
+    pub fn cancel(&self, agent: &Text, id: &str) -> bool {
+        self.0.running.cancel(agent, id)
+    }
+
+    /// Takes away the records that have been kept long enough, and gives their number. To be
+    /// called now and then.
+    ///
+    /// # Errors
+    /// That the store failed.
+    pub async fn expire(&self) -> Result<usize, StoreError> {
+        const AT_ONCE: usize = 100_000;
+        let store = &self.0.shared.environment.store;
+        let mut changes = Vec::new();
+        for (key, bytes) in store.scan(Table::Summaries, "", AT_ONCE).await? {
+            let agent = key.split('/').next().map(Text::from);
+            let record = Value::parse(&bytes)
+                .ok()
+                .and_then(|value| record::read_record(&value));
+            if let (Some(agent), Some(record)) = (agent, record)
+                && self.is_over(&record)
+                && !self.0.running.contains(&agent, record.execution_id())
+            {
+                changes.extend(Stored::removal(&agent, &record));
+            }
+        }
+        let removed = changes.len() / 2;
+        store.write(changes).await?;
+        Ok(removed)
+    }
+
+    /// What StoreData has stored.
+    ///
+    /// # Errors
+    /// That the storage failed.
+    pub async fn stored(
+        &self,
+        agent: &str,
+        session: &str,
+        storage: Storage,
+        key: &str,
+    ) -> Result<Option<Value>, StoreError> {
+        self.0
+            .shared
+            .keeper
+            .stored(agent, session, storage, key)
+            .await
+    }
+
+    /// Forgets results that are kept to be used again: of one agent or all, of one type of
+    /// operation or all; how many there were.
+    pub fn invalidate(&self, agent: Option<&str>, of: Option<OperationType>) -> usize {
+        self.0.shared.cache.invalidate(agent, of)
+    }
+
+    /// What the agents have used of their limits.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.0.shared.quotas
+    }
+
+    /// What an execution may cost.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.shared.limits
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor")
+            .field("limits", self.limits())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The names and kinds of the members: all that validation looks at.
+fn kinds(input: &Object) -> a2abus_plugin::Object {
+    let kind = |value: &Value| match value {
+        Value::Array(_) => Json::Array(Vec::new()),
+        Value::Object(_) => Json::Object(a2abus_plugin::Object::new()),
+        _ => Json::Null,
+    };
+    input
+        .iter()
+        .map(|(name, value)| (name.clone(), kind(value)))
+        .collect()
+}
+
+/// SHA-256, in hexadecimal.
+fn digest(bytes: &[u8]) -> Text {
+    use sha2::Digest;
+    let digest = sha2::Sha256::digest(bytes);
+    digest
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .into()
+}

@@ -1,0 +1,244 @@
+//! One execution, as a stream of what happens in it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::Report;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Stream};
+
+use super::running::Slot;
+use super::{Inner, Refusal, Request};
+use crate::agent::Agent;
+use crate::engine::{self, Run};
+use crate::environment::StoreError;
+use crate::failure::{Failure, FailureCode};
+use crate::plan::Plan;
+use crate::record::{Frame, Record, Stored};
+use crate::trace::Progress;
+use crate::value::Object;
+
+/// An execution that runs while it is polled: a stream of [`Event`]s that ends after
+/// [`Event::Ended`].
+#[must_use = "an execution runs while it is polled"]
+pub struct Execution {
+    execution_id: Text,
+    operations: usize,
+    run: BoxFuture<'static, (Arc<Record>, Object)>,
+    /// What is reported while the run is polled. Bounded by the number of runs of operations.
+    reported: Arc<Mutex<VecDeque<Progress>>>,
+    ended: Option<(Arc<Record>, Object)>,
+    is_over: bool,
+}
+
+/// What happens in an execution.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// An operation begins, waits or ends.
+    Operation(Progress),
+    /// The execution has ended and is recorded.
+    Ended {
+        /// Its record.
+        record: Arc<Record>,
+        /// The data model as it was in the end.
+        model: Object,
+    },
+}
+
+/// What an execution begins with.
+pub(super) struct Start {
+    pub(super) agent: Arc<Agent>,
+    pub(super) plan: Plan,
+    pub(super) execution_id: Text,
+    pub(super) digest: Text,
+    pub(super) request: Request,
+    pub(super) report: Report,
+    pub(super) budget: Duration,
+}
+
+// === impl Execution ===
+
+impl Execution {
+    /// Records that it runs, before anything of it does.
+    pub(super) async fn begin(
+        inner: Arc<Inner>,
+        start: Start,
+        slot: Slot,
+    ) -> Result<Self, Refusal> {
+        let now = inner.shared.environment.clock.now();
+        let stored = Stored {
+            record: Record::running(&start.execution_id, now),
+            digest: start.digest.clone(),
+            has_begun_unsafe: false,
+        };
+        save(&inner, start.agent.id(), &stored).await?;
+        let reported = Arc::new(Mutex::new(VecDeque::new()));
+        let queue = Arc::clone(&reported);
+        let report = move |progress| {
+            queue
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push_back(progress);
+        };
+        Ok(Self {
+            execution_id: start.execution_id.clone(),
+            operations: start.plan.len(),
+            run: run(inner, start, stored, slot, report).boxed(),
+            reported,
+            ended: None,
+            is_over: false,
+        })
+    }
+
+    /// The id of the execution.
+    #[must_use]
+    pub fn execution_id(&self) -> &Text {
+        &self.execution_id
+    }
+
+    /// The number of operations that are defined.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.operations
+    }
+
+    /// Runs it to its end, whatever happens in it.
+    pub async fn finish(self) -> Arc<Record> {
+        match self.ended {
+            Some((record, _)) => record,
+            None => self.run.await.0,
+        }
+    }
+}
+
+impl Stream for Execution {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let reported = |this: &Self| {
+            this.reported
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front()
+        };
+        if let Some(progress) = reported(&self) {
+            return Poll::Ready(Some(Event::Operation(progress)));
+        }
+        if self.ended.is_none()
+            && let Poll::Ready(ended) = self.run.poll_unpin(context)
+        {
+            self.ended = Some(ended);
+        }
+        if let Some(progress) = reported(&self) {
+            return Poll::Ready(Some(Event::Operation(progress)));
+        }
+        let Some((record, model)) = self.ended.clone() else {
+            return Poll::Pending;
+        };
+        self.is_over = true;
+        Poll::Ready(Some(Event::Ended { record, model }))
+    }
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution")
+            .field("execution_id", &self.execution_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs it to its end and records what came of it.
+async fn run(
+    inner: Arc<Inner>,
+    start: Start,
+    mut stored: Stored,
+    slot: Slot,
+    report: impl Fn(Progress) + Send + Sync,
+) -> (Arc<Record>, Object) {
+    let clock = &inner.shared.environment.clock;
+    let mark = Arc::new(Mark {
+        inner: Arc::clone(&inner),
+        agent: start.agent.id().clone(),
+        stored: stored.clone(),
+        is_set: AtomicBool::new(false),
+    });
+    let before_unsafe = {
+        let mark = Arc::clone(&mark);
+        move || Arc::clone(&mark).set().boxed()
+    };
+    let began = clock.elapsed();
+    let session = start.request.session.as_ref();
+    let run = Run {
+        shared: &inner.shared,
+        agent: start.agent.as_ref(),
+        plan: &start.plan,
+        on_error: start.request.on_error,
+        session: session.unwrap_or(&start.execution_id),
+        deadline: began + start.budget,
+        cancel: &slot.cancel,
+        report: &report,
+        before_unsafe: &before_unsafe,
+    };
+    let ended = engine::run(run, start.request.input).await;
+    let frame = Frame {
+        execution_id: &start.execution_id,
+        started: stored.record.started(),
+        duration: clock.elapsed().saturating_sub(began),
+        on_error: start.request.on_error,
+        warnings: &start.report,
+    };
+    stored.record = Record::ended(&frame, &ended);
+    stored.has_begun_unsafe = mark.is_set.load(Ordering::Relaxed);
+    // The answer is right all the same; only a redelivery could not be answered from it.
+    let _is_noted = save(&inner, start.agent.id(), &stored).await;
+    let record = Arc::new(stored.record);
+    slot.end(&record);
+    (record, ended.model)
+}
+
+/// Notes, before the first request that must not be made twice, that one may have been made.
+struct Mark {
+    inner: Arc<Inner>,
+    agent: Text,
+    stored: Stored,
+    is_set: AtomicBool,
+}
+
+impl Mark {
+    async fn set(self: Arc<Self>) -> Result<(), Failure> {
+        if self.is_set.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let stored = Stored {
+            has_begun_unsafe: true,
+            ..self.stored.clone()
+        };
+        save(&self.inner, &self.agent, &stored).await.map_err(|_| {
+            let message = "the execution cannot be recorded, so that nothing is done that must not be done twice";
+            Failure::new(FailureCode::StorageFailed, message)
+        })
+    }
+}
+
+async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+    let saved = stored
+        .save(inner.shared.environment.store.as_ref(), agent)
+        .await;
+    saved.inspect_err(|error| {
+        tracing::error!(
+            error = &*error.0,
+            "the record of an execution cannot be stored"
+        );
+    })
+}

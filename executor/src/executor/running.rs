@@ -1,0 +1,151 @@
+//! The executions that run in this process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use a2abus_plugin::Text;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::record::Record;
+
+/// By agent and execution id.
+#[derive(Debug)]
+pub(super) struct Running {
+    max_per_agent: usize,
+    agents: Arc<Mutex<Agents>>,
+}
+
+type Agents = HashMap<Text, HashMap<Text, Entry>>;
+
+#[derive(Debug)]
+struct Entry {
+    digest: Text,
+    cancel: CancellationToken,
+    ended: watch::Receiver<Option<Arc<Record>>>,
+}
+
+/// The right to run an execution; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    agents: Arc<Mutex<Agents>>,
+    agent: Text,
+    execution_id: Text,
+    pub(super) cancel: CancellationToken,
+    ended: watch::Sender<Option<Arc<Record>>>,
+}
+
+/// Waits for an execution that somebody else runs.
+#[derive(Debug)]
+pub struct Follow {
+    execution_id: Text,
+    ended: watch::Receiver<Option<Arc<Record>>>,
+}
+
+pub(super) enum Admission {
+    Slot(Slot),
+    Running(Follow),
+    Conflict,
+    Busy(usize),
+}
+
+// === impl Running ===
+
+impl Running {
+    pub(super) fn new(max_per_agent: usize) -> Self {
+        Self {
+            max_per_agent,
+            agents: Arc::default(),
+        }
+    }
+
+    pub(super) fn admit(&self, agent: &Text, execution_id: &Text, digest: &Text) -> Admission {
+        let mut agents = lock(&self.agents);
+        let running = agents.entry(agent.clone()).or_default();
+        if let Some(entry) = running.get(execution_id) {
+            return if entry.digest == *digest {
+                Admission::Running(Follow {
+                    execution_id: execution_id.clone(),
+                    ended: entry.ended.clone(),
+                })
+            } else {
+                Admission::Conflict
+            };
+        }
+        if running.len() >= self.max_per_agent {
+            return Admission::Busy(self.max_per_agent);
+        }
+        let (sender, ended) = watch::channel(None);
+        let cancel = CancellationToken::new();
+        let entry = Entry {
+            digest: digest.clone(),
+            cancel: cancel.clone(),
+            ended,
+        };
+        running.insert(execution_id.clone(), entry);
+        Admission::Slot(Slot {
+            agents: Arc::clone(&self.agents),
+            agent: agent.clone(),
+            execution_id: execution_id.clone(),
+            cancel,
+            ended: sender,
+        })
+    }
+
+    pub(super) fn contains(&self, agent: &Text, execution_id: &Text) -> bool {
+        let agents = lock(&self.agents);
+        agents
+            .get(agent)
+            .is_some_and(|running| running.contains_key(execution_id))
+    }
+
+    pub(super) fn cancel(&self, agent: &Text, execution_id: &str) -> bool {
+        let agents = lock(&self.agents);
+        let entry = agents
+            .get(agent)
+            .and_then(|running| running.get(execution_id));
+        entry.inspect(|entry| entry.cancel.cancel()).is_some()
+    }
+}
+
+/// Nothing that holds the lock can leave the map half changed.
+fn lock(agents: &Mutex<Agents>) -> MutexGuard<'_, Agents> {
+    agents.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Gives the record to all who wait for it.
+    pub(super) fn end(self, record: &Arc<Record>) {
+        self.ended.send_replace(Some(Arc::clone(record)));
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut agents = lock(&self.agents);
+        if let Some(running) = agents.get_mut(&self.agent) {
+            running.remove(&self.execution_id);
+            if running.is_empty() {
+                agents.remove(&self.agent);
+            }
+        }
+    }
+}
+
+// === impl Follow ===
+
+impl Follow {
+    /// The id of the execution.
+    #[must_use]
+    pub fn execution_id(&self) -> &Text {
+        &self.execution_id
+    }
+
+    /// Its record when it ends; `None` when whoever ran it gave it up.
+    pub async fn ended(mut self) -> Option<Arc<Record>> {
+        let record = self.ended.wait_for(Option::is_some).await.ok()?;
+        record.clone()
+    }
+}

@@ -1,0 +1,79 @@
+//! A workflow as the engine runs it: operations by index, and which of them controls which.
+
+use std::collections::HashMap;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Operation, OperationKind, Workflow};
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    operations: Vec<Operation>,
+    indices: HashMap<Text, usize>,
+    /// What runs when it is its turn: the operations of the order that no other controls.
+    /// Source: `a2e-execution` section 4, D13.
+    pub(crate) roots: Vec<usize>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    pub(crate) fn new(workflow: Workflow) -> Self {
+        let operations = workflow.operations;
+        let ids = operations.iter().map(|operation| operation.id.clone());
+        let indices: HashMap<_, _> = ids.zip(0..).collect();
+        let mut plan = Self {
+            operations,
+            indices,
+            roots: Vec::new(),
+        };
+        let order = plan.indices(&workflow.order);
+        let controlled = plan.reached_from(&order);
+        plan.roots = order
+            .into_iter()
+            .filter(|index| !controlled.contains(index))
+            .collect();
+        plan
+    }
+
+    pub(crate) fn operation(&self, index: usize) -> Option<&Operation> {
+        self.operations.get(index)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// The indices of the ids that are defined, which all are in a workflow that is valid.
+    pub(crate) fn indices(&self, ids: &[Text]) -> Vec<usize> {
+        ids.iter()
+            .filter_map(|id| self.indices.get(id).copied())
+            .collect()
+    }
+
+    /// The operations that an operation runs.
+    fn children(&self, index: usize) -> Vec<usize> {
+        match self.operation(index).map(|operation| &operation.kind) {
+            Some(OperationKind::Conditional(conditional)) => {
+                let mut children = self.indices(&conditional.if_true);
+                children.extend(self.indices(&conditional.if_false));
+                children
+            }
+            Some(OperationKind::Loop(r#loop)) => self.indices(&r#loop.operations),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What these operations run, directly and by others.
+    pub(crate) fn reached_from(&self, indices: &[usize]) -> std::collections::BTreeSet<usize> {
+        let mut reached = std::collections::BTreeSet::new();
+        let mut open = indices.to_vec();
+        while let Some(index) = open.pop() {
+            let new = self
+                .children(index)
+                .into_iter()
+                .filter(|child| reached.insert(*child));
+            open.extend(new.collect::<Vec<_>>());
+        }
+        reached
+    }
+}

@@ -1,0 +1,364 @@
+//! The record of an execution: what is kept of it, and what is told of it.
+//!
+//! Source: `a2e-execution` sections 9 and 10, D44 to D46.
+
+use std::time::{Duration, SystemTime};
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::Report;
+use bytes::Bytes;
+
+use crate::engine::Ended;
+use crate::environment::{Change, Store, StoreError, Table};
+use crate::failure::{Failure, FailureCode};
+use crate::shared::OnError;
+use crate::trace::milliseconds;
+use crate::value::{Array, Object, Value};
+
+/// An execution as it is recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    execution_id: Text,
+    status: Status,
+    started: SystemTime,
+    /// The members of the record on the wire.
+    members: Object,
+}
+
+/// How an execution stands. Source: `a2e-execution` section 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// It is accepted.
+    Pending,
+    /// It runs.
+    Running,
+    /// All of it succeeded.
+    Success,
+    /// It went on after a failure, and something succeeded.
+    PartialSuccess,
+    /// It ended with a failure, or nothing succeeded.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// A record in the store, with what nobody outside needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) record: Record,
+    /// Of the workflow's bytes. Source: D45.
+    pub(crate) digest: Text,
+    /// Whether a request that must not be made twice may have been made.
+    pub(crate) has_begun_unsafe: bool,
+}
+
+/// What a record is made of beside the run itself.
+pub(crate) struct Frame<'a> {
+    pub(crate) execution_id: &'a Text,
+    pub(crate) started: SystemTime,
+    pub(crate) duration: Duration,
+    pub(crate) on_error: OnError,
+    pub(crate) warnings: &'a Report,
+}
+
+// === impl Status ===
+
+impl Status {
+    const ALL: [Self; 6] = [
+        Self::Pending,
+        Self::Running,
+        Self::Success,
+        Self::PartialSuccess,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Success => "success",
+            Self::PartialSuccess => "partial_success",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status of a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether nothing more happens.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running)
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The record of an execution that begins.
+    pub(crate) fn running(execution_id: &Text, started: SystemTime) -> Self {
+        let members = [
+            ("execution_id", execution_id.clone().into()),
+            ("status", Status::Running.as_str().into()),
+            ("results", Object::default().into()),
+            ("started_at", timestamp(started)),
+            ("completed_at", Value::Null),
+            ("duration_ms", Value::Null),
+            ("operations", Array::default().into()),
+        ];
+        Self::new(execution_id, Status::Running, started, members)
+    }
+
+    pub(crate) fn ended(frame: &Frame<'_>, ended: &Ended) -> Self {
+        let status = status(ended, frame.on_error);
+        let entries: Array = ended
+            .trace
+            .iter()
+            .map(crate::trace::Progress::to_entry)
+            .collect();
+        let mut members = vec![
+            ("execution_id", frame.execution_id.clone().into()),
+            ("status", status.as_str().into()),
+            ("results", ended.results.clone().into()),
+            ("started_at", timestamp(frame.started)),
+            ("completed_at", timestamp(frame.started + frame.duration)),
+            ("duration_ms", milliseconds(frame.duration)),
+        ];
+        members.extend(
+            ended
+                .error
+                .as_ref()
+                .map(|error| ("error", error.to_value())),
+        );
+        let mut errors: Vec<Value> = ended.errors.iter().map(Failure::to_value).collect();
+        if frame.on_error == OnError::Continue {
+            errors.extend(ended.error.as_ref().map(Failure::to_value));
+        }
+        if !errors.is_empty() {
+            members.push(("errors", errors.into()));
+        }
+        if !ended.skipped.is_empty() {
+            let skipped: Vec<Value> = ended.skipped.iter().cloned().map(Value::from).collect();
+            members.push(("skipped", skipped.into()));
+        }
+        if !frame.warnings.warnings.is_empty() {
+            let warnings = Value::from(frame.warnings.to_json());
+            members.extend(
+                warnings
+                    .get("warnings")
+                    .map(|list| ("warnings", list.clone())),
+            );
+        }
+        members.push(("operations", entries.into()));
+        Self::new(frame.execution_id, status, frame.started, members)
+    }
+
+    fn new(
+        execution_id: &Text,
+        status: Status,
+        started: SystemTime,
+        members: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Self {
+        let members = members
+            .into_iter()
+            .map(|(name, value)| (Text::from_static(name), value));
+        Self {
+            execution_id: execution_id.clone(),
+            status,
+            started,
+            members: members.collect(),
+        }
+    }
+
+    /// The same execution, ended by the end of the process that ran it.
+    pub(crate) fn interrupted(&self) -> Self {
+        let error = Failure::new(
+            FailureCode::Interrupted,
+            "the process that ran it ended while it ran",
+        );
+        let mut record = self.clone();
+        record.status = Status::Failed;
+        let failed = Status::Failed.as_str().into();
+        record.members.insert(Text::from_static("status"), failed);
+        record
+            .members
+            .insert(Text::from_static("error"), error.to_value());
+        record
+    }
+
+    /// The id of the execution.
+    #[must_use]
+    pub fn execution_id(&self) -> &Text {
+        &self.execution_id
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// The values of the operations that succeeded.
+    #[must_use]
+    pub fn results(&self) -> Option<&Object> {
+        self.members.get("results").and_then(Value::as_object)
+    }
+
+    /// The answer to a request to execute: `{"execution_id","status","results","duration_ms",
+    /// "error"?,"errors"?,"skipped"?,"warnings"?}`. Source: `a2e-execution` section 10.
+    #[must_use]
+    pub fn answer(&self) -> Value {
+        let of_record = ["started_at", "completed_at", "operations"];
+        self.without(&of_record)
+    }
+
+    /// An entry of a list.
+    #[must_use]
+    pub fn summary(&self) -> Value {
+        self.without(&[
+            "results",
+            "error",
+            "errors",
+            "skipped",
+            "warnings",
+            "operations",
+        ])
+    }
+
+    fn without(&self, names: &[&str]) -> Value {
+        let members = self
+            .members
+            .iter()
+            .filter(|(name, _)| !names.contains(&name.as_str()));
+        Value::Object(
+            members
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        )
+    }
+
+    /// The whole record. Source: `a2e-execution` section 10.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        self.members.clone().into()
+    }
+}
+
+/// Source: `a2e-execution` section 9.
+fn status(ended: &Ended, on_error: OnError) -> Status {
+    match (&ended.error, on_error) {
+        (Some(error), _) if error.code == FailureCode::Cancelled => Status::Cancelled,
+        (None, _) if ended.errors.is_empty() => Status::Success,
+        (Some(_), OnError::Stop) => Status::Failed,
+        (_, OnError::Continue) if ended.results.is_empty() => Status::Failed,
+        (_, OnError::Continue) => Status::PartialSuccess,
+        (None, OnError::Stop) => Status::Success,
+    }
+}
+
+/// RFC 3339, UTC, with milliseconds.
+fn timestamp(time: SystemTime) -> Value {
+    let Ok(time) = jiff::Timestamp::try_from(time) else {
+        return Value::Null;
+    };
+    format!("{time:.3}").into()
+}
+
+// === impl Stored ===
+
+impl Stored {
+    pub(crate) async fn load(
+        store: &dyn Store,
+        agent: &Text,
+        execution_id: &str,
+    ) -> Result<Option<Self>, StoreError> {
+        let key = format!("{agent}/{execution_id}");
+        let Some(bytes) = store.get(Table::Executions, &key).await? else {
+            return Ok(None);
+        };
+        Self::read(&bytes)
+            .map(Some)
+            .ok_or_else(|| StoreError("a record is malformed".into()))
+    }
+
+    /// Writes the record and its summary at once.
+    pub(crate) async fn save(&self, store: &dyn Store, agent: &Text) -> Result<(), StoreError> {
+        let id = self.record.execution_id();
+        let change = |table, key, value: Value| Change {
+            table,
+            key,
+            value: Some(Bytes::from(value.to_string())),
+        };
+        let record = Value::object([
+            ("digest", self.digest.clone().into()),
+            ("unsafe", self.has_begun_unsafe.into()),
+            ("record", self.record.to_value()),
+        ]);
+        let summary = self.record.summary();
+        store
+            .write(vec![
+                change(Table::Executions, format!("{agent}/{id}"), record),
+                change(Table::Summaries, summary_key(agent, &self.record), summary),
+            ])
+            .await
+    }
+
+    /// What takes the record and its summary away.
+    pub(crate) fn removal(agent: &Text, record: &Record) -> Vec<Change> {
+        let id = record.execution_id();
+        let change = |table, key| Change {
+            table,
+            key,
+            value: None,
+        };
+        vec![
+            change(Table::Executions, format!("{agent}/{id}")),
+            change(Table::Summaries, summary_key(agent, record)),
+        ]
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let value = Value::parse(bytes).ok()?;
+        let Some(Value::Bool(has_begun_unsafe)) = value.get("unsafe") else {
+            return None;
+        };
+        Some(Self {
+            record: read_record(value.get("record")?)?,
+            digest: value.get("digest")?.as_str()?.into(),
+            has_begun_unsafe: *has_begun_unsafe,
+        })
+    }
+}
+
+/// A record or a summary.
+pub(crate) fn read_record(value: &Value) -> Option<Record> {
+    let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
+    Some(Record {
+        execution_id: value.get("execution_id")?.as_str()?.into(),
+        status: Status::from_word(value.get("status")?.as_str()?)?,
+        started: started.into(),
+        members: value.as_object()?.clone(),
+    })
+}
+
+/// The newest first in the order of keys.
+fn summary_key(agent: &Text, record: &Record) -> String {
+    let since_epoch = record.started.duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since_epoch.map_or(0, |since| since.as_millis());
+    let newest_first = u64::MAX - u64::try_from(millis).unwrap_or(u64::MAX);
+    format!("{agent}/{newest_first:020}/{}", record.execution_id)
+}

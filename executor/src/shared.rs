@@ -1,0 +1,84 @@
+//! What all executions of an executor have in common.
+
+use std::time::Duration;
+
+use a2abus_plugin::protocol::a2e_workflow::WorkflowLimits;
+
+use crate::cache::Cache;
+use crate::call::RetryUnsafe;
+use crate::environment::Environment;
+use crate::quota::Quotas;
+use crate::store::Keeper;
+
+pub(crate) struct Shared {
+    pub(crate) environment: Environment,
+    pub(crate) limits: Limits,
+    pub(crate) cache: Cache,
+    pub(crate) quotas: Quotas,
+    pub(crate) keeper: Keeper,
+    pub(crate) retry_unsafe: RetryUnsafe,
+}
+
+/// What an execution may cost. Source: `a2e-execution` section 7, limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// What a workflow may cost before it is refused.
+    pub workflow: WorkflowLimits,
+    /// Most runs of operations in one execution (default 1,000).
+    pub max_operation_runs: usize,
+    /// Most items of a loop (default 1,000).
+    pub max_loop_items: usize,
+    /// Most loops within each other (default 3).
+    pub max_loop_depth: usize,
+    /// Heaviest data model, in bytes of memory (default 32 MiB). The results together have the
+    /// same limit.
+    pub max_model_bytes: usize,
+    /// Largest body of an answer, in bytes (default 10 MiB).
+    pub max_response_bytes: usize,
+    /// Most executions of one agent at a time (default 16).
+    pub max_concurrent: usize,
+    /// How long records are kept (default 24 h).
+    pub keep_records: Duration,
+}
+
+/// What becomes of an execution in which an operation fails. Source: `a2e-execution` section 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum OnError {
+    /// It ends.
+    #[default]
+    Stop,
+    /// It goes on with the next operation; within a loop with the next item.
+    Continue,
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            workflow: WorkflowLimits::default(),
+            max_operation_runs: 1_000,
+            max_loop_items: 1_000,
+            max_loop_depth: 3,
+            max_model_bytes: 32 << 20,
+            max_response_bytes: 10 << 20,
+            max_concurrent: 16,
+            keep_records: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+// === impl OnError ===
+
+impl OnError {
+    /// The value of a word: `stop` or `continue`.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "stop" => Some(Self::Stop),
+            "continue" => Some(Self::Continue),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! StoreData: where does a value go, and how much may an agent keep there?
+//!
+//! ```text
+//! StoreData ── localStorage ───> Local ────> Store (memory, redb)   durable, per agent
+//!           ── sessionStorage ─> Sessions                           in memory, per agent and session
+//!           ── file ───────────> FileStore                          <root>/<agent>/<key>
+//! ```
+//!
+//! Each keeps the same bounds per agent, see [`usage`]. Source: `a2e-execution` sections 4 and 7.
+
+mod file;
+mod local;
+mod memory;
+#[cfg(feature = "redb")]
+mod redb;
+mod session;
+#[cfg(test)]
+mod testing;
+mod usage;
+
+use std::fmt::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::a2e_workflow::operation::{Storage, StoreData};
+use bytes::Bytes;
+
+use crate::environment::{Clock, Store, StoreError};
+use crate::failure::{Failure, FailureCode};
+use crate::value::Value;
+use local::Local;
+use session::Sessions;
+use usage::{KeepError, MAX_VALUE_BYTES};
+
+pub use file::FileStore;
+pub use memory::MemoryStore;
+#[cfg(feature = "redb")]
+pub use redb::RedbStore;
+
+/// All that StoreData writes to.
+pub(crate) struct Keeper {
+    local: Local,
+    files: Option<FileStore>,
+    sessions: Sessions,
+}
+
+/// Why a store on disk cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// One process at a time may have it.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// It cannot be read or written, or is something else.
+    #[error("{} cannot be opened as a store", path.display())]
+    Unusable {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Stores a value and gives the value of the operation.
+///
+/// # Cancel safety
+/// The future may be dropped; the value may then have been stored or not.
+pub(crate) async fn store(
+    operation: &StoreData,
+    value: Value,
+    keeper: &Keeper,
+    agent: &str,
+    session: &str,
+) -> Result<Value, Failure> {
+    let StoreData { storage, key, .. } = operation;
+    let text = compact(&value).ok_or(KeepError::ValueTooLarge);
+    // From here on the text alone is needed.
+    drop(value);
+    let stored = match text {
+        Ok(text) => {
+            let bytes = text.len();
+            let kept = keeper.keep(agent, session, *storage, key, text).await;
+            kept.map(|()| bytes)
+        }
+        Err(error) => Err(error),
+    };
+    let bytes = stored.map_err(|error| failure(&error, *storage, key))?;
+    Ok(Value::object([
+        ("stored", Value::Bool(true)),
+        ("storage", storage.as_str().into()),
+        ("key", key.clone().into()),
+        ("bytes", bytes.into()),
+    ]))
+}
+
+/// The value as compact JSON; `None` if it is longer than a value may be.
+fn compact(value: &Value) -> Option<Bytes> {
+    struct Bounded(String);
+
+    impl Write for Bounded {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            if self.0.len() + text.len() > MAX_VALUE_BYTES {
+                return Err(fmt::Error);
+            }
+            self.0.push_str(text);
+            Ok(())
+        }
+    }
+
+    let mut bounded = Bounded(String::new());
+    write!(bounded, "{value}").ok()?;
+    // What a string has room for beyond its text would be kept too.
+    Some(Bytes::from(bounded.0.into_boxed_str().into_boxed_bytes()))
+}
+
+fn failure(error: &KeepError, storage: Storage, key: &str) -> Failure {
+    let storage = storage.as_str();
+    if let KeepError::Failed(error) = error {
+        // The agent is not told how: the text may name a file of the host.
+        tracing::error!(storage, error = error.to_string(), cause = ?error.0, "a value could not be stored");
+    }
+    let message = format!("{storage} did not take the value: {error}");
+    let failure = Failure::new(FailureCode::StorageFailed, message)
+        .with("storage", storage)
+        .with("key", key);
+    match error.limit() {
+        Some((limit, max)) => failure.with("limit", limit).with("max", max),
+        None => failure,
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        files: Option<FileStore>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            local: Local::new(store),
+            files,
+            sessions: Sessions::new(clock),
+        }
+    }
+
+    async fn keep(
+        &self,
+        agent: &str,
+        session: &str,
+        storage: Storage,
+        key: &str,
+        text: Bytes,
+    ) -> Result<(), KeepError> {
+        match (storage, &self.files) {
+            (Storage::Local, _) => self.local.keep(agent, key, text).await,
+            (Storage::Session, _) => self.sessions.keep(agent, session, key, text),
+            (Storage::File, Some(files)) => files.keep(agent, key, text).await,
+            (Storage::File, None) => Err(KeepError::NotConfigured),
+        }
+    }
+
+    /// What is stored under a key; the session is of no matter but to sessionStorage.
+    pub(crate) async fn stored(
+        &self,
+        agent: &str,
+        session: &str,
+        storage: Storage,
+        key: &str,
+    ) -> Result<Option<Value>, StoreError> {
+        let text = match (storage, &self.files) {
+            (Storage::Local, _) => self.local.get(agent, key).await?,
+            (Storage::Session, _) => self.sessions.get(agent, session, key),
+            (Storage::File, Some(files)) => files.get(agent, key).await?,
+            (Storage::File, None) => None,
+        };
+        text.map(|text| Value::parse(&text).map_err(|error| StoreError(error.into())))
+            .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures_util::future::BoxFuture;
+
+    use super::*;
+    use crate::environment::{Change, Table};
+    use crate::operation::testing::{operation, parse};
+    use crate::store::testing::SetClock;
+    use a2abus_plugin::protocol::a2e_workflow::OperationKind;
+
+    /// A store that fails when it is told to.
+    struct Faulty {
+        store: MemoryStore,
+        fails: AtomicBool,
+    }
+
+    impl Faulty {
+        fn check(&self) -> Result<(), StoreError> {
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(StoreError("/host/secret.redb: disk on fire".into()));
+            }
+            Ok(())
+        }
+    }
+
+    impl Store for Faulty {
+        fn get<'a>(
+            &'a self,
+            table: Table,
+            key: &'a str,
+        ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+            self.store.get(table, key)
+        }
+
+        fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+            Box::pin(async move {
+                self.check()?;
+                self.store.write(changes).await
+            })
+        }
+
+        fn scan<'a>(
+            &'a self,
+            table: Table,
+            prefix: &'a str,
+            most: usize,
+        ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+            self.store.scan(table, prefix, most)
+        }
+    }
+
+    fn keeper(store: Arc<dyn Store>, files: Option<FileStore>) -> Keeper {
+        Keeper::new(store, files, Arc::new(SetClock::default()))
+    }
+
+    async fn run(
+        keeper: &Keeper,
+        storage: &str,
+        key: &str,
+        value: Value,
+    ) -> Result<Value, Failure> {
+        let config =
+            format!(r#"{{"inputPath":"/workflow/x","storage":"{storage}","key":"{key}"}}"#);
+        let OperationKind::StoreData(operation) = operation("StoreData", &config) else {
+            panic!("not a StoreData");
+        };
+        store(&operation, value, keeper, "agent", "session").await
+    }
+
+    #[tokio::test]
+    async fn a_value_is_stored_as_compact_json_and_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = FileStore::open(&directory.path().join("files")).unwrap();
+        let keeper = keeper(Arc::new(MemoryStore::default()), Some(files));
+        for (name, storage) in [
+            ("localStorage", Storage::Local),
+            ("sessionStorage", Storage::Session),
+            ("file", Storage::File),
+        ] {
+            for (text, bytes) in [
+                (r#"{"k":[1,2]}"#, 11),
+                ("null", 4),
+                (r#""é\n""#, 6),
+                (r#"{ "a" : 1.50, "b":[ ] }"#, 16),
+            ] {
+                let value = parse(text);
+                let made = run(&keeper, name, "reports/1", value.clone())
+                    .await
+                    .unwrap();
+                let expected = format!(
+                    r#"{{"stored":true,"storage":"{name}","key":"reports/1","bytes":{bytes}}}"#
+                );
+                assert_eq!(made.to_string(), expected);
+                let stored = |agent, session, key| keeper.stored(agent, session, storage, key);
+                assert_eq!(
+                    stored("agent", "session", "reports/1").await.unwrap(),
+                    Some(value)
+                );
+                assert_eq!(stored("other", "session", "reports/1").await.unwrap(), None);
+                assert_eq!(
+                    stored("agent", "session", "reports").await.unwrap_or(None),
+                    None
+                );
+                let elsewhere = stored("agent", "other", "reports/1").await.unwrap();
+                assert_eq!(elsewhere.is_some(), storage != Storage::Session, "{name}");
+            }
+        }
+    }
+
+    /// A value that is so long as JSON, and fast to write.
+    fn value_of(bytes: usize) -> Value {
+        Value::Digits("1".repeat(bytes).into())
+    }
+
+    #[tokio::test]
+    async fn the_bounds_hold_in_every_storage() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = FileStore::open(directory.path()).unwrap();
+        let keeper = keeper(Arc::new(MemoryStore::default()), Some(files));
+        let limit = |made: Result<Value, Failure>| {
+            let failure = made.unwrap_err();
+            assert_eq!(failure.code, FailureCode::StorageFailed);
+            let limit = failure.details.get("limit").unwrap();
+            limit.as_str().unwrap().to_owned()
+        };
+        for storage in ["localStorage", "sessionStorage", "file"] {
+            let too_large = value_of(MAX_VALUE_BYTES + 1);
+            assert_eq!(
+                limit(run(&keeper, storage, "k", too_large).await),
+                "value_bytes"
+            );
+            // Its text is six times as long as it is.
+            let escaped = "\u{1}".repeat(MAX_VALUE_BYTES / 6 + 1).into();
+            assert_eq!(
+                limit(run(&keeper, storage, "k", escaped).await),
+                "value_bytes"
+            );
+            for n in 0..10 {
+                let key = n.to_string();
+                run(&keeper, storage, &key, value_of(MAX_VALUE_BYTES))
+                    .await
+                    .unwrap();
+            }
+            let one_more = || run(&keeper, storage, "x", Value::from(1_i64));
+            assert_eq!(limit(one_more().await), "agent_bytes");
+            run(&keeper, storage, "3", value_of(MAX_VALUE_BYTES))
+                .await
+                .unwrap();
+            run(&keeper, storage, "3", value_of(MAX_VALUE_BYTES - 1))
+                .await
+                .unwrap();
+            one_more().await.unwrap();
+            assert_eq!(
+                limit(run(&keeper, storage, "x", Value::from(12_i64)).await),
+                "agent_bytes"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_agent_has_is_counted_by_who_opens_the_store_next() {
+        let store = Arc::new(MemoryStore::default());
+        let first = keeper(Arc::<MemoryStore>::clone(&store), None);
+        for n in 0..10 {
+            run(
+                &first,
+                "localStorage",
+                &n.to_string(),
+                value_of(MAX_VALUE_BYTES),
+            )
+            .await
+            .unwrap();
+        }
+        let second = keeper(store, None);
+        assert!(
+            run(&second, "localStorage", "x", Value::Null)
+                .await
+                .is_err()
+        );
+        run(&second, "localStorage", "4", Value::Null)
+            .await
+            .unwrap();
+        run(&second, "localStorage", "x", Value::Null)
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn writes_at_once_are_counted_one_after_the_other() {
+        let keeper = keeper(Arc::new(MemoryStore::default()), None);
+        let value = value_of(MAX_VALUE_BYTES / 2);
+        let keys: Vec<_> = (0..30).map(|n| n.to_string()).collect();
+        let writes = keys
+            .iter()
+            .map(|key| run(&keeper, "localStorage", key, value.clone()));
+        let made = futures_util::future::join_all(writes).await;
+        assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 20);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_fails_is_not_shown_to_the_agent() {
+        let store = Arc::new(Faulty {
+            store: MemoryStore::default(),
+            fails: AtomicBool::new(false),
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("host-root");
+        let files = FileStore::open(&root).unwrap();
+        let keeper = keeper(Arc::<Faulty>::clone(&store), Some(files));
+        run(&keeper, "localStorage", "k", Value::from(1_i64))
+            .await
+            .unwrap();
+        run(&keeper, "file", "dir/k", Value::from(1_i64))
+            .await
+            .unwrap();
+        store.fails.store(true, Ordering::SeqCst);
+        for (storage, key) in [("localStorage", "k"), ("file", "dir"), ("file", "dir/k/x")] {
+            let failure = run(&keeper, storage, key, Value::from(2_i64))
+                .await
+                .unwrap_err();
+            assert_eq!(failure.code, FailureCode::StorageFailed, "{storage} {key}");
+            let shown = format!("{} {failure} {failure:?}", failure.to_value());
+            let root = root.to_str().unwrap();
+            for hidden in [root, "host", "disk on fire"] {
+                assert!(!shown.contains(hidden), "{shown} names {hidden}");
+            }
+        }
+        // It goes on when the store does, and counts as before.
+        store.fails.store(false, Ordering::SeqCst);
+        let stored = keeper
+            .stored("agent", "", Storage::Local, "k")
+            .await
+            .unwrap();
+        assert_eq!(stored, Some(Value::from(1_i64)));
+        run(&keeper, "localStorage", "k", Value::from(3_i64))
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_root_there_are_no_files() {
+        let keeper = keeper(Arc::new(MemoryStore::default()), None);
+        let failure = run(&keeper, "file", "k", Value::Null).await.unwrap_err();
+        assert_eq!(failure.code, FailureCode::StorageFailed);
+        assert_eq!(
+            keeper
+                .stored("agent", "s", Storage::File, "k")
+                .await
+                .unwrap(),
+            None
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! localStorage: values of agents in a [`Store`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+
+use super::usage::{KeepError, Usage};
+use crate::environment::{Change, Store, StoreError, Table};
+use crate::value::Value;
+
+/// Values by agent and key. What an agent has there is stored beside its values, in the same
+/// write.
+pub(super) struct Local {
+    store: Arc<dyn Store>,
+    accounts: std::sync::Mutex<HashMap<String, Account>>,
+}
+
+/// What one agent has; `None` while it is not known. One write at a time.
+type Account = Arc<tokio::sync::Mutex<Option<Usage>>>;
+
+/// The key of a value. Keys of values have no controls and are not empty, so that none is the key
+/// of another agent's value or of an account.
+fn key_of(agent: &str, key: &str) -> String {
+    format!("{agent}\0{key}")
+}
+
+fn account_key(agent: &str) -> String {
+    key_of(agent, "")
+}
+
+// === impl Local ===
+
+impl Local {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            accounts: std::sync::Mutex::default(),
+        }
+    }
+
+    /// # Cancel safety
+    /// The future may be dropped; the value may then have been stored or not.
+    pub(super) async fn keep(&self, agent: &str, key: &str, text: Bytes) -> Result<(), KeepError> {
+        if key.is_empty() || key.contains('\0') {
+            return Err(KeepError::BadKey);
+        }
+        let account = self.account(agent);
+        let mut account = account.lock().await;
+        let usage = match *account {
+            Some(usage) => usage,
+            None => self.read_account(agent).await?,
+        };
+        let key = key_of(agent, key);
+        let old = self.store.get(Table::Local, &key).await?;
+        let next = usage.replace(old.map(|old| old.len() as u64), text.len() as u64)?;
+        let change = |key, value| Change {
+            table: Table::Local,
+            key,
+            value: Some(value),
+        };
+        // Not known while the write is under way: this future may be dropped there.
+        *account = None;
+        let written = self.store.write(vec![
+            change(key, text),
+            change(account_key(agent), account_text(next)),
+        ]);
+        let kept = written.await;
+        *account = Some(if kept.is_ok() { next } else { usage });
+        Ok(kept?)
+    }
+
+    pub(super) async fn get(&self, agent: &str, key: &str) -> Result<Option<Bytes>, StoreError> {
+        if key.is_empty() {
+            return Ok(None);
+        }
+        self.store.get(Table::Local, &key_of(agent, key)).await
+    }
+
+    fn account(&self, agent: &str) -> Account {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        match accounts.get(agent) {
+            Some(account) => Arc::clone(account),
+            None => Arc::clone(accounts.entry(agent.to_owned()).or_default()),
+        }
+    }
+
+    async fn read_account(&self, agent: &str) -> Result<Usage, StoreError> {
+        // A write whose future was dropped may be under way; this one ends after it.
+        self.store.write(Vec::new()).await?;
+        let Some(text) = self.store.get(Table::Local, &account_key(agent)).await? else {
+            return Ok(Usage::default());
+        };
+        let account = Value::parse(&text).map_err(|error| StoreError(error.into()))?;
+        let figure = |name| match account.get(name) {
+            Some(Value::Integer(figure)) => u64::try_from(*figure).ok(),
+            _ => None,
+        };
+        match (figure("bytes"), figure("entries")) {
+            (Some(bytes), Some(entries)) => Ok(Usage { bytes, entries }),
+            _ => Err(StoreError("the account of an agent is damaged".into())),
+        }
+    }
+}
+
+fn account_text(usage: Usage) -> Bytes {
+    format!(r#"{{"bytes":{},"entries":{}}}"#, usage.bytes, usage.entries).into()
+}

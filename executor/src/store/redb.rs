@@ -1,0 +1,282 @@
+//! A store in one file on disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition};
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio::sync::Semaphore;
+
+use super::OpenError;
+use crate::environment::{Change, Store, StoreError, Table};
+
+/// A durable store in one file, which one process at a time may have. What it wrote is on disk
+/// when it says so, and stays whole when the process or the machine ends at any time.
+///
+/// It needs the tokio runtime: disks are waited for on its blocking threads.
+///
+/// ```no_run
+/// use a2abus_executor::RedbStore;
+///
+/// let store = RedbStore::open("/var/lib/a2abus/executor.redb".as_ref())?;
+/// # Ok::<(), a2abus_executor::OpenError>(())
+/// ```
+pub struct RedbStore {
+    database: Arc<Database>,
+    /// One writer and a few readers at a time, so that waiting takes no threads.
+    writer: Arc<Semaphore>,
+    readers: Arc<Semaphore>,
+}
+
+/// What is kept of the file in memory.
+const CACHE_BYTES: usize = 32 << 20;
+const READERS: usize = 8;
+
+type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
+
+const fn definition(table: Table) -> Definition {
+    TableDefinition::new(match table {
+        Table::Local => "local",
+        Table::Executions => "executions",
+        Table::Summaries => "summaries",
+    })
+}
+
+// === impl RedbStore ===
+
+impl RedbStore {
+    /// Opens the file, or makes it, for its owner alone. It blocks.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] while another process has it; else why it cannot be used.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let unusable = |source| OpenError::Unusable {
+            path: path.to_owned(),
+            source,
+        };
+        let file = owned_file(path).map_err(|error| unusable(error.into()))?;
+        let database = Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_file(file)
+            .map_err(|error| match error {
+                DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
+                other => unusable(other.into()),
+            })?;
+        make_tables(&database).map_err(|error| unusable(error.into()))?;
+        Ok(Self {
+            database: Arc::new(database),
+            writer: Arc::new(Semaphore::new(1)),
+            readers: Arc::new(Semaphore::new(READERS)),
+        })
+    }
+
+    /// Does some work on a blocking thread. It goes on to its end if nobody waits any more, and
+    /// keeps its place among the readers or writers till then.
+    async fn run<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        work: impl FnOnce(&Database) -> Result<T, ::redb::Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = Arc::clone(places).acquire_owned().await;
+        let place = place.map_err(|error| StoreError(error.into()))?;
+        let database = Arc::clone(&self.database);
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&database);
+            drop(place);
+            done
+        });
+        done.await
+            .map_err(|error| StoreError(error.into()))?
+            .map_err(|error| StoreError(error.into()))
+    }
+}
+
+/// The file, readable and writable by its owner alone.
+fn owned_file(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
+/// Reading finds no table that was never opened for writing.
+fn make_tables(database: &Database) -> Result<(), ::redb::Error> {
+    let transaction = database.begin_write()?;
+    for table in [Table::Local, Table::Executions, Table::Summaries] {
+        transaction.open_table(definition(table))?;
+    }
+    Ok(transaction.commit()?)
+}
+
+fn write(database: &Database, changes: Vec<Change>) -> Result<(), ::redb::Error> {
+    // Dropped without a commit, it changes nothing.
+    let transaction = database.begin_write()?;
+    for Change { table, key, value } in changes {
+        let mut table = transaction.open_table(definition(table))?;
+        match value {
+            Some(value) => table.insert(key.as_str(), value.as_ref())?,
+            None => table.remove(key.as_str())?,
+        };
+    }
+    Ok(transaction.commit()?)
+}
+
+fn read(database: &Database, table: Table, key: &str) -> Result<Option<Bytes>, ::redb::Error> {
+    let table = database.begin_read()?.open_table(definition(table))?;
+    let value = table.get(key)?;
+    Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+}
+
+fn scan(
+    database: &Database,
+    table: Table,
+    prefix: &str,
+    most: usize,
+) -> Result<Vec<(String, Bytes)>, ::redb::Error> {
+    let table = database.begin_read()?.open_table(definition(table))?;
+    let mut found = Vec::new();
+    for entry in table.range(prefix..)?.take(most) {
+        let (key, value) = entry?;
+        if !key.value().starts_with(prefix) {
+            break;
+        }
+        found.push((
+            key.value().to_owned(),
+            Bytes::copy_from_slice(value.value()),
+        ));
+    }
+    Ok(found)
+}
+
+impl Store for RedbStore {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        let key = key.to_owned();
+        self.run(&self.readers, move |database| read(database, table, &key))
+            .boxed()
+    }
+
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.run(&self.writer, move |database| {
+            if changes.is_empty() {
+                // It waited for the writer before it; there is nothing to put on disk.
+                return Ok(());
+            }
+            write(database, changes)
+        })
+        .boxed()
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        let prefix = prefix.to_owned();
+        self.run(&self.readers, move |database| {
+            scan(database, table, &prefix, most)
+        })
+        .boxed()
+    }
+}
+
+impl std::fmt::Debug for RedbStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedbStore").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::store::testing::{battery, put, remove};
+
+    #[tokio::test]
+    async fn it_is_a_store() {
+        let directory = tempfile::tempdir().unwrap();
+        battery(&RedbStore::open(&directory.path().join("s")).unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn it_survives_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let large = "x".repeat(10 << 20);
+        {
+            let store = RedbStore::open(&path).unwrap();
+            put(&store, "a", "1").await.unwrap();
+            put(&store, "gone", "1").await.unwrap();
+            put(&store, "b", &large).await.unwrap();
+            store.write(vec![remove("gone")]).await.unwrap();
+        }
+        let store = RedbStore::open(&path).unwrap();
+        let all = store.scan(Table::Local, "", 10).await.unwrap();
+        let expected = [("a".to_owned(), "1".into()), ("b".to_owned(), large.into())];
+        assert!(all == expected, "{} entries", all.len());
+    }
+
+    #[tokio::test]
+    async fn its_file_is_its_owners_alone_and_one_process_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let _held = RedbStore::open(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let again = RedbStore::open(&path).unwrap_err();
+        assert!(matches!(again, OpenError::InUse(_)), "{again:?}");
+        assert_eq!(
+            again.to_string(),
+            format!("{} is in use by another process", path.display())
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_no_store_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        fs::write(
+            &path,
+            "a text that is longer than the head of a store".repeat(9000),
+        )
+        .unwrap();
+        for path in [path.as_path(), directory.path(), &path.join("x")] {
+            let refused = RedbStore::open(path).unwrap_err();
+            assert!(matches!(refused, OpenError::Unusable { .. }), "{refused:?}");
+            assert!(refused.source().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_nobody_waits_for_is_done_before_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = RedbStore::open(&directory.path().join("s")).unwrap();
+        let large = "x".repeat(1 << 20);
+        for round in 0..8 {
+            let key = round.to_string();
+            {
+                let write = put(&store, &key, &large);
+                tokio::pin!(write);
+                // Polled once, it has begun.
+                assert!(futures_util::poll!(&mut write).is_pending());
+            }
+            store.write(Vec::new()).await.unwrap();
+            assert!(store.get(Table::Local, &key).await.unwrap().is_some());
+        }
+    }
+}

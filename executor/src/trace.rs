@@ -1,0 +1,128 @@
+//! What is told of an execution while it runs and after: which operation, when, how it ended.
+
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::OperationType;
+
+use crate::failure::Failure;
+use crate::value::Value;
+
+/// How one run of one operation stands. Source: `a2e-execution` sections 10 and 11.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    /// The operation.
+    pub operation_id: Text,
+    /// Its type.
+    pub operation_type: OperationType,
+    /// Whether it runs, or how it ended.
+    pub status: OperationStatus,
+    /// The turn of the innermost loop it runs in, from 0.
+    pub iteration: Option<usize>,
+    /// The requests it made.
+    pub attempts: u32,
+    /// Whether its value was in the cache.
+    pub is_cached: bool,
+    /// How long it took, or what it waits for before it is tried again; zero while it runs.
+    pub duration: Duration,
+    /// Why it failed.
+    pub error: Option<Failure>,
+}
+
+/// Whether an operation runs, or how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OperationStatus {
+    /// It runs.
+    Running,
+    /// It waits to be tried again.
+    Retrying,
+    /// It has a value.
+    Success,
+    /// It has none.
+    Failed,
+    /// Its branch was not taken.
+    Skipped,
+}
+
+// === impl OperationStatus ===
+
+impl OperationStatus {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Success => "success",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    pub(crate) fn new(
+        operation_id: &Text,
+        operation_type: OperationType,
+        status: OperationStatus,
+    ) -> Self {
+        Self {
+            operation_id: operation_id.clone(),
+            operation_type,
+            status,
+            iteration: None,
+            attempts: 0,
+            is_cached: false,
+            duration: Duration::ZERO,
+            error: None,
+        }
+    }
+
+    /// The members that an event of progress has beside `execution_id`.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut members = self.place("operationType");
+        members.extend((self.attempts > 0).then(|| ("attempts", self.attempts.into())));
+        members.extend(self.is_cached.then_some(("cached", Value::Bool(true))));
+        if self.status != OperationStatus::Running {
+            members.push(("duration_ms", milliseconds(self.duration)));
+        }
+        self.with_error(members)
+    }
+
+    /// An entry of `operations` in the record.
+    pub(crate) fn to_entry(&self) -> Value {
+        let mut members = self.place("type");
+        members.push(("attempts", self.attempts.into()));
+        members.push(("cached", self.is_cached.into()));
+        members.push(("duration_ms", milliseconds(self.duration)));
+        self.with_error(members)
+    }
+
+    fn place(&self, type_name: &'static str) -> Vec<(&'static str, Value)> {
+        let mut members = vec![
+            ("operationId", Value::from(self.operation_id.clone())),
+            (type_name, self.operation_type.as_str().into()),
+            ("status", self.status.as_str().into()),
+        ];
+        members.extend(
+            self.iteration
+                .map(|iteration| ("iteration", iteration.into())),
+        );
+        members
+    }
+
+    fn with_error(&self, mut members: Vec<(&'static str, Value)>) -> Value {
+        members.extend(self.error.as_ref().map(|error| ("error", error.to_value())));
+        Value::object(members)
+    }
+}
+
+pub(crate) fn milliseconds(duration: Duration) -> Value {
+    i64::try_from(duration.as_millis())
+        .unwrap_or(i64::MAX)
+        .into()
+}

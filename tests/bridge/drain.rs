@@ -1,0 +1,151 @@
+//! What callers see of a bridge that is told to stop while they send all they can.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use support::battery::within;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Duration, sleep};
+
+use crate::http::{Front, request};
+
+const CLIENTS: usize = 32;
+
+/// What came of all requests.
+#[derive(Debug, Default)]
+struct Tally {
+    answered: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// A client of HTTP/1.1 that sees every byte.
+struct Client {
+    address: String,
+    stream: Option<TcpStream>,
+    tally: Arc<Tally>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// The answer said that the connection ends.
+    Closes,
+    Stays,
+    /// Not a byte came.
+    Nothing,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Sends requests one after the other until nobody listens any more.
+    async fn flood(mut self) {
+        loop {
+            let is_new = self.stream.is_none();
+            let stream = match self.stream.take() {
+                Some(stream) => Ok(stream),
+                None => TcpStream::connect(&self.address).await,
+            };
+            // Nobody listens any more, or the listener closed in the moment of the connection.
+            let Ok(mut stream) = stream else { break };
+            match self.exchange(&mut stream).await {
+                Next::Stays => self.stream = Some(stream),
+                Next::Closes => {}
+                Next::Nothing => {
+                    assert!(
+                        is_new,
+                        "a connection that was served was closed under a request"
+                    );
+                    let again = TcpStream::connect(&self.address).await;
+                    assert!(
+                        again.is_err(),
+                        "a connection was reset while others are taken"
+                    );
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn exchange(&self, stream: &mut TcpStream) -> Next {
+        let body = request("1", "echo", serde_json::json!({ "_agentId": "weather" }));
+        let message = format!(
+            "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let sent = stream.write_all(message.as_bytes()).await;
+        let head = read_head(stream).await;
+        let head = match (sent, head) {
+            (_, Ok(head)) if !head.is_empty() => head,
+            _ => return Next::Nothing,
+        };
+        let length = header(&head, "content-length").expect("a length");
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).await.expect("a whole answer");
+        let tally = match &head[..12] {
+            "HTTP/1.1 200" => &self.tally.answered,
+            "HTTP/1.1 503" => &self.tally.refused,
+            other => panic!("{other}"),
+        };
+        tally.fetch_add(1, Ordering::Relaxed);
+        match header(&head, "connection") {
+            Some("close") => Next::Closes,
+            _ => Next::Stays,
+        }
+    }
+}
+
+/// The head of an answer; empty when the connection ended before it.
+async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(error) if head.is_empty() => return Err(error),
+            Err(error) => panic!("an answer was torn: {error}"),
+        }
+    }
+    Ok(String::from_utf8(head).unwrap())
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_connected_while_the_bridge_stops_is_answered() {
+    let mut front = Front::open().await;
+    // The agent tells what it sees to whoever listens.
+    front.seen.close();
+    let tally = Arc::new(Tally::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let client = Client {
+                address: front.base.strip_prefix("http://").unwrap().to_owned(),
+                stream: None,
+                tally: Arc::clone(&tally),
+            };
+            tokio::spawn(client.flood())
+        })
+        .collect();
+    // A call in flight keeps the drain going.
+    let parameters = serde_json::json!({ "_agentId": "weather", "ms": 700 });
+    let slow = tokio::spawn(front.to("/rpc", request("2", "echo", parameters)).send());
+    within("requests are answered", async {
+        while tally.answered.load(Ordering::Relaxed) < 10 * CLIENTS {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    front.stop.cancel();
+    within("the bridge ends", &mut front.running).await.unwrap();
+    for client in clients {
+        within("a client ends", client).await.unwrap();
+    }
+    assert_eq!(slow.await.unwrap().unwrap().status(), 200);
+    assert!(tally.refused.load(Ordering::Relaxed) > 0);
+}
