@@ -42,12 +42,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub use execute::Progress;
-
 use self::answer::{Answer, Refused, Voice};
 use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow};
 use self::assembly::{Assemblies, IDLE, Whole};
-use self::execute::Outcome;
+use self::execute::{Early, Outcome};
 use self::held::Held;
 use self::turn::{Turns, Waiting};
 use super::Workflows;
@@ -72,8 +70,7 @@ pub struct WorkflowBinding {
     source: Text,
     replies: Option<Topic>,
     outbound: Outbound,
-    workflows: Arc<Workflows>,
-    progress: Progress,
+    workflows: Workflows,
     voice: Voice,
     turns: Turns,
     waiting: Waiting,
@@ -92,7 +89,6 @@ pub(crate) struct Place {
     pub(crate) source: Text,
     /// The `source` of what the executor sends.
     pub(crate) executor: Text,
-    pub(crate) progress: Progress,
 }
 
 /// Requests that are being served.
@@ -104,7 +100,7 @@ impl WorkflowBinding {
     pub(crate) fn new(
         config: &BindingConfig,
         place: Place,
-        workflows: Arc<Workflows>,
+        workflows: Workflows,
         outbound: Outbound,
         counts: Arc<Metrics>,
     ) -> Self {
@@ -121,7 +117,6 @@ impl WorkflowBinding {
             source: place.source,
             replies: config.replies.as_ref().map(|topic| topic.0.clone()),
             outbound,
-            progress: place.progress,
             voice: Voice {
                 source: place.executor,
                 agent: workflows.name().clone(),
@@ -334,7 +329,11 @@ impl WorkflowBinding {
     async fn serve(&self, whole: Whole, stop: CancellationToken) {
         let Whole { mut job, held } = whole;
         let cancel = self.waiting.enter(&job);
-        let outcome = self.outcome(&mut job, &cancel, &stop).await;
+        let early = Early {
+            cancel: &cancel,
+            stop: &stop,
+        };
+        let outcome = self.outcome(&mut job, early).await;
         drop(cancel);
         match outcome {
             Outcome::Answered(answer) => {

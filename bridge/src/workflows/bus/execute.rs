@@ -1,23 +1,22 @@
 //! One request, from its turn to its answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use a2abus_executor::{
-    Agent, Event, Execution, Executor, Failure, FailureCode, Record, Refusal, Request, Started,
-    Value,
+    Agent, Execution, Failure, FailureCode, Follow, Record, Refusal, Request, Started, Value,
 };
-use a2abus_plugin::Text;
-use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Refused, events_of};
-use super::ask::{Action, Job};
+use super::ask::{Action, Asker, Job};
+use crate::metrics;
 use crate::pipeline::{BACKOFF, jittered};
+use crate::workflows::{NotBegun, Reports};
 
 /// News of one execution that wait for the bus. More is dropped: the run never waits for it.
 const QUEUE_NEWS: usize = 64;
@@ -33,254 +32,220 @@ pub(super) enum Outcome {
     GivenUp,
 }
 
-/// A run on the threads of the executor.
-struct Run {
-    executor: Executor,
-    agent: Arc<Agent>,
-    request: Request,
-    progress: Progress,
-    cancel: CancellationToken,
-    news: mpsc::Sender<News>,
-}
-
-/// Whether the bus is told how operations go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// It is.
-    Told,
-    /// It is told of the start and the end only.
-    Untold,
+/// What may end a request early.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Early<'a> {
+    /// Whoever asked wants no more of it.
+    pub(super) cancel: &'a CancellationToken,
+    /// The bridge ends: what has not begun is given up.
+    pub(super) stop: &'a CancellationToken,
 }
 
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
-    /// Does what is asked for. `cancel` ends it; `stop` gives up what has not begun.
-    pub(super) async fn outcome(
-        &self,
-        job: &mut Job,
-        cancel: &CancellationToken,
-        stop: &CancellationToken,
-    ) -> Outcome {
-        let name = self.voice.run_as.as_ref().or(job.asker.requester.as_ref()).cloned();
-        let agent = name.as_ref().and_then(|name| self.workflows.agent(name));
-        let Some(agent) = agent else {
-            return Outcome::Answered(Answer::refused(Refused::unknown_agent(name.as_ref())));
+    /// Does what is asked for.
+    pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Outcome {
+        let named = self.voice.run_as.as_ref().or(job.asker.requester.as_ref());
+        let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
+            self.workflows.refused(metrics::Refused::Forbidden);
+            return Outcome::Answered(Answer::refused(Refused::unknown_agent(named)));
+        };
+        let request = Request {
+            workflow: job.workflow.clone(),
+            execution_id: Some(job.asker.execution_id()),
+            input: std::mem::take(&mut job.input),
+            on_error: job.on_error,
+            strictness: job.strictness,
+            session: job.asker.collaboration_id.clone(),
+            deadline: job.asker.deadline,
         };
         match job.action {
-            Action::Validate => self.validate(agent, job).await,
-            Action::Execute => self.execute(agent, job, cancel, stop).await,
+            Action::Validate => self.validate(&agent, request, early).await,
+            Action::Execute => self.execute(&agent, request, &job.asker, early).await,
         }
     }
 
-    async fn validate(&self, agent: Arc<Agent>, job: &mut Job) -> Outcome {
-        if is_over(job.asker.deadline) {
+    async fn validate(&self, agent: &Arc<Agent>, request: Request, early: Early<'_>) -> Outcome {
+        if is_over(request.deadline) {
+            self.workflows.refused(metrics::Refused::Expired);
             let failure = Failure::new(FailureCode::ExecutionTimeout, "it came too late");
             return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
         }
-        let executor = self.workflows.executor().clone();
-        let (workflow, input) = (job.workflow.clone(), std::mem::take(&mut job.input));
-        let strictness = job.strictness;
-        let validating = self.workflows.spawn(async move {
-            let report = executor.validate(&agent, &workflow, &input, strictness);
-            Answer::report(&Value::from(report.to_json()))
-        });
-        ended(AbortOnDropHandle::new(validating).await)
+        match self.workflows.validate(agent, request).await {
+            Some(report) => Outcome::Answered(Answer::report(&Value::from(report.to_json()))),
+            None => early.give_up().await,
+        }
     }
 
     async fn execute(
         &self,
-        agent: Arc<Agent>,
-        job: &mut Job,
-        cancel: &CancellationToken,
-        stop: &CancellationToken,
+        agent: &Arc<Agent>,
+        request: Request,
+        asker: &Asker,
+        early: Early<'_>,
     ) -> Outcome {
         let _turn = tokio::select! {
             biased;
-            () = cancel.cancelled() => {
-                return Outcome::Answered(Answer::cancelled(job.asker.collaboration_id.as_ref()));
-            }
-            () = stop.cancelled() => return Outcome::GivenUp,
+            () = early.cancel.cancelled() => return cancelled(asker),
+            () = early.stop.cancelled() => return Outcome::GivenUp,
             turn = self.turns.next(agent.id()) => turn,
             // The executor says what it says of requests that come too late.
-            () = until(job.asker.deadline) => None,
+            () = until(request.deadline) => None,
         };
         let mut wait = BACKOFF.0;
         loop {
-            let (answer, again) = match self.run(&agent, job, cancel).await {
-                Ok(outcome) => return outcome,
-                Err(Refusal::Busy(_)) => (Answer::refused(Refused::failure(&too_late())), "busy"),
-                Err(Refusal::Store(error)) => {
-                    tracing::error!(binding = %self.name, %error, source = ?error.0, "executions cannot be recorded");
-                    let message = "the execution cannot be recorded";
-                    let failure = Failure::new(FailureCode::StorageFailed, message);
-                    (Answer::refused(Refused::failure(&failure)), "store")
+            let failure = match self.workflows.begin(agent, request.clone()).await {
+                Ok(Started::New(execution)) => {
+                    return self.run(agent, execution, asker, early).await;
                 }
-                Err(refusal) => return Outcome::Answered(refused(&refusal)),
+                Ok(Started::Finished(record)) => return self.again(record).await,
+                Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
+                    Some(record) => return self.again(record).await,
+                    // Whoever ran it gave it up.
+                    None => continue,
+                },
+                Err(NotBegun::Draining) => return early.give_up().await,
+                Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
+                Err(NotBegun::Refused(Refusal::Store(error))) => {
+                    tracing::error!(binding = %self.name, error = &error as &dyn std::error::Error,
+                        "executions cannot be recorded: the workflow waits");
+                    let message = "the execution cannot be recorded";
+                    Failure::new(FailureCode::StorageFailed, message)
+                }
+                Err(NotBegun::Refused(refusal)) => return Outcome::Answered(refused(&refusal)),
             };
-            tracing::debug!(binding = %self.name, agent = %agent.id(), again, "an execution waits");
-            if is_over(job.asker.deadline) {
-                return Outcome::Answered(answer);
+            if is_over(request.deadline) {
+                return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
             }
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => {
-                    return Outcome::Answered(Answer::cancelled(job.asker.collaboration_id.as_ref()));
-                }
-                () = stop.cancelled() => return Outcome::GivenUp,
+                () = early.cancel.cancelled() => return cancelled(asker),
+                () = early.stop.cancelled() => return Outcome::GivenUp,
                 () = sleep(jittered(wait)) => wait = (wait * 2).min(BACKOFF.1),
             }
         }
     }
 
-    /// Runs it on the threads of the executor and tells the bus how it goes.
+    /// Runs an execution on the threads of the executor and tells the bus how it goes.
     async fn run(
         &self,
-        agent: &Arc<Agent>,
-        job: &Job,
-        cancel: &CancellationToken,
-    ) -> Result<Outcome, Refusal> {
-        let asker = &job.asker;
-        let (news, mut heard) = mpsc::channel(QUEUE_NEWS);
-        let run = Run {
-            executor: self.workflows.executor().clone(),
-            agent: Arc::clone(agent),
-            request: Request {
-                workflow: job.workflow.clone(),
-                execution_id: Some(asker.execution_id()),
-                input: job.input.clone(),
-                on_error: job.on_error,
-                strictness: job.strictness,
-                session: asker.collaboration_id.clone(),
-                deadline: asker.deadline,
-            },
-            progress: self.progress,
-            cancel: cancel.clone(),
-            news,
+        agent: &Agent,
+        execution: Execution,
+        asker: &Asker,
+        early: Early<'_>,
+    ) -> Outcome {
+        let id = execution.execution_id().clone();
+        let (tell, mut heard) = mpsc::channel(QUEUE_NEWS);
+        let started = News::Started {
+            execution_id: id.clone(),
+            operations: execution.operations(),
         };
-        let mut running = AbortOnDropHandle::new(self.workflows.spawn(run.to_its_end()));
-        let telling = async {
+        // The queue is empty yet.
+        let _ = tell.try_send(started);
+        let reports = self.workflows.reports();
+        let told = Arc::new(AtomicI32::new(1));
+        let (count, execution_id) = (Arc::clone(&told), id.clone());
+        let run = self.workflows.run(agent, execution, move |progress| {
+            if reports == Reports::Operations {
+                let news = News::Operation {
+                    execution_id: execution_id.clone(),
+                    seq: count.fetch_add(1, Ordering::Relaxed),
+                    progress: Box::new(progress),
+                };
+                if tell.try_send(news).is_err() {
+                    tracing::debug!(%execution_id, "the bus is slow: progress was not told");
+                }
+            }
+        });
+        let mut telling = std::pin::pin!(async {
             while let Some(news) = heard.recv().await {
                 self.tell(asker, &news).await;
             }
-        };
-        let mut telling = std::pin::pin!(telling);
-        let result = tokio::select! {
-            biased;
-            result = &mut running => {
-                // The answer is the last of its events, so that what is under way goes first.
-                if timeout(LAST_NEWS, telling).await.is_err() {
-                    tracing::debug!(binding = %self.name, "the bus is slow: some progress was not told");
-                }
-                result
-            }
-            () = &mut telling => running.await,
-        };
-        match result {
-            Ok(Err(refusal)) => Err(refusal),
-            Ok(Ok(answer)) => Ok(Outcome::Answered(answer)),
-            Err(error) => Ok(ended(Err(error))),
-        }
-    }
-}
-
-// === impl Run ===
-
-impl Run {
-    async fn to_its_end(self) -> Result<Answer, Refusal> {
-        loop {
-            match self.executor.execute(&self.agent, self.request.clone()).await? {
-                Started::New(execution) => return Ok(self.follow(execution).await),
-                Started::Running(follow) => {
-                    let id = follow.execution_id().clone();
-                    let mut ended = std::pin::pin!(follow.ended());
-                    let record = tokio::select! {
-                        record = &mut ended => record,
-                        () = self.cancel.cancelled() => {
-                            self.end(&id);
-                            ended.await
-                        }
-                    };
-                    if let Some(record) = record {
-                        return Ok(self.again(&record));
-                    }
-                    // Whoever ran it gave it up.
-                }
-                Started::Finished(record) => return Ok(self.again(&record)),
-            }
-        }
-    }
-
-    /// Runs a new execution.
-    async fn follow(&self, mut execution: Execution) -> Answer {
-        let id = execution.execution_id().clone();
-        self.report(News::Started {
-            execution_id: id.clone(),
-            operations: execution.operations(),
         });
-        let (mut seq, mut is_told) = (0, false);
-        loop {
-            let event = tokio::select! {
+        let mut ended = std::pin::pin!(run.ended());
+        let (mut is_cancelled, mut is_told) = (false, false);
+        let record = loop {
+            tokio::select! {
                 biased;
-                () = self.cancel.cancelled(), if !is_told => {
-                    is_told = true;
-                    self.end(&id);
-                    continue;
+                () = early.cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = self.end(agent, &id);
                 }
-                event = execution.next() => event,
-            };
-            match event {
-                Some(Event::Operation(progress)) => {
-                    if self.progress == Progress::Told {
-                        seq += 1;
-                        self.report(News::Operation {
-                            execution_id: id.clone(),
-                            seq,
-                            progress: Box::new(progress),
-                        });
-                    }
-                }
-                Some(Event::Ended { record, .. }) => return Answer::ended(&record, seq + 1),
-                // The stream ends after `Ended`, and kinds of events that are not known yet tell nothing here.
-                Some(_) => {}
-                None => return Answer::refused(Refused::failure(&interrupted())).of(&id),
+                record = &mut ended => break record,
+                () = &mut telling, if !is_told => is_told = true,
+            }
+        };
+        // The answer is the last of its events, so that what is under way goes first.
+        if !is_told && timeout(LAST_NEWS, telling).await.is_err() {
+            tracing::debug!(binding = %self.name, "the bus is slow: some progress was not told");
+        }
+        match record {
+            Some(record) => written(record, told.load(Ordering::Relaxed)).await,
+            None if self.workflows.is_draining() => early.give_up().await,
+            None => {
+                tracing::error!(binding = %self.name, execution_id = %id, "an execution broke down");
+                let failure = Failure::new(FailureCode::Interrupted, "the execution broke down");
+                Outcome::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
             }
         }
     }
 
-    /// The answer of an execution that others have run.
-    fn again(&self, record: &Record) -> Answer {
-        let before = match self.progress {
-            Progress::Told => events_of(record),
-            Progress::Untold => 1,
+    /// Waits for an execution that runs already.
+    async fn follow(
+        &self,
+        agent: &Agent,
+        follow: Follow,
+        early: Early<'_>,
+    ) -> Option<Arc<Record>> {
+        let id = follow.execution_id().clone();
+        let mut ended = std::pin::pin!(follow.ended());
+        tokio::select! {
+            biased;
+            record = &mut ended => return record,
+            () = early.cancel.cancelled() => {
+                self.end(agent, &id);
+            }
+        }
+        ended.await
+    }
+
+    /// The answer of an execution that is over already.
+    async fn again(&self, record: Arc<Record>) -> Outcome {
+        let before = match self.workflows.reports() {
+            Reports::Operations => events_of(&record),
+            Reports::Ends => 1,
         };
-        Answer::ended(record, before)
+        written(record, before).await
     }
 
-    fn report(&self, news: News) {
-        if self.news.try_send(news).is_err() {
-            tracing::debug!(agent = %self.agent.id(), "the bus is slow: progress was not told");
-        }
-    }
-
-    fn end(&self, execution_id: &Text) {
-        if !self.executor.cancel(self.agent.id(), execution_id) {
-            tracing::debug!(agent = %self.agent.id(), "cancelled as it ended");
-        }
+    /// Cancels an execution; true, since it is asked for once only.
+    fn end(&self, agent: &Agent, execution_id: &str) -> bool {
+        let was_there = self.workflows.executor().cancel(agent.id(), execution_id);
+        tracing::debug!(binding = %self.name, execution_id, was_there, "cancelled");
+        true
     }
 }
 
-/// The answer of a task of the executor.
-fn ended(result: Result<Answer, tokio::task::JoinError>) -> Outcome {
-    match result {
-        Ok(answer) => Outcome::Answered(answer),
-        Err(error) if error.is_panic() => {
-            tracing::error!(%error, "an execution broke down");
-            Outcome::Answered(Answer::refused(Refused::failure(&interrupted())))
-        }
-        // The threads of the executor have ended.
-        Err(_) => Outcome::GivenUp,
+// === impl Early ===
+
+impl Early<'_> {
+    /// Leaves the request to others, not before this bridge takes no more: it would come here again.
+    async fn give_up(self) -> Outcome {
+        self.stop.cancelled().await;
+        Outcome::GivenUp
     }
+}
+
+/// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is
+/// not done where the bus is served.
+async fn written(record: Arc<Record>, seq: i32) -> Outcome {
+    let writing = tokio::task::spawn_blocking(move || Answer::ended(&record, seq));
+    // It does not panic, and blocking tasks are not cancelled once they run.
+    writing.await.map_or(Outcome::GivenUp, Outcome::Answered)
+}
+
+fn cancelled(asker: &Asker) -> Outcome {
+    Outcome::Answered(Answer::cancelled(asker.collaboration_id.as_ref()))
 }
 
 fn refused(refusal: &Refusal) -> Answer {
@@ -294,10 +259,6 @@ fn refused(refusal: &Refusal) -> Answer {
     })
 }
 
-fn interrupted() -> Failure {
-    Failure::new(FailureCode::Interrupted, "the execution broke down")
-}
-
 fn too_late() -> Failure {
     let message = "its time was over before the agent had a free place for it";
     Failure::new(FailureCode::ExecutionTimeout, message)
@@ -309,8 +270,8 @@ fn is_over(deadline: Option<SystemTime>) -> bool {
 
 /// Ends at the deadline, if there is one.
 async fn until(deadline: Option<SystemTime>) {
-    match deadline {
-        Some(deadline) => sleep(deadline.duration_since(crate::clock::now()).unwrap_or_default()).await,
-        None => std::future::pending().await,
-    }
+    let Some(deadline) = deadline else {
+        return std::future::pending().await;
+    };
+    sleep(deadline.duration_since(crate::clock::now()).unwrap_or_default()).await;
 }

@@ -127,6 +127,7 @@ impl WorkflowBinding {
                 // The executions are what is to be in order.
                 key: None,
                 origin: Some((event.id(), 0)),
+                headers: &[],
             };
             return self.outbound.route(event, from, |_, _, _| Vec::new());
         };
