@@ -12,3 +12,4 @@ mod drain;
 mod http;
 mod memory_battery;
 mod readiness;
+mod workflows;

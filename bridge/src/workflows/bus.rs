@@ -50,10 +50,10 @@ use self::held::Held;
 use self::turn::{Turns, Waiting};
 use super::Workflows;
 use crate::bus::BusId;
-use crate::config::BindingConfig;
 use crate::deadletter::{DeadLetters, Reason, Stage};
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::Outbound;
+use crate::pipeline::Pipeline;
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
@@ -78,57 +78,46 @@ pub struct WorkflowBinding {
     counts: Arc<Metrics>,
 }
 
-/// What a binding of workflows is made of, beside its configuration.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) bus: BusId,
-    pub(crate) binding: Binding,
-    pub(crate) dead_letters: DeadLetters,
-    pub(crate) limits: Limits,
-    /// The `source` of mapped events.
-    pub(crate) source: Text,
-    /// The `source` of what the executor sends.
-    pub(crate) executor: Text,
-}
-
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
+    /// As the pipeline of the binding would be, but that everything goes to the executor, in the name of `run_as` or of
+    /// whom each event names. `instance` is the name of the bridge.
     pub(crate) fn new(
-        config: &BindingConfig,
-        place: Place,
+        pipeline: Pipeline,
+        run_as: Option<Text>,
         workflows: Workflows,
-        outbound: Outbound,
-        counts: Arc<Metrics>,
+        instance: &str,
     ) -> Self {
-        let mut hint = config.hint();
-        hint.executor = Some(workflows.name().clone());
-        let options = MapOptions::from(&config.mapping);
+        let agent = workflows.name().clone();
         Self {
-            name: config.name.text().clone(),
-            bus: place.bus,
-            binding: place.binding,
-            dead_letters: place.dead_letters,
-            hint,
-            limits: place.limits,
-            source: place.source,
-            replies: config.replies.as_ref().map(|topic| topic.0.clone()),
-            outbound,
-            voice: Voice {
-                source: place.executor,
-                agent: workflows.name().clone(),
-                type_prefix: options.type_prefix.clone(),
-                run_as: config.run_as.as_ref().map(|agent| agent.text().clone()),
+            name: pipeline.name,
+            bus: pipeline.bus,
+            dead_letters: pipeline.dead_letters,
+            binding: pipeline.binding,
+            hint: Hint {
+                executor: Some(agent.clone()),
+                ..pipeline.hint
             },
-            options,
+            limits: pipeline.limits,
+            source: pipeline.source,
+            replies: pipeline.replies,
+            outbound: pipeline.outbound,
+            voice: Voice {
+                source: format!("/a2abus/{instance}/{agent}").into(),
+                agent,
+                type_prefix: pipeline.options.type_prefix.clone(),
+                run_as,
+            },
+            options: pipeline.options,
             turns: Turns::new(workflows.executor().limits().max_concurrent),
             waiting: Waiting::default(),
             workflows,
-            metrics: counts.binding(config.name.text()),
-            counts,
+            metrics: pipeline.metrics,
+            counts: pipeline.counts,
         }
     }
 
