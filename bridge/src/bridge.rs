@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use a2abus_executor::Environment;
 use a2abus_plugin::{Limits, MapOptions, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{AnyTransport, Subscription, TransportError};
@@ -29,6 +30,7 @@ use crate::outbound::Outbound;
 use crate::pipeline::{DataLook, Pipeline};
 use crate::reply::ReplyLegs;
 use crate::route::RouteTable;
+use crate::workflows::{Seen, Watch, Workflows, WorkflowsError};
 
 /// Why a bridge cannot be built or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +58,9 @@ pub enum BridgeError {
     /// The operating system gives no random numbers.
     #[error("no random numbers: {0}")]
     Random(getrandom::Error),
+    /// Workflows cannot be executed.
+    #[error(transparent)]
+    Workflows(#[from] WorkflowsError),
     /// A part of the configuration that [`Config::load`] lets pass only when it is right.
     #[error("{0}")]
     Config(String),
@@ -74,6 +79,8 @@ pub struct Bridge {
     pub(crate) door: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: crate::config::HttpConfig,
+    pub(crate) workflows: Option<Workflows>,
+    pub(crate) watch: Option<Watch>,
 }
 
 // === impl Bridge ===
@@ -105,6 +112,18 @@ impl Bridge {
     pub async fn build_on(
         config: Config,
         transports: BTreeMap<Name, AnyTransport>,
+    ) -> Result<Self, BridgeError> {
+        Self::build_in(config, transports, None).await
+    }
+
+    /// As [`Bridge::build_on`], where workflows have another clock, network or store than this machine's.
+    ///
+    /// # Errors
+    /// As [`Bridge::build`].
+    pub async fn build_in(
+        config: Config,
+        transports: BTreeMap<Name, AnyTransport>,
+        world: Option<Environment>,
     ) -> Result<Self, BridgeError> {
         let metrics = Arc::new(Metrics::new().map_err(BridgeError::Metrics)?);
         let list = transports.into_iter().map(|(name, transport)| {
@@ -160,6 +179,7 @@ impl Bridge {
         for binding in &config.bindings {
             pipelines.push((parts.pipeline(binding)?, binding.subscription()));
         }
+        let (workflows, watch) = workflows(&config, world, &metrics)?;
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let limits = Limits::from(&config.limits);
@@ -175,6 +195,8 @@ impl Bridge {
             door,
             admin,
             http: config.http,
+            workflows,
+            watch,
         })
     }
 
@@ -205,6 +227,12 @@ impl Bridge {
     #[must_use]
     pub fn calls(&self) -> &Arc<Calls> {
         &self.calls
+    }
+
+    /// Executes workflows without HTTP, where they are executed.
+    #[must_use]
+    pub fn workflows(&self) -> Option<&Workflows> {
+        self.workflows.as_ref()
     }
 
     /// What is ready and what is not.
@@ -294,6 +322,25 @@ impl Parts<'_> {
         }
         Ok(pipelines)
     }
+}
+
+/// The executor, where workflows are executed, and what watches its files.
+fn workflows(
+    config: &Config,
+    world: Option<Environment>,
+    metrics: &Arc<Metrics>,
+) -> Result<(Option<Workflows>, Option<Watch>), WorkflowsError> {
+    if !config.workflows.enabled {
+        return Ok((None, None));
+    }
+    let seen = Seen::of(config);
+    let metrics = Arc::clone(metrics);
+    let workflows = match world {
+        None => Workflows::build(&config.workflows, metrics)?,
+        Some(world) => Workflows::build_in(world, &config.workflows, metrics)?,
+    };
+    let watch = seen.watch_for(&workflows, config);
+    Ok((Some(workflows), watch))
 }
 
 /// The buses that some route leads to: a call may go there, so its answer may come back there.

@@ -11,8 +11,8 @@
 //! Source: `a2a-http` section 2, `reliability` sections 2.6, 2.8 and 2.9.
 
 pub mod admin;
-mod body;
-mod negotiate;
+pub(crate) mod body;
+pub(crate) mod negotiate;
 mod readiness;
 mod reply;
 mod rpc;
@@ -32,8 +32,11 @@ use tower_http::cors::{Any, CorsLayer};
 pub use self::readiness::{Phase, Readiness, Report, Unmet};
 pub use self::serve::{ConnectionBounds, Ending, serve};
 
+pub(crate) use self::serve::Peer;
+
 use crate::calls::Calls;
 use crate::metrics::Metrics;
+use crate::workflows::{Workflows, rest};
 
 /// What the front door needs.
 #[derive(Debug, Clone)]
@@ -52,18 +55,25 @@ pub struct Door {
     pub body_limit_bytes: usize,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
+    /// What executes workflows, where they are.
+    pub workflows: Option<Workflows>,
 }
 
-/// The front door: `POST /rpc` and `POST /rpc/{agent}`.
+/// The front door: `POST /rpc` and `POST /rpc/{agent}`; where workflows are executed, `GET /health` and what is below
+/// `/api/v1`.
 pub fn router(door: Door) -> Router {
     let pages = CorsLayer::new()
         .allow_origin(door.allowed_origins.clone())
-        .allow_methods([Method::POST])
-        .allow_headers(Any);
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(Any)
+        .expose_headers(rest::EXPOSED);
+    let workflows = door.workflows.clone();
+    let workflows = workflows.map(|workflows| rest::router(door.clone(), workflows));
     Router::new()
         .route("/rpc", any(rpc::to_any_agent))
         .route("/rpc/{agent}", any(rpc::to_agent))
         .fallback(rpc::not_found)
         .with_state(Arc::new(door))
+        .merge(workflows.unwrap_or_default())
         .layer(pages)
 }

@@ -6,6 +6,8 @@
 //!
 //! Source: `reliability` section 2.9.
 
+mod workflows;
+
 use std::time::Duration;
 
 use a2abus_plugin::{DecodeErrorKind, Family, Kind, Text};
@@ -17,6 +19,9 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::workflows::{Refused, Reload};
+
+use self::workflows::WorkflowMetrics;
 use crate::calls::Outcome;
 
 /// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
@@ -48,6 +53,7 @@ pub struct Metrics {
     pub call_parts: IntCounter,
     /// Calls that wait for their answer now.
     pub pending_calls: IntGauge,
+    workflows: WorkflowMetrics,
 }
 
 /// The metrics of one binding, resolved.
@@ -101,6 +107,10 @@ pub enum HttpPath {
     Rpc,
     /// `/rpc/{agent}`.
     RpcAgent,
+    /// Below `/api`.
+    Api,
+    /// `/health`.
+    Health,
     /// Any path that is not served.
     Other,
 }
@@ -172,6 +182,7 @@ impl Metrics {
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
             http_requests: on.counters(HTTP_REQUESTS)?,
+            workflows: WorkflowMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
@@ -333,6 +344,8 @@ impl HttpPath {
         match self {
             Self::Rpc => "/rpc",
             Self::RpcAgent => "/rpc/{agent}",
+            Self::Api => "/api",
+            Self::Health => "/health",
             Self::Other => "other",
         }
     }
@@ -584,12 +597,13 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 21);
+        assert_eq!(metrics.definitions().len(), 27);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
             "a2abus_paused_lanes",
             "a2abus_pending_calls",
+            "a2abus_workflow_executions",
             "a2abus_transport_up",
             "a2abus_build_info",
         ];

@@ -27,6 +27,7 @@ use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::{Metrics, ReplyOutcome};
 use crate::pipeline::Pipeline;
 use crate::reply::ReplyLeg;
+use crate::workflows::Workflows;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -78,6 +79,8 @@ impl Bridge {
             door,
             admin,
             http,
+            workflows,
+            watch,
         } = self;
 
         let bounds = ConnectionBounds {
@@ -127,6 +130,12 @@ impl Bridge {
             cancels,
             order.rest.clone(),
         ));
+        if let Some(workflows) = workflows.clone() {
+            rest.spawn(until(order.rest.clone(), workflows.keep_tidy()));
+        }
+        if let Some(watch) = watch {
+            rest.spawn(until(order.rest.clone(), watch.run()));
+        }
         for (pipeline, subscription) in pipelines {
             let Some(bus) = buses.get(pipeline.bus) else {
                 continue;
@@ -156,6 +165,7 @@ impl Bridge {
                     .filter_map(|origin| origin.parse().ok())
                     .collect(),
                 body_timeout: http.header_timeout.0,
+                workflows: workflows.clone(),
             };
             intake.spawn(http::serve(
                 listener,
@@ -190,7 +200,11 @@ impl Bridge {
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let calls_until = timeout(grace - for_bindings, calls.pending().until_empty());
-        if calls_until.await.is_err() {
+        let (calls_until, ()) = tokio::join!(
+            calls_until,
+            finish(workflows.as_ref(), grace - for_bindings)
+        );
+        if calls_until.is_err() {
             let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
@@ -217,6 +231,18 @@ impl Bridge {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// Lets executions of workflows finish, and cancels what then still runs.
+async fn finish(workflows: Option<&Workflows>, patience: Duration) {
+    if let Some(workflows) = workflows {
+        workflows.finish(patience).await;
+    }
+}
+
+/// Does something until it is told to stop.
+async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
+    stop.run_until_cancelled(work).await;
 }
 
 /// The first task that ends before it is told to.

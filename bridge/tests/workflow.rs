@@ -46,7 +46,10 @@ fn workflow(operations: &[(&str, Value)], order: &[&str]) -> String {
         json!({"type": "operationUpdate", "operationId": id, "operation": operation}).to_string()
     });
     let begin = json!({"type": "beginExecution", "executionId": "e-1", "operationOrder": order});
-    lines.chain([begin.to_string()]).collect::<Vec<_>>().join("\n")
+    lines
+        .chain([begin.to_string()])
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn filter() -> String {
@@ -73,7 +76,10 @@ fn test_reads_one_case_and_says_what_differs() {
     let file = file(&case.to_string());
     let (status, out, _) = run(&["test", file.path().to_str().unwrap()], "");
     assert_eq!(status, 1);
-    assert_eq!(out, "FAIL waits: waited_ms: expected 6, got 5\n0 passed, 1 failed\n");
+    assert_eq!(
+        out,
+        "FAIL waits: waited_ms: expected 6, got 5\n0 passed, 1 failed\n"
+    );
 }
 
 #[test]
@@ -85,8 +91,14 @@ fn validate_tells_all_problems_with_their_lines() {
     assert_eq!(status, 1);
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
-    assert!(lines[0].starts_with("standard input:1: error forbidden_target (a): "), "{out}");
-    assert!(lines[1].starts_with("standard input:2: error unknown_operation (c): "), "{out}");
+    assert!(
+        lines[0].starts_with("standard input:1: error forbidden_target (a): "),
+        "{out}"
+    );
+    assert!(
+        lines[1].starts_with("standard input:2: error unknown_operation (c): "),
+        "{out}"
+    );
     assert_eq!(lines[2], "standard input is not valid: 2 errors");
 
     let (status, out, _) = run(&["validate", "--json"], &text);
@@ -100,7 +112,11 @@ fn validate_knows_the_input() {
     let (status, out, _) = run(&["validate"], &filter());
     assert_eq!(status, 1, "{out}");
     let (status, out, err) = run(&["validate", "--input", r#"{"users":[]}"#], &filter());
-    assert_eq!((status, out.as_str()), (0, "standard input is valid\n"), "{err}");
+    assert_eq!(
+        (status, out.as_str()),
+        (0, "standard input is valid\n"),
+        "{err}"
+    );
     let (status, ..) = run(&["validate", "--level", "lenient"], &filter());
     assert_eq!(status, 0);
 }
@@ -113,7 +129,10 @@ fn run_prints_the_answer_and_shows_operations_when_asked() {
     assert_eq!(status, 0, "{err}");
     let answer: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(answer["results"], json!({"best": [{"points": 120}]}));
-    assert_eq!((&answer["execution_id"], &answer["status"]), (&json!("e-1"), &json!("success")));
+    assert_eq!(
+        (&answer["execution_id"], &answer["status"]),
+        (&json!("e-1"), &json!("success"))
+    );
     let shown: Vec<&str> = err.lines().collect();
     assert_eq!(shown.len(), 2, "{err}");
     assert_eq!(shown[0], "begin  best (FilterData)");
@@ -148,7 +167,11 @@ workflows:
     );
     let policy = policy.path().to_str().unwrap().to_owned();
     let run_as = |agent: &[&str]| {
-        let args = [&["run", "--input", r#"{"users":[]}"#, "--policy", &policy], agent].concat();
+        let args = [
+            &["run", "--input", r#"{"users":[]}"#, "--policy", &policy],
+            agent,
+        ]
+        .concat();
         run(&args, &filter())
     };
     let (status, out, err) = run_as(&["--agent", "waiter"]);
@@ -156,7 +179,10 @@ workflows:
     assert!(out.contains("operation_not_permitted"), "{out}");
     let (status, _, err) = run_as(&["--agent", "reporter"]);
     assert_eq!(status, 0, "{err}");
-    for (agent, told) in [(&[] as &[&str], "waiter, reporter"), (&["--agent", "nobody"], "waiter, reporter")] {
+    for (agent, told) in [
+        (&[] as &[&str], "waiter, reporter"),
+        (&["--agent", "nobody"], "waiter, reporter"),
+    ] {
         let (status, _, err) = run_as(agent);
         assert_eq!(status, 2, "{err}");
         assert!(err.contains(told), "{err}");

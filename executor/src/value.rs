@@ -76,6 +76,9 @@ pub(crate) const VALUE_WEIGHT: usize = size_of::<Value>();
 /// table.
 pub(crate) const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
 
+/// Up to how many members comparing names is faster than a hash.
+const FEW: usize = 8;
+
 // === impl Value ===
 
 impl Value {
@@ -89,11 +92,8 @@ impl Value {
 
     /// The same, with at most so many members and elements in all.
     pub(crate) fn parse_within(text: &[u8], max_members: u32) -> Result<Self, DecodeError> {
-        let limits = Limits {
-            max_bytes: 64 << 20,
-            max_members,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        (limits.max_bytes, limits.max_members) = (64 << 20, max_members);
         Json::parse(text, &limits).map(Self::from)
     }
 
@@ -446,6 +446,12 @@ impl Object {
     /// The member of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
+        if self.len() <= FEW {
+            let mut members = self.iter();
+            return members
+                .find(|(known, _)| **known == *name)
+                .map(|(_, value)| value);
+        }
         self.0.values.get(name)
     }
 

@@ -232,9 +232,11 @@ async fn generated_workflows_end_within_their_limits_and_the_cache_changes_nothi
         apis: Apis::parse(["https://api.example.com"]).unwrap(),
         ..Policy::default()
     };
-    let mut rates = Rates::default();
-    rates.api_calls_per_minute = 10_000;
-    rates.api_calls_per_hour = 10_000;
+    let rates = Rates {
+        api_calls_per_minute: 10_000,
+        api_calls_per_hour: 10_000,
+        ..Rates::default()
+    };
     let agent = Arc::new(Agent::new("tester".into(), policy, BTreeMap::new(), rates));
     let (mut executed, mut succeeded) = (0, 0);
     for seed in 1..=10_000_u64 {

@@ -66,6 +66,7 @@ enum Framing {
 
 /// One unit of a payload, decoded.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unit {
     /// Which unit of the payload, from 0.
     pub index: usize,

@@ -34,6 +34,7 @@ pub(crate) struct Facts<'a> {
 
 /// The rule that decided a family, and the member that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Because {
     /// The family.
     pub family: Family,

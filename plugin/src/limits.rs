@@ -3,8 +3,10 @@
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::json::MAX_DOCUMENT_BYTES;
 
-/// Bounds on one payload. Reading stops at the first one crossed, in time and memory linear in the bytes read so far.
+/// Bounds on one payload: take the default, and set what is to differ. Reading stops at the first one crossed, in time and
+/// memory linear in the bytes read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Largest payload, in bytes (default 1 MiB).
     pub max_bytes: usize,

@@ -8,16 +8,17 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::decode::{Hint, Unit, Units, decode_with};
-use crate::detect::Because;
+use crate::detect::{Because, Place};
 use crate::event::{Attributes, Data, Event};
 use crate::extension;
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::JsonRpc;
-use crate::protocol::{Draft, Form, Kind, Message, Type};
+use crate::protocol::{Draft, Family, Form, Kind, Message, Type};
 use crate::text::Text;
 
-/// How the mapping words what the sources leave open.
+/// How the mapping words what the sources leave open: take the default, and set what is to differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MapOptions {
     /// What every `type` begins with (default `org.apache.eventmesh.a2a.`).
     pub type_prefix: Text,
@@ -29,6 +30,7 @@ pub struct MapOptions {
 
 /// What `mcptype` says of a part of an answer that more parts follow. Source: `detection` section 3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Streams {
     /// `stream`.
     #[default]
@@ -39,6 +41,7 @@ pub enum Streams {
 
 /// How a JSON-RPC notification is mapped. Source: `eventmesh-a2a` D1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notifications {
     /// `mcptype` notification, a type without suffix.
     #[default]
@@ -94,6 +97,7 @@ impl MapContext<'_> {
 
 /// A unit and the event it became.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// Which unit of the payload, from 0.
     pub index: usize,
@@ -107,6 +111,27 @@ pub struct Mapped {
     pub json_rpc: Option<JsonRpc>,
     /// The event; its data are `bytes`, or the data of the event the unit itself is.
     pub event: Event,
+}
+
+// === impl Mapped ===
+
+impl Mapped {
+    /// A unit that its transport says is this CloudEvent: rule 1 of detection.
+    #[must_use]
+    pub fn of_event(index: usize, bytes: Bytes, event: Event) -> Self {
+        Self {
+            index,
+            bytes,
+            because: Because {
+                family: Family::CloudEvent,
+                rule: 1,
+                member: Place::Specversion.name(),
+            },
+            kind: kind_of_event(&event),
+            json_rpc: None,
+            event,
+        }
+    }
 }
 
 /// Without the payload: its bytes can be large and are not ours to print.

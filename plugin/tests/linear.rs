@@ -51,12 +51,10 @@ const GROWING: [Growing; 7] = [
 const SLACK_BYTES: usize = 4_096;
 
 fn mapped(document: &Bytes) -> Units<Mapped> {
-    let limits = Limits {
-        max_bytes: usize::MAX,
-        max_members: u32::MAX,
-        max_units: usize::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
+    limits.max_units = usize::MAX;
     let context = MapContext {
         source: "/test".into(),
         time: None,

@@ -395,10 +395,8 @@ fn an_e2a_request_and_its_parts_read_as_the_example_says() {
         "e2astatus":"in_progress","protocol":"E2A","protocolversion":"1.0"}),
     );
     assert_eq!(attributes(&chunk, &Hint::default()), expected);
-    let options = MapOptions {
-        streams: Streams::AsResponses,
-        ..MapOptions::default()
-    };
+    let mut options = MapOptions::default();
+    options.streams = Streams::AsResponses;
     let two_values = units_with(&chunk.to_string(), &Hint::default(), &options);
     let two_values = attributes_of(two_values[0].as_ref().unwrap());
     assert_eq!(
@@ -432,10 +430,8 @@ fn types_are_spelt_alike_for_known_and_unknown_methods_and_under_every_prefix() 
                 let request = json!({"jsonrpc":"2.0","id":1,"method":method});
                 assert_eq!(type_of(request), format!("{prefix}{name}{suffix}").as_str());
                 let notification = json!({"jsonrpc":"2.0","method":method});
-                let suffix = match notifications {
-                    Notifications::AsNotifications => "",
-                    Notifications::AsRequests => suffix,
-                };
+                let copies_requests = notifications == Notifications::AsRequests;
+                let suffix = if copies_requests { suffix } else { "" };
                 assert_eq!(
                     type_of(notification),
                     format!("{prefix}{name}{suffix}").as_str()

@@ -284,10 +284,8 @@ fn row_type_of_streaming_methods() {
 
 #[test]
 fn row_type_takes_the_configured_prefix() {
-    let options = MapOptions {
-        type_prefix: "x.".into(),
-        ..MapOptions::default()
-    };
+    let mut options = MapOptions::default();
+    options.type_prefix = "x.".into();
     let types: Vec<_> = [REQUEST, NOTIFICATION, RESULT, LEGACY]
         .map(|payload| map_with(payload, &options)[0].clone().unwrap())
         .map(|mapped| mapped.event.ty().to_string())
@@ -582,10 +580,8 @@ fn legacy_members_that_decide_occur_once() {
 #[test]
 fn d1_a_notification_is_a_notification_unless_eventmesh_is_copied() {
     check(NOTIFICATION, "mcptype", Some("notification"));
-    let copy = MapOptions {
-        notifications: Notifications::AsRequests,
-        ..MapOptions::default()
-    };
+    let mut copy = MapOptions::default();
+    copy.notifications = Notifications::AsRequests;
     let mapped = map_with(NOTIFICATION, &copy).remove(0).unwrap();
     assert_eq!(mapped.kind, Kind::Request);
     assert_eq!(mapped.event.attribute("mcptype").unwrap(), "request");

@@ -707,10 +707,8 @@ fn check(kind: &HostileKind, document: &[u8]) {
 fn check_event(mapped: &a2abus_plugin::Mapped, place: &str) {
     let mut json = Vec::new();
     format::write(&mapped.event, &mut json);
-    let limits = Limits {
-        max_depth: 128,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_depth = 128;
     // The envelope of the event is one level more than its data.
     let read = format::read(&Bytes::from(json), &limits);
     match read {
@@ -770,12 +768,10 @@ fn clock(start: Instant) -> Duration {
 
 /// The fastest of three attempts to read the document so many times, every limit out of the way.
 fn time(document: &Bytes, times: usize) -> Duration {
-    let limits = Limits {
-        max_bytes: usize::MAX,
-        max_members: u32::MAX,
-        max_units: usize::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
+    limits.max_units = usize::MAX;
     let new_id = MapContext::counting("new");
     let context = MapContext {
         source: "/test".into(),

@@ -487,12 +487,11 @@ fn a_declared_line_format_holds_from_the_first_line() {
 
 #[test]
 fn limits_are_kept_to_the_unit() {
-    let limits = Limits {
-        max_bytes: 400,
-        max_depth: 4,
-        max_members: 40,
-        max_units: 3,
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = 400;
+    limits.max_depth = 4;
+    limits.max_members = 40;
+    limits.max_units = 3;
     let judge = |payload: String| words(&outcomes_with(payload, &Hint::default(), &limits));
     let padded = |bytes: usize| format!("{CALL}{}", " ".repeat(bytes - CALL.len()));
     assert_eq!(judge(padded(400)), ["jsonrpc"]);

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use a2abus_plugin::{
-    Because, DecodeErrorKind, Event, EventError, Family, Hint, Limits, MapContext, MapOptions,
-    Mapped, Refused, Text, kind_of_event, map,
+    DecodeErrorKind, Event, EventError, Family, Hint, Limits, MapContext, MapOptions, Mapped,
+    Refused, Text, map,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Headers, Message};
@@ -359,20 +359,8 @@ fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outc
         },
         offset: 0,
     })?;
-    let because = Because {
-        family: Family::CloudEvent,
-        rule: 1,
-        member: "specversion",
-    };
-    let kind = kind_of_event(&event);
-    Ok(Box::new(Mapped {
-        index,
-        bytes: payload.clone(),
-        because,
-        kind,
-        json_rpc: None,
-        event,
-    }))
+    let bytes = payload.clone();
+    Ok(Box::new(Mapped::of_event(index, bytes, event)))
 }
 
 // === impl Refusal ===

@@ -44,14 +44,14 @@ impl BindingConfig {
 
 impl From<&MappingConfig> for MapOptions {
     fn from(config: &MappingConfig) -> Self {
-        Self {
-            type_prefix: config.type_prefix.clone(),
-            notifications: config.notifications.into(),
-            streams: match config.stream_mcptype {
-                super::StreamMcptype::Stream => a2abus_plugin::Streams::AsStreams,
-                super::StreamMcptype::Response => a2abus_plugin::Streams::AsResponses,
-            },
-        }
+        let mut options = Self::default();
+        options.type_prefix.clone_from(&config.type_prefix);
+        options.notifications = config.notifications.into();
+        options.streams = match config.stream_mcptype {
+            super::StreamMcptype::Stream => a2abus_plugin::Streams::AsStreams,
+            super::StreamMcptype::Response => a2abus_plugin::Streams::AsResponses,
+        };
+        options
     }
 }
 

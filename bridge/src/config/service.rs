@@ -203,11 +203,11 @@ impl Default for TelemetryConfig {
 
 impl From<&LimitsConfig> for Limits {
     fn from(config: &LimitsConfig) -> Self {
-        Self {
-            max_bytes: usize::try_from(config.max_bytes.0.0).unwrap_or(usize::MAX),
-            max_depth: config.max_depth,
-            max_members: config.max_members,
-            max_units: usize::try_from(config.max_units).unwrap_or(usize::MAX),
-        }
+        let mut limits = Self::default();
+        limits.max_bytes = usize::try_from(config.max_bytes.0.0).unwrap_or(usize::MAX);
+        limits.max_depth = config.max_depth;
+        limits.max_members = config.max_members;
+        limits.max_units = usize::try_from(config.max_units).unwrap_or(usize::MAX);
+        limits
     }
 }

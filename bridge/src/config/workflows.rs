@@ -241,6 +241,18 @@ pub struct RatesConfig {
     pub api_calls_per_hour: u32,
 }
 
+// === impl WorkflowsConfig ===
+
+impl WorkflowsConfig {
+    /// The same, but that nothing is kept of what runs: for a command beside a bridge that has the data directory.
+    pub(crate) fn in_memory(&self) -> Self {
+        Self {
+            data_directory: None,
+            ..self.clone()
+        }
+    }
+}
+
 // === impl HttpMethod ===
 
 impl HttpMethod {
@@ -253,6 +265,22 @@ impl HttpMethod {
             Self::Put => "PUT",
             Self::Delete => "DELETE",
             Self::Patch => "PATCH",
+        }
+    }
+}
+
+// === impl CredentialType ===
+
+impl CredentialType {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BearerToken => "bearer-token",
+            Self::Basic => "basic",
+            Self::ApiKey => "api-key",
+            Self::Password => "password",
+            Self::Custom => "custom",
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyError {
+pub(crate) enum BodyError {
     /// It is larger than the limit.
     TooLarge,
     /// It did not arrive in time.
@@ -30,7 +30,7 @@ const DISCARD_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 /// By kind. Cancel-safe in that nothing is left behind.
-pub(super) async fn read(
+pub(crate) async fn read(
     headers: &HeaderMap,
     body: Body,
     limit_bytes: usize,

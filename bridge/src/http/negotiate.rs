@@ -119,7 +119,7 @@ fn allows(ranges: &[Range<'_>], main: &str, sub: &str) -> bool {
 
 /// Whether the body is JSON, as far as its headers say; without a `Content-Type` it may be.
 /// Source: `a2a-http` section 3.4.
-pub(super) fn is_json_body(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return true;
     };

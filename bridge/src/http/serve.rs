@@ -37,7 +37,7 @@ pub struct ConnectionBounds {
 
 /// The address of the client, noted in each request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// How long a client may take nothing of what is sent to it.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);

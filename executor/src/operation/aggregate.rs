@@ -5,7 +5,6 @@ mod tally;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::RelativePath;
 use a2abus_plugin::protocol::a2e_workflow::transform::{
     Aggregate, AggregateFunction, Figure, Figures,
@@ -32,24 +31,37 @@ pub(super) fn aggregate(
     input: &Array,
     meter: &Meter<'_>,
 ) -> Result<Value, Failure> {
-    let figures: Vec<(Text, &Figure)> = match &config.figures {
-        Figures::Named(figures) => figures.iter().map(|(name, f)| (name.clone(), f)).collect(),
-        Figures::One(figure) => vec![(figure.default_name(figure.function.as_str()), figure)],
-    };
     let groups = match &config.group_by {
         Some(by) => Groups::by(by, input, meter)?,
         None => Groups::one(input.len()),
     };
-    if let (None, Figures::One(figure)) = (&groups.values, &config.figures) {
-        let value = column(figure, input, &groups, meter)?.pop();
-        return Ok(value.unwrap_or_default());
-    }
+    let named;
+    let figures = match (&config.figures, &groups.values) {
+        (Figures::Named(figures), _) => figures.as_slice(),
+        (Figures::One(figure), Some(_)) => {
+            let name = figure.default_name(figure.function.as_str());
+            named = [(name, figure.clone())];
+            named.as_slice()
+        }
+        (Figures::One(figure), None) => {
+            let values = values_of(figure, input, meter)?;
+            let column = column(figure.function, &values, &groups, meter)?;
+            return Ok(column.into_iter().next().unwrap_or_default());
+        }
+    };
     let mut rows: Vec<Object> = groups.heads(config.group_by.as_ref(), meter)?;
-    for (name, figure) in figures {
-        let values = column(figure, input, &groups, meter)?;
-        for (row, value) in rows.iter_mut().zip(values) {
-            meter.weigh(MEMBER_WEIGHT + name.len())?;
-            row.insert(name.clone(), value);
+    // Figures of one field often stand together.
+    for same in figures.chunk_by(|(_, a), (_, b)| a.field == b.field) {
+        let Some((_, first)) = same.first() else {
+            continue;
+        };
+        let values = values_of(first, input, meter)?;
+        for (name, figure) in same {
+            let column = column(figure.function, &values, &groups, meter)?;
+            for (row, value) in rows.iter_mut().zip(column) {
+                meter.weigh(MEMBER_WEIGHT + name.len())?;
+                row.insert(name.clone(), value);
+            }
         }
     }
     let mut rows = rows.into_iter().map(Value::from);
@@ -59,27 +71,40 @@ pub(super) fn aggregate(
     })
 }
 
+/// What a figure looks at in each element; nothing where that is null or missing.
+fn values_of<'a>(
+    figure: &Figure,
+    input: &'a Array,
+    meter: &Meter<'_>,
+) -> Result<Vec<Option<Cow<'a, Value>>>, Failure> {
+    let values = input.iter().map(|item| {
+        meter.step()?;
+        Ok(match &figure.field {
+            Some(path) => field(item, path).filter(|value| !value.is_null()),
+            None => Some(Cow::Borrowed(item)),
+        })
+    });
+    values.collect()
+}
+
 /// One figure of every group, counted.
 fn column(
-    figure: &Figure,
-    input: &Array,
+    function: AggregateFunction,
+    values: &[Option<Cow<'_, Value>>],
     groups: &Groups<'_>,
     meter: &Meter<'_>,
 ) -> Result<Vec<Value>, Failure> {
-    let mut tallies = vec![Tally::new(figure.function); groups.len()];
+    let mut tallies = vec![Tally::new(function); groups.len()];
     // The number of a value, and the pairs of group and value that were there.
-    let (mut values, mut pairs) = (Distinct::new(), HashSet::new());
-    for (item, group) in input.iter().zip(&groups.of) {
+    let (mut distinct, mut pairs) = (Distinct::new(), HashSet::new());
+    for (value, group) in values.iter().zip(&groups.of) {
         meter.step()?;
-        let value = match &figure.field {
-            Some(path) => field(item, path).filter(|value| !value.is_null()),
-            None => Some(Cow::Borrowed(item)),
-        };
         let (Some(value), Some(tally)) = (value, tallies.get_mut(*group)) else {
             continue;
         };
-        if figure.function == AggregateFunction::CountDistinct {
-            let (Place::New(number) | Place::Known(number)) = values.put(value.clone(), meter)?;
+        if function == AggregateFunction::CountDistinct {
+            let place = distinct.put(Cow::Borrowed(value), meter)?;
+            let (Place::New(number) | Place::Known(number)) = place;
             if !pairs.insert((*group, number)) {
                 continue;
             }

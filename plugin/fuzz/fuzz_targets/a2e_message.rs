@@ -21,11 +21,9 @@ fuzz_target!(|bytes: &[u8]| {
     let mut repair = Repair::new(8);
     for ids in [Ids::Optional, Ids::Required] {
         for checks in [Checks::Schema, Checks::BaseKeys] {
-            let options = DecodeOptions {
-                ids,
-                checks,
-                ..DecodeOptions::default()
-            };
+            let mut options = DecodeOptions::default();
+            options.ids = ids;
+            options.checks = checks;
             for result in decode_lines(&payload, &options) {
                 match result {
                     Ok(message) => {

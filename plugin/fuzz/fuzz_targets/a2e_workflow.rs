@@ -46,11 +46,9 @@ fuzz_target!(|bytes: &[u8]| {
 fn assert_round_trip(workflow: &Workflow) {
     let new_id = Text::from_static("new");
     // A document can be written longer than it came: defaults are spelt out.
-    let limits = WorkflowLimits {
-        max_line_bytes: usize::MAX,
-        max_bytes: usize::MAX,
-        ..WorkflowLimits::default()
-    };
+    let mut limits = WorkflowLimits::default();
+    limits.max_line_bytes = usize::MAX;
+    limits.max_bytes = usize::MAX;
     let written = workflow.to_jsonl(&new_id);
     let again = Workflow::parse(&written.clone().into(), &limits);
     let again = again.unwrap_or_else(|issues| panic!("{written}\n{issues:?}"));

@@ -107,11 +107,9 @@ fn assert_inside(payload: &Bytes, part: &Bytes) {
 fn check_structured(event: &Event) {
     let mut written = Vec::new();
     format::write(event, &mut written);
-    let limits = Limits {
-        max_bytes: usize::MAX,
-        max_members: u32::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
     let again = format::read(&Bytes::from(written.clone()), &limits);
     let again =
         again.unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&written)));

@@ -26,10 +26,8 @@ fn check(body: &Bytes, id: &Id) {
     assert_eq!(&body[id.span()], id.token().as_bytes());
     let sent = splice(body, id.span(), CALL_ID);
     assert_eq!(sent.len() - CALL_ID.len(), body.len() - id.token().len());
-    let limits = Limits {
-        max_bytes: usize::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
     let units = decode(&sent, &Hint::default(), &limits).into_only();
     let unit = units.expect("one unit").expect("a good unit");
     let sent_id = id_of(&unit).expect("JSON-RPC with an id");

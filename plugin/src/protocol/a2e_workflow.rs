@@ -77,6 +77,7 @@ pub enum Dialect {
 
 /// What a workflow may cost before it is refused. Source: `a2e-execution` section 7, limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkflowLimits {
     /// Largest line, in bytes (default 256 KiB).
     pub max_line_bytes: usize,

@@ -279,10 +279,8 @@ fn violations_name_the_member() {
 
 #[test]
 fn a_bridge_may_leave_members_unchecked() {
-    let options = DecodeOptions {
-        checks: Checks::BaseKeys,
-        ..DecodeOptions::default()
-    };
+    let mut options = DecodeOptions::default();
+    options.checks = Checks::BaseKeys;
     let line = r#"{"type":"tool/call/req","id":"c","arguments":7}"#;
     let message = decode(&line.into(), &options).unwrap().unwrap();
     assert!(matches!(message.body, Body::Unknown(_)));
@@ -293,10 +291,8 @@ fn a_bridge_may_leave_members_unchecked() {
 
 #[test]
 fn ids_may_be_demanded() {
-    let options = DecodeOptions {
-        ids: Ids::Required,
-        ..DecodeOptions::default()
-    };
+    let mut options = DecodeOptions::default();
+    options.ids = Ids::Required;
     for line in [r#"{"type":"ping"}"#, r#"{"type":"ping","id":""}"#] {
         assert_eq!(read(line).unwrap().header.id, None);
         let refusal = decode(&line.into(), &options).unwrap_err();
@@ -319,14 +315,10 @@ fn framing_faults_have_words() {
         &DecodeOptions::default(),
     );
     assert_eq!(not_utf8.unwrap_err().reason(), Reason::NotUtf8);
-    let limits = Limits {
-        max_bytes: 10,
-        ..Limits::default()
-    };
-    let options = DecodeOptions {
-        limits,
-        ..DecodeOptions::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = 10;
+    let mut options = DecodeOptions::default();
+    options.limits = limits;
     let long = decode(&r#"{"type":"ping"}"#.into(), &options);
     assert_eq!(long.unwrap_err().reason(), Reason::TooLarge);
     for name in [
@@ -353,15 +345,11 @@ fn lines_are_read_one_by_one() {
         "{\"type\":\"ping\",\"id\":\"this one is too long\",\"x\":\"xxxxxxxxxxx\"}\n",
         "{\"type\":\"ping\",\"id\":\"2\"}",
     );
-    let limits = Limits {
-        max_bytes: 40,
-        max_units: 5,
-        ..Limits::default()
-    };
-    let options = DecodeOptions {
-        limits,
-        ..DecodeOptions::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_bytes = 40;
+    limits.max_units = 5;
+    let mut options = DecodeOptions::default();
+    options.limits = limits;
     let results = decode_lines(&payload.into(), &options);
     let verdicts: Vec<_> = results
         .into_iter()

@@ -350,11 +350,9 @@ fn hostile_documents_cost_time_in_proportion_to_their_size() {
 
 #[test]
 fn limits_are_those_given() {
-    let limits = WorkflowLimits {
-        max_line_bytes: 200,
-        max_depth: 5,
-        ..WorkflowLimits::default()
-    };
+    let mut limits = WorkflowLimits::default();
+    limits.max_line_bytes = 200;
+    limits.max_depth = 5;
     let line = |line: String| {
         Document::parse(&Bytes::from(line), &limits).issues()[0]
             .code

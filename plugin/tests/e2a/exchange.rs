@@ -187,10 +187,8 @@ fn a_push_is_believed_from_a_trusted_peer_alone() {
 
 #[test]
 fn a_gap_is_passed_over_when_too_much_is_held() {
-    let limits = FoldLimits {
-        max_held_records: 2,
-        ..FoldLimits::default()
-    };
+    let mut limits = FoldLimits::default();
+    limits.max_held_records = 2;
     let mut fold = fold_within(CallMode::Streaming, limits);
     let steps = take(&mut fold, [part(1, "b"), part(2, "c")]);
     assert_eq!(kinds(&steps), [StepKind::Held; 2]);
@@ -214,10 +212,8 @@ fn a_gap_is_passed_over_when_too_much_is_held() {
         "the answer tells that a part is missing"
     );
 
-    let limits = FoldLimits {
-        max_held_bytes: 1,
-        ..FoldLimits::default()
-    };
+    let mut limits = FoldLimits::default();
+    limits.max_held_bytes = 1;
     let mut fold = fold_within(CallMode::Unary, limits);
     let steps = fold.take(part(9, "x"));
     assert_eq!(kinds(&steps), [StepKind::Held, StepKind::Part]);
@@ -297,10 +293,8 @@ fn odd_places_do_no_harm() {
 
 #[test]
 fn parts_over_the_bound_are_an_error_and_not_half_an_answer() {
-    let limits = FoldLimits {
-        max_folded_bytes: 10,
-        ..FoldLimits::default()
-    };
+    let mut limits = FoldLimits::default();
+    limits.max_folded_bytes = 10;
     let mut fold = fold_within(CallMode::Unary, limits);
     let steps = take(
         &mut fold,

@@ -18,10 +18,9 @@ fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
 
 /// So many bytes that only the other limits count.
 fn limits() -> Limits {
-    Limits {
-        max_bytes: usize::MAX,
-        ..Limits::default()
-    }
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits
 }
 
 /// What opens a level, and how many levels it opens.
@@ -93,11 +92,9 @@ fn a_million_members_are_refused_where_the_limit_is() {
 fn messages_are_bounded() {
     on_a_small_stack(|| {
         for checks in [Checks::Schema, Checks::BaseKeys] {
-            let options = DecodeOptions {
-                limits: limits(),
-                checks,
-                ..DecodeOptions::default()
-            };
+            let mut options = DecodeOptions::default();
+            options.limits = limits();
+            options.checks = checks;
             for (document, _) in deep() {
                 assert_eq!(
                     decode(&document, &options).unwrap_err().reason(),
@@ -120,11 +117,9 @@ fn messages_are_bounded() {
 #[test]
 fn workflows_are_bounded() {
     on_a_small_stack(|| {
-        let limits = WorkflowLimits {
-            max_bytes: usize::MAX,
-            max_line_bytes: usize::MAX,
-            ..WorkflowLimits::default()
-        };
+        let mut limits = WorkflowLimits::default();
+        limits.max_bytes = usize::MAX;
+        limits.max_line_bytes = usize::MAX;
         let codes = |document: &Bytes| -> Vec<Code> {
             let parsed = Document::parse(document, &limits);
             parsed.issues().iter().map(|issue| issue.code).collect()

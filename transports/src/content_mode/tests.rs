@@ -175,10 +175,8 @@ fn a_batch_is_bounded_and_only_read_when_asked_for() {
         &[("content-type", "application/cloudevents-batch+json")],
         "[1,2,3]",
     );
-    let limits = Limits {
-        max_units: 2,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_units = 2;
     let error = read_batch(&batch, &limits).unwrap_err();
     assert_eq!(error.kind(), EventErrorKind::MalformedBatch);
     let events = read_batch(&batch, &Limits::default()).unwrap().unwrap();

@@ -214,7 +214,11 @@ fn story(report: &Report) -> String {
 }
 
 fn workflow_line(report: &WorkflowReport) -> String {
-    let progress: Vec<String> = report.progress.iter().map(|p| p.to_value().to_string()).collect();
+    let progress: Vec<String> = report
+        .progress
+        .iter()
+        .map(|p| p.to_value().to_string())
+        .collect();
     format!(
         r#"{{"step":"workflow","ok":{},"problem":{},"workflow":{},"progress":[{}],"answer":{},"elapsed_ms":{}}}"#,
         report.problem.is_none(),
@@ -227,7 +231,11 @@ fn workflow_line(report: &WorkflowReport) -> String {
 }
 
 fn workflow_story(report: &WorkflowReport) -> String {
-    let verdict = if report.problem.is_none() { "ok  " } else { "FAIL" };
+    let verdict = if report.problem.is_none() {
+        "ok  "
+    } else {
+        "FAIL"
+    };
     let mut lines = vec![format!("{verdict} workflow: fetch, filter, sort, store")];
     let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
     for line in report.workflow.lines() {

@@ -11,15 +11,16 @@ use a2abus_executor::{
 };
 use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
 use anyhow::{Context as _, bail};
+use axum::Router;
 use axum::routing::get;
-use axum::{Json, Router};
 use futures_util::StreamExt as _;
+use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::show::WorkflowReport;
-use crate::http::{self, ConnectionBounds};
+use crate::http::{ConnectionBounds, Ending, serve};
 
 /// What the service knows.
 fn orders() -> Value {
@@ -62,13 +63,24 @@ fn workflow(base: &str) -> String {
 pub(super) async fn take() -> anyhow::Result<WorkflowReport> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let base = format!("http://{}", listener.local_addr()?);
-    let service = Router::new().route("/orders", get(|| async { Json(orders()) }));
+    let service = Router::new().route(
+        "/orders",
+        get(|| async { ([(CONTENT_TYPE, "application/json")], orders().to_string()) }),
+    );
     let stop = CancellationToken::new();
     let bounds = ConnectionBounds {
         header_timeout: super::PATIENCE,
         max_connections: 16,
     };
-    let serving = tokio::spawn(http::serve(listener, service, bounds, stop.clone()));
+    let serving = tokio::spawn(serve(
+        listener,
+        service,
+        bounds,
+        Ending {
+            farewell: stop.clone(),
+            shutdown: stop.clone(),
+        },
+    ));
     let workflow = workflow(&base);
     let began = Instant::now();
     let ran = tokio::time::timeout(super::PATIENCE, execute(&base, &workflow)).await;

@@ -38,8 +38,14 @@ fn from_configuration(
     path: &Path,
     id: Option<&str>,
 ) -> anyhow::Result<(WorkflowsConfig, Arc<Agent>)> {
-    let config = load(path).map_err(|error| Misuse(error.to_string()))?.workflows;
-    let ids: Vec<&str> = config.agents.iter().map(|agent| agent.id.as_str()).collect();
+    let config = load(path)
+        .map_err(|error| Misuse(error.to_string()))?
+        .workflows;
+    let ids: Vec<&str> = config
+        .agents
+        .iter()
+        .map(|agent| agent.id.as_str())
+        .collect();
     let id = match (id, ids.as_slice()) {
         (Some(id), _) if ids.contains(&id) => id,
         (None, [only]) => only,

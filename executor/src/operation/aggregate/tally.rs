@@ -1,6 +1,5 @@
 //! One figure while it is counted.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use a2abus_plugin::protocol::a2e_workflow::transform::AggregateFunction;
@@ -13,9 +12,9 @@ pub(super) enum Tally<'a> {
     Count(usize),
     Sum(Sum),
     Average(Sum),
-    Extreme(Option<Cow<'a, Value>>, Ordering),
-    First(Option<Cow<'a, Value>>),
-    Last(Option<Cow<'a, Value>>),
+    Extreme(Option<&'a Value>, Ordering),
+    First(Option<&'a Value>),
+    Last(Option<&'a Value>),
 }
 
 /// The sum of some numbers.
@@ -48,12 +47,12 @@ impl<'a> Tally<'a> {
     }
 
     /// Takes in the next value.
-    pub(super) fn add(&mut self, value: Cow<'a, Value>) {
+    pub(super) fn add(&mut self, value: &'a Value) {
         match self {
             Self::Count(count) => *count += 1,
-            Self::Sum(sum) | Self::Average(sum) => sum.add(&value),
+            Self::Sum(sum) | Self::Average(sum) => sum.add(value),
             Self::Extreme(best, wanted) => {
-                if is_better(&value, best.as_deref(), *wanted) {
+                if is_better(value, *best, *wanted) {
                     *best = Some(value);
                 }
             }
@@ -70,7 +69,7 @@ impl<'a> Tally<'a> {
             Self::Sum(sum) => sum.total(),
             Self::Average(sum) => sum.mean(),
             Self::Extreme(value, _) | Self::First(value) | Self::Last(value) => {
-                value.map(Cow::into_owned).into()
+                value.cloned().into()
             }
         }
     }

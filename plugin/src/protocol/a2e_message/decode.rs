@@ -20,6 +20,7 @@ use crate::tree::{Json, Object};
 
 /// How lines are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DecodeOptions {
     /// Bounds on a line, and on the lines of a payload (default: 8 MiB a line).
     pub limits: Limits,
@@ -31,6 +32,7 @@ pub struct DecodeOptions {
 
 /// Whether a message may leave out its `id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ids {
     /// It may; no answer to it can be matched then.
     Optional,
@@ -40,6 +42,7 @@ pub enum Ids {
 
 /// How much of a message is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Checks {
     /// The members of known types too, as an endpoint does.
     Schema,

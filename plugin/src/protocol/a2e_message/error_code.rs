@@ -6,6 +6,7 @@ use crate::text::Text;
 /// A code of the documents. On the wire any string may stand; the flag on the wire holds, not this
 /// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Code {
     /// The word on the wire.
     pub word: &'static str,

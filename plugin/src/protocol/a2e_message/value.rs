@@ -55,6 +55,7 @@ pub struct Secret<T>(pub T);
 /// A member that breaks the rules of its type. Never holds what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
+#[non_exhaustive]
 pub struct Violation {
     /// The dotted path of the member; elements of lists by their index, those of maps as `*`.
     pub field: Text,

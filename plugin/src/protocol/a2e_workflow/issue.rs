@@ -5,6 +5,7 @@ use crate::tree::Json;
 
 /// What is wrong, or doubtful, in a workflow. Source: `a2e-execution` section 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Issue {
     /// Whether it makes the workflow invalid.
     pub severity: Severity,
@@ -49,6 +50,7 @@ pub enum Level {
 /// What an issue is. Source: `a2e-execution` section 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // The names are those of the table in the source.
+#[non_exhaustive]
 pub enum Code {
     InvalidJson,
     NotAnObject,
@@ -105,6 +107,7 @@ pub enum Strictness {
 
 /// What validation found. Source: `a2e-execution` sections 3 and 10, D43.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// What makes the workflow invalid.
     pub errors: Vec<Issue>,

@@ -45,6 +45,7 @@ pub struct AcpRequest {
 /// What of E2A a pure ACP peer does not understand. All off, the export is as the original has it.
 /// Source: `e2a` section 7.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AcpOptions {
     /// Give `chat.send` and the like their names in ACP.
     pub map_gateway_names: bool,

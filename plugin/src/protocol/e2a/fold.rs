@@ -22,6 +22,7 @@ const KEEPALIVE: i64 = -1;
 /// What an exchange may hold.
 /// Source: `e2a` sections 3 and 10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FoldLimits {
     /// Most records held back for an earlier one (default 256).
     pub max_held_records: usize,

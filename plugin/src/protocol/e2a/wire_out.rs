@@ -19,6 +19,7 @@ use crate::tree::{Json, Object};
 /// What a record gets that the older shapes do not have.
 /// Source: `e2a` section 8.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RecordOptions {
     /// The id of the record; a new one when there is none.
     pub response_id: Option<Text>,

@@ -1,0 +1,251 @@
+//! What is counted of workflows.
+
+use a2abus_executor::{OperationStatus, Progress, Status};
+use prometheus::{Error, IntCounter, IntCounterVec, IntGauge};
+
+use super::{Definition, Metrics, Registrar, add_one};
+
+/// The metrics of the executor.
+#[derive(Debug)]
+pub(super) struct WorkflowMetrics {
+    started: IntCounter,
+    ended: IntCounterVec,
+    operations: IntCounterVec,
+    running: IntGauge,
+    refused: Vec<IntCounter>,
+    reloads: Vec<IntCounter>,
+}
+
+/// Why a request for a workflow, or about one, was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No key, or one that nobody has.
+    Unauthorized,
+    /// An agent that is not known, or may not.
+    Forbidden,
+    /// It asks too often.
+    RateLimited,
+    /// As many executions run as may.
+    Busy,
+    /// The request is not one.
+    Malformed,
+    /// There is nothing of that name.
+    NotFound,
+    /// The body is too large, or not of a kind that is read.
+    Body,
+    /// The workflow is not valid.
+    Invalid,
+    /// Another workflow has its id.
+    Conflict,
+    /// Nobody waits for it any more.
+    Expired,
+    /// The bridge is being stopped.
+    Draining,
+    /// Records cannot be read or written.
+    Store,
+}
+
+/// What became of a changed configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reload {
+    /// It counts from now on.
+    Taken,
+    /// It is wrong: the one before stays.
+    Refused,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Counts an execution that begins.
+    pub fn workflow_started(&self) {
+        self.workflows.started.inc();
+        self.workflows.running.inc();
+    }
+
+    /// Counts an execution that was begun and is over; `None` when it was given up.
+    pub fn workflow_ended(&self, status: Option<Status>) {
+        self.workflows.running.dec();
+        let status = status.map_or("abandoned", Status::as_str);
+        self.workflows.ended.with_label_values(&[status]).inc();
+    }
+
+    /// Counts a run of an operation that is over.
+    pub fn workflow_operation(&self, progress: &Progress) {
+        match progress.status {
+            OperationStatus::Running => {}
+            status => {
+                let labels = &[progress.operation_type.as_str(), status.as_str()];
+                self.workflows.operations.with_label_values(labels).inc();
+            }
+        }
+    }
+
+    /// Counts a request that is refused.
+    pub fn workflow_refused(&self, why: Refused) {
+        add_one(&self.workflows.refused, why as usize);
+    }
+
+    /// Counts a configuration that has changed.
+    pub fn workflow_reload(&self, what: Reload) {
+        add_one(&self.workflows.reloads, what as usize);
+    }
+}
+
+// === impl WorkflowMetrics ===
+
+impl WorkflowMetrics {
+    pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
+        let refused = on.counters(REFUSED)?;
+        let reloads = on.counters(RELOADS)?;
+        Ok(Self {
+            started: on.counter(STARTED)?,
+            ended: on.counters(ENDED)?,
+            operations: on.counters(OPERATIONS)?,
+            running: on.gauge(RUNNING)?,
+            refused: per_word(&refused, &Refused::ALL.map(Refused::as_str))?,
+            reloads: per_word(&reloads, &Reload::ALL.map(Reload::as_str))?,
+        })
+    }
+}
+
+/// One counter for each word, so that they are scraped as 0 before the first.
+fn per_word(counters: &IntCounterVec, words: &[&str]) -> Result<Vec<IntCounter>, Error> {
+    let counter = |word: &&str| counters.get_metric_with_label_values(&[*word]);
+    words.iter().map(counter).collect()
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// Every reason, in the order of declaration.
+    pub const ALL: [Self; 12] = [
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::RateLimited,
+        Self::Busy,
+        Self::Malformed,
+        Self::NotFound,
+        Self::Body,
+        Self::Invalid,
+        Self::Conflict,
+        Self::Expired,
+        Self::Draining,
+        Self::Store,
+    ];
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::RateLimited => "rate_limited",
+            Self::Busy => "busy",
+            Self::Malformed => "malformed",
+            Self::NotFound => "not_found",
+            Self::Body => "body",
+            Self::Invalid => "invalid",
+            Self::Conflict => "conflict",
+            Self::Expired => "expired",
+            Self::Draining => "draining",
+            Self::Store => "store",
+        }
+    }
+}
+
+// === impl Reload ===
+
+impl Reload {
+    /// Every outcome, in the order of declaration.
+    pub const ALL: [Self; 2] = [Self::Taken, Self::Refused];
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+// === the metrics ===
+
+const STARTED: Definition = Definition {
+    name: "a2abus_workflow_executions_started_total",
+    unit: "executions",
+    labels: &[],
+    help: "Executions of workflows that began.",
+};
+const ENDED: Definition = Definition {
+    name: "a2abus_workflow_executions_ended_total",
+    unit: "executions",
+    labels: &["status"],
+    help: "Executions of workflows that are over, by their status; abandoned when nobody ran them to their end.",
+};
+const RUNNING: Definition = Definition {
+    name: "a2abus_workflow_executions",
+    unit: "executions",
+    labels: &[],
+    help: "Executions of workflows that run now.",
+};
+const OPERATIONS: Definition = Definition {
+    name: "a2abus_workflow_operations_total",
+    unit: "runs",
+    labels: &["type", "status"],
+    help: "Runs of operations in workflows that are over or wait to be tried again, by type.",
+};
+const REFUSED: Definition = Definition {
+    name: "a2abus_workflow_refused_total",
+    unit: "requests",
+    labels: &["reason"],
+    help: "Requests to execute or judge workflows, or about them, that were refused.",
+};
+const RELOADS: Definition = Definition {
+    name: "a2abus_workflow_reloads_total",
+    unit: "reloads",
+    labels: &["outcome"],
+    help: "Changes of the agents, APIs and credentials of workflows while the bridge ran.",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_index_their_own_counters() {
+        let metrics = Metrics::new().unwrap();
+        for (index, why) in Refused::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, index);
+            metrics.workflow_refused(why);
+        }
+        for (index, what) in Reload::ALL.into_iter().enumerate() {
+            assert_eq!(what as usize, index);
+            metrics.workflow_reload(what);
+        }
+        let text = metrics.render().unwrap();
+        for word in Refused::ALL.map(Refused::as_str) {
+            let line = format!("a2abus_workflow_refused_total{{reason=\"{word}\"}} 1");
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn executions_are_counted_by_how_they_end() {
+        let metrics = Metrics::new().unwrap();
+        metrics.workflow_started();
+        metrics.workflow_started();
+        metrics.workflow_ended(Some(Status::PartialSuccess));
+        metrics.workflow_ended(None);
+        let text = metrics.render().unwrap();
+        for line in [
+            "a2abus_workflow_executions 0",
+            "a2abus_workflow_executions_started_total 2",
+            "a2abus_workflow_executions_ended_total{status=\"partial_success\"} 1",
+            "a2abus_workflow_executions_ended_total{status=\"abandoned\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

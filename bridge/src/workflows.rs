@@ -1,0 +1,388 @@
+//! How does the bridge execute workflows?
+//!
+//! ```text
+//!  HTTP:  rest ──┐                        ┌── directory: agents, keys, secrets <── reload: file and secrets change
+//!                ├──> Workflows ──> begin ┤
+//!  bus:   bus  ──┘        │               └── Executor (crate a2abus-executor)
+//!                         └──> run: on threads of their own, to the end
+//! ```
+//!
+//! [`Workflows`] is what both doors share. An execution that has begun runs to its end whatever becomes of who asked for
+//! it; a drain lets those that run finish, and then cancels them.
+
+mod directory;
+mod reload;
+pub(crate) mod rest;
+mod workers;
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use a2abus_executor::{
+    Agent, Client, ClientError, ClientOptions, Environment, Execution, Executor, FileStore,
+    MemoryStore, OpenError, Options, Progress, Record, RedbStore, Refusal, Request, RetryUnsafe,
+    Started, Store, SystemClock, SystemRandom,
+};
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::Report;
+use tokio::sync::oneshot;
+
+pub use self::directory::{Directory, DirectoryError, Member};
+pub(crate) use self::reload::{Seen, Watch};
+
+use self::workers::Workers;
+use crate::config::{self, WorkflowsConfig};
+use crate::metrics::{Metrics, Refused};
+
+/// Executes workflows for the doors of a bridge. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Workflows(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    executor: Executor,
+    directory: RwLock<Arc<Directory>>,
+    environment: Environment,
+    name: Text,
+    reports: Reports,
+    workers: Workers,
+    metrics: Arc<Metrics>,
+}
+
+/// Whether the bus is told how operations go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reports {
+    /// Each operation, beside the start and the end.
+    Operations,
+    /// The start and the end.
+    Ends,
+}
+
+/// An execution that runs. It runs to its end when this is dropped.
+#[derive(Debug)]
+pub struct Run {
+    execution_id: Text,
+    ended: oneshot::Receiver<Arc<Record>>,
+}
+
+/// Why nothing is begun.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotBegun {
+    /// The bridge is being stopped.
+    #[error("the executor is shutting down")]
+    Draining,
+    /// The executor refuses it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why workflows cannot be executed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkflowsError {
+    /// A secret is not there, or a key is of two agents.
+    #[error("workflows")]
+    Agents(#[from] DirectoryError),
+    /// The data directory cannot be made.
+    #[error("workflows: the data directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A store cannot be used.
+    #[error("workflows")]
+    Store(#[from] OpenError),
+    /// A certificate cannot be read.
+    #[error("workflows: the certificates in {}", path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The client for calls cannot be made.
+    #[error("workflows: the HTTP client")]
+    Client(#[source] ClientError),
+    /// The operating system gives no random numbers.
+    #[error("workflows: no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The threads cannot be started.
+    #[error("workflows: the threads of the executor")]
+    Threads(#[source] std::io::Error),
+}
+
+/// How long records may be kept longer than they have to be.
+const EXPIRE_EVERY: Duration = Duration::from_secs(60 * 60);
+
+// === impl Workflows ===
+
+impl Workflows {
+    /// An executor as configured, in the real world.
+    ///
+    /// # Errors
+    /// What of the configuration cannot be used: a secret, a directory, a certificate.
+    pub fn build(config: &WorkflowsConfig, metrics: Arc<Metrics>) -> Result<Self, WorkflowsError> {
+        Self::build_in(environment(config)?, config, metrics)
+    }
+
+    /// As [`Workflows::build`], in another world: for tests.
+    ///
+    /// # Errors
+    /// As [`Workflows::build`].
+    pub fn build_in(
+        environment: Environment,
+        config: &WorkflowsConfig,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, WorkflowsError> {
+        let directory = Directory::read(config)?;
+        let mut options = Options::default();
+        options.files = files(config)?;
+        options.retry_unsafe = match config.retry_unsafe {
+            config::RetryUnsafe::Rarely => RetryUnsafe::WhenRefused,
+            config::RetryUnsafe::Always => RetryUnsafe::Always,
+        };
+        let inner = Inner {
+            executor: Executor::new(environment.clone(), options),
+            directory: RwLock::new(Arc::new(directory)),
+            environment,
+            name: config.agent.clone(),
+            reports: if config.progress {
+                Reports::Operations
+            } else {
+                Reports::Ends
+            },
+            workers: Workers::start(config.workers).map_err(WorkflowsError::Threads)?,
+            metrics,
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The name that workflows are addressed to.
+    #[must_use]
+    pub fn name(&self) -> &Text {
+        &self.0.name
+    }
+
+    /// Whether the bus is told how operations go.
+    #[must_use]
+    pub fn reports(&self) -> Reports {
+        self.0.reports
+    }
+
+    /// What executes.
+    #[must_use]
+    pub fn executor(&self) -> &Executor {
+        &self.0.executor
+    }
+
+    /// The clock, the chance, the network and the store that executions have.
+    #[must_use]
+    pub fn environment(&self) -> &Environment {
+        &self.0.environment
+    }
+
+    /// The agent of an id, as of now.
+    #[must_use]
+    pub fn agent(&self, id: &str) -> Option<Arc<Agent>> {
+        let directory = self.directory();
+        directory.agent(id).map(|member| Arc::clone(member.agent()))
+    }
+
+    /// The agent that shows an API key, as of now.
+    #[must_use]
+    pub fn authenticate(&self, key: &str) -> Option<Arc<Agent>> {
+        let directory = self.directory();
+        let member = directory.authenticate(key);
+        member.map(|member| Arc::clone(member.agent()))
+    }
+
+    /// The agents, as of now.
+    #[must_use]
+    pub fn directory(&self) -> Arc<Directory> {
+        // A directory is replaced whole, so that a lock poisoned elsewhere is as good as any.
+        let directory = self.0.directory.read();
+        Arc::clone(&directory.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Other agents count from now on. What runs goes on as it began.
+    pub fn replace(&self, directory: Directory) {
+        let directory = Arc::new(directory);
+        let mut current = self
+            .0
+            .directory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = directory;
+    }
+
+    /// Begins an execution, or finds the one of the same agent, id and workflow. What is new has to be handed to
+    /// [`Workflows::run`].
+    ///
+    /// # Errors
+    /// Why nothing is begun.
+    pub async fn begin(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, NotBegun> {
+        if self.0.workers.are_draining() {
+            self.refused(Refused::Draining);
+            return Err(NotBegun::Draining);
+        }
+        let (executor, agent) = (self.0.executor.clone(), Arc::clone(agent));
+        // A large workflow takes a while to read, too.
+        let started = self
+            .0
+            .workers
+            .ask(async move { executor.execute(&agent, request).await })
+            .await
+            .ok_or(NotBegun::Draining)?;
+        started.map_err(|refusal| {
+            self.refused(match refusal {
+                Refusal::Invalid(_) => Refused::Invalid,
+                Refusal::Expired(_) => Refused::Expired,
+                Refusal::Conflict(_) => Refused::Conflict,
+                Refusal::Busy(_) => Refused::Busy,
+                _ => Refused::Store,
+            });
+            NotBegun::Refused(refusal)
+        })
+    }
+
+    /// Judges a workflow; `None` when the threads of the executor have ended. Nothing runs.
+    pub async fn validate(&self, agent: &Arc<Agent>, request: Request) -> Option<Report> {
+        let (executor, agent) = (self.0.executor.clone(), Arc::clone(agent));
+        let judge = async move {
+            let Request {
+                workflow,
+                input,
+                strictness,
+                ..
+            } = request;
+            executor.validate(&agent, &workflow, &input, strictness)
+        };
+        self.0.workers.ask(judge).await
+    }
+
+    /// Runs an execution to its end, on the threads of the executor. `on_progress` is told of each operation there; it
+    /// must not block.
+    pub fn run(
+        &self,
+        agent: &Agent,
+        execution: Execution,
+        on_progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Run {
+        let (tell, ended) = oneshot::channel();
+        let execution_id = execution.execution_id().clone();
+        let task = workers::Task {
+            executor: self.0.executor.clone(),
+            agent: agent.id().clone(),
+            execution,
+            metrics: Arc::clone(&self.0.metrics),
+        };
+        self.0.workers.run(task, on_progress, tell);
+        Run {
+            execution_id,
+            ended,
+        }
+    }
+
+    /// Counts a request that is refused before it gets to the executor.
+    pub fn refused(&self, why: Refused) {
+        self.0.metrics.workflow_refused(why);
+    }
+
+    /// Takes away old records now and then, until it is dropped.
+    pub(crate) async fn keep_tidy(self) {
+        let mut every = tokio::time::interval(EXPIRE_EVERY);
+        loop {
+            every.tick().await;
+            match self.0.executor.expire().await {
+                Ok(0) => {}
+                Ok(records) => tracing::debug!(records, "old records of executions are removed"),
+                Err(error) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "old records of executions are not removed"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Begins nothing more; what runs goes on.
+    pub fn drain(&self) {
+        self.0.workers.drain();
+    }
+
+    /// Waits until nothing runs, at most so long; then cancels what is left and waits for it to end.
+    pub(crate) async fn finish(&self, patience: Duration) {
+        self.0.workers.finish(patience).await;
+    }
+}
+
+/// Where StoreData writes files, if anywhere.
+pub(crate) fn files(config: &WorkflowsConfig) -> Result<Option<FileStore>, WorkflowsError> {
+    let root = config.file_directory.as_deref();
+    Ok(root.map(FileStore::open).transpose()?)
+}
+
+/// The real world, with what the configuration says of it.
+pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
+    let mut certificates = Vec::new();
+    for path in &config.ca_files {
+        let read = std::fs::read(path);
+        certificates.push(read.map_err(|source| WorkflowsError::Certificates {
+            path: path.clone(),
+            source,
+        })?);
+    }
+    let options = ClientOptions {
+        root_certificates: certificates,
+        ..ClientOptions::default()
+    };
+    let client = Client::new(&options).map_err(WorkflowsError::Client)?;
+    let store: Arc<dyn Store> = match &config.data_directory {
+        None => Arc::new(MemoryStore::default()),
+        Some(directory) => Arc::new(open_store(directory)?),
+    };
+    Ok(Environment {
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom::new().map_err(WorkflowsError::Random)?),
+        http: Arc::new(client),
+        store,
+    })
+}
+
+/// The store in a directory, which is made for its owner alone where it is not there.
+fn open_store(directory: &Path) -> Result<RedbStore, WorkflowsError> {
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    made.map_err(|source| WorkflowsError::Directory {
+        path: directory.to_owned(),
+        source,
+    })?;
+    Ok(RedbStore::open(&directory.join(DATA_FILE))?)
+}
+
+/// The file in the data directory.
+const DATA_FILE: &str = "workflows.redb";
+
+// === impl Run ===
+
+impl Run {
+    /// The id of the execution.
+    #[must_use]
+    pub fn execution_id(&self) -> &Text {
+        &self.execution_id
+    }
+
+    /// Its record when it ends; `None` when nobody ran it to its end, since the process is being stopped.
+    pub async fn ended(self) -> Option<Arc<Record>> {
+        self.ended.await.ok()
+    }
+}

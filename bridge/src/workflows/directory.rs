@@ -1,0 +1,318 @@
+//! Who may execute workflows, and what may they do?
+//!
+//! Made whole from the configuration, with every secret read, and never changed: a new one takes its place.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use a2abus_executor::{Agent, Credential, CredentialKind, Rates, Secret};
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy};
+use a2abus_transports::SecretError;
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use crate::config::{
+    AgentConfig, ApiConfig, ApiKey, CredentialConfig, CredentialType, Grant, Name, RatesConfig,
+    WorkflowsConfig,
+};
+
+/// The agents there are, by id and by key.
+#[derive(Debug, Default)]
+pub struct Directory {
+    members: BTreeMap<Text, Arc<Member>>,
+    keys: Vec<Key>,
+}
+
+/// An agent, with what it is told of what it may do.
+#[derive(Debug)]
+pub struct Member {
+    agent: Arc<Agent>,
+    apis: Vec<Arc<ApiConfig>>,
+    credentials: Vec<CredentialConfig>,
+}
+
+/// The SHA-256 of an API key, and whose it is.
+struct Key {
+    digest: [u8; 32],
+    owner: Arc<Member>,
+}
+
+/// Why there is no directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// A secret cannot be read.
+    #[error("credential {id}")]
+    Credential {
+        /// Whose secret it is.
+        id: Name,
+        /// Why.
+        source: SecretError,
+    },
+    /// A key cannot be read.
+    #[error("agent {id}: a key")]
+    Key {
+        /// Whose key it is.
+        id: Name,
+        /// Why.
+        source: SecretError,
+    },
+    /// A digest is none.
+    #[error("agent {id}: sha256 is not 64 hexadecimal digits")]
+    Digest {
+        /// Whose key it is.
+        id: Name,
+    },
+    /// One key is of two agents.
+    #[error("the agents {first} and {second} have the same key")]
+    SharedKey {
+        /// The one.
+        first: Text,
+        /// The other.
+        second: Name,
+    },
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// Reads all secrets. Blocks as long as reading small files does.
+    ///
+    /// # Errors
+    /// Whose secret cannot be read, and why; never what it is.
+    pub fn read(config: &WorkflowsConfig) -> Result<Self, DirectoryError> {
+        let apis: Vec<Arc<ApiConfig>> = config.apis.iter().cloned().map(Arc::new).collect();
+        let credentials = credentials(config, &apis)?;
+        let mut directory = Self::default();
+        for agent in &config.agents {
+            let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
+            for key in &agent.keys {
+                directory.add_key(&agent.id, key, &member)?;
+            }
+            directory.members.insert(agent.id.text().clone(), member);
+        }
+        Ok(directory)
+    }
+
+    fn add_key(
+        &mut self,
+        id: &Name,
+        key: &ApiKey,
+        owner: &Arc<Member>,
+    ) -> Result<(), DirectoryError> {
+        let digest = digest(id, key)?;
+        let taken = self.keys.iter().find(|key| key.digest == digest);
+        if let Some(taken) = taken.filter(|taken| !Arc::ptr_eq(&taken.owner, owner)) {
+            return Err(DirectoryError::SharedKey {
+                first: taken.owner.agent.id().clone(),
+                second: id.clone(),
+            });
+        }
+        let owner = Arc::clone(owner);
+        self.keys.push(Key { digest, owner });
+        Ok(())
+    }
+
+    /// The agent of an id.
+    #[must_use]
+    pub fn agent(&self, id: &str) -> Option<&Arc<Member>> {
+        self.members.get(id)
+    }
+
+    /// The agent that shows an API key. How long it takes tells nothing of the keys there are.
+    #[must_use]
+    pub fn authenticate(&self, key: &str) -> Option<&Arc<Member>> {
+        let digest = sha256(key);
+        let none = u64::MAX;
+        let found = (0_u64..).zip(&self.keys).fold(none, |found, (index, key)| {
+            let same: Choice = key.digest.ct_eq(&digest);
+            u64::conditional_select(&found, &index, same)
+        });
+        let index = usize::try_from(found).ok()?;
+        self.keys.get(index).map(|key| &key.owner)
+    }
+
+    /// How many agents there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+}
+
+// === impl Member ===
+
+impl Member {
+    /// The agent as the executor knows it.
+    #[must_use]
+    pub fn agent(&self) -> &Arc<Agent> {
+        &self.agent
+    }
+
+    /// The APIs of the catalogue that it may call.
+    #[must_use]
+    pub fn apis(&self) -> &[Arc<ApiConfig>] {
+        &self.apis
+    }
+
+    /// The credentials that it may refer to, as they are configured: without their secrets.
+    #[must_use]
+    pub fn credentials(&self) -> &[CredentialConfig] {
+        &self.credentials
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Key")
+            .field("owner", self.owner.agent.id())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The files that a configuration names secrets in: a directory that was read from them is old when one has changed.
+pub(super) fn secret_files(config: &WorkflowsConfig) -> Vec<PathBuf> {
+    let credentials = config.credentials.iter();
+    let credentials = credentials.filter_map(|one| one.value.path().map(PathBuf::from));
+    let keys = config.agents.iter().flat_map(|agent| &agent.keys);
+    let keys = keys.filter_map(|key| match key {
+        ApiKey::File(path) => Some(path.clone()),
+        ApiKey::Sha256(_) | ApiKey::Env(_) => None,
+    });
+    credentials.chain(keys).collect()
+}
+
+fn credentials(
+    config: &WorkflowsConfig,
+    apis: &[Arc<ApiConfig>],
+) -> Result<BTreeMap<Text, Credential>, DirectoryError> {
+    let credential = |credential: &CredentialConfig| {
+        let revealed = credential.value.reveal();
+        let secret = revealed.map_err(|source| DirectoryError::Credential {
+            id: credential.id.clone(),
+            source,
+        })?;
+        let of_it = |api: &&Arc<ApiConfig>| credential.apis.contains(&api.id);
+        let entry = Credential {
+            kind: kind(credential.kind),
+            secret: Secret::new(secret.as_str().to_owned()),
+            apis: Apis {
+                any: false,
+                bases: bases(apis.iter().filter(of_it)),
+            },
+            description: credential.description.clone(),
+        };
+        Ok((credential.id.text().clone(), entry))
+    };
+    config.credentials.iter().map(credential).collect()
+}
+
+fn member(
+    config: &AgentConfig,
+    apis: &[Arc<ApiConfig>],
+    configured: &[CredentialConfig],
+    credentials: &BTreeMap<Text, Credential>,
+) -> Member {
+    let allowed = |grants: &[Grant]| grants.iter().map(Grant::as_str).collect::<Allowed>();
+    let may_call = allowed(&config.apis);
+    let own_apis: Vec<_> = apis
+        .iter()
+        .filter(|api| may_call.contains(api.id.as_str()))
+        .cloned()
+        .collect();
+    let may_use = allowed(&config.credentials);
+    let own_credentials = credentials
+        .iter()
+        .filter(|(id, _)| may_use.contains(id))
+        .map(|(id, credential)| (id.clone(), credential.clone()));
+    let policy = Policy {
+        operations: allowed(&config.operations),
+        apis: Apis {
+            any: may_call == Allowed::All,
+            bases: bases(&own_apis),
+        },
+        credentials: may_use.clone(),
+        storages: allowed(&config.storages),
+        max_operations: usize::try_from(config.max_operations).unwrap_or(usize::MAX),
+        max_execution_time: config.max_execution_time.0,
+        ..Policy::default()
+    };
+    let agent = Agent::new(
+        config.id.text().clone(),
+        policy,
+        own_credentials.collect(),
+        rates(&config.rates),
+    );
+    Member {
+        agent: Arc::new(agent),
+        apis: own_apis,
+        credentials: configured
+            .iter()
+            .filter(|credential| may_use.contains(credential.id.as_str()))
+            .cloned()
+            .collect(),
+    }
+}
+
+fn bases<'a>(
+    apis: impl IntoIterator<Item = &'a Arc<ApiConfig>>,
+) -> Vec<a2abus_plugin::protocol::a2e_workflow::target::ApiBase> {
+    apis.into_iter().map(|api| api.base_url.0.clone()).collect()
+}
+
+fn kind(kind: CredentialType) -> CredentialKind {
+    match kind {
+        CredentialType::BearerToken => CredentialKind::BearerToken,
+        CredentialType::Basic => CredentialKind::Basic,
+        CredentialType::ApiKey => CredentialKind::ApiKey,
+        CredentialType::Password => CredentialKind::Password,
+        CredentialType::Custom => CredentialKind::Custom,
+    }
+}
+
+fn rates(config: &RatesConfig) -> Rates {
+    Rates {
+        requests_per_minute: config.requests_per_minute,
+        requests_per_hour: config.requests_per_hour,
+        requests_per_day: config.requests_per_day,
+        api_calls_per_minute: config.api_calls_per_minute,
+        api_calls_per_hour: config.api_calls_per_hour,
+    }
+}
+
+fn digest(id: &Name, key: &ApiKey) -> Result<[u8; 32], DirectoryError> {
+    let secret = match key {
+        ApiKey::Sha256(hex) => {
+            return from_hex(hex).ok_or_else(|| DirectoryError::Digest { id: id.clone() });
+        }
+        ApiKey::File(path) => a2abus_transports::Secret::file(path),
+        ApiKey::Env(name) => a2abus_transports::Secret::env(name),
+    };
+    let revealed = secret.reveal().map_err(|source| DirectoryError::Key {
+        id: id.clone(),
+        source,
+    })?;
+    Ok(sha256(revealed.as_str()))
+}
+
+fn sha256(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 2 * digest.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(digest)
+}

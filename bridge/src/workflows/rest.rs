@@ -1,0 +1,255 @@
+//! How is the executor used over HTTP?
+//!
+//! ```text
+//! request ──> who? ──> how often? ──> which call? ──> body ──> call ──> answer, with the standing of the limits
+//!             401      429            404, 405        400, 413, 415, …
+//! ```
+//!
+//! The calls, all below `/api/v1` but the first; an agent shows its key as `Authorization: Bearer KEY` or `X-API-Key: KEY`:
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `GET /health` | | `{"status":"healthy","service":"a2e-server"}`; no key, no limits |
+//! | `GET openapi.json` | | this table for machines; no key |
+//! | `GET capabilities` | | what the agent may use: APIs with their endpoints, ids of credentials, operations, limits |
+//! | `POST capabilities/search` | `{"query", "top_k"?}` | the operations, APIs, endpoints and credentials that fit best, of those the agent may use |
+//! | `POST workflows/validate` | `{"workflow", "input"?, "level"?}` | `{"valid","errors","warnings"}`, with 200 for an invalid workflow too |
+//! | `POST workflows/execute` | `{"workflow", "input"?, "level"?, "onError"?, "async"?}` | 200 with the results when it has ended, also when it failed; 202 at once if `async`; 400 with all errors if it is not valid |
+//! | `GET executions/{id}` | | the record: status, results, operations; 24 hours long; 404 for those of other agents |
+//! | `GET executions?limit&status` | | summaries, the newest first |
+//! | `GET rate-limit/status` | | limits, usage and what remains |
+//!
+//! `workflow` is the JSON Lines as one string. The execution id is that of the workflow, for each agent: the same workflow
+//! under the same id does not run twice, and its record is the answer, with `Idempotent-Replay: true`; another workflow
+//! under it is 409. A client that goes away does not end its execution.
+//!
+//! Every answer below `/api` has `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds at which a slot frees) of
+//! the last 60 seconds, and a 429 those of the limit that was reached, with `Retry-After` in seconds. Requests without a
+//! key, or with a wrong one, are counted by the address they come from: 60 in 60 seconds. Errors are
+//! `{"error":{"type","code","message","operationId","details","suggestions"}}`, but for 429, which is
+//! `{"error","message","retry_after"}`.
+//!
+//! Source: `a2e-execution` sections 8 and 10, D41 to D46.
+
+mod answer;
+mod capabilities;
+mod catalogue;
+mod executions;
+mod gate;
+mod request;
+mod search;
+
+use std::sync::Arc;
+
+use a2abus_executor::Quotas;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::any;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+
+pub(crate) use self::answer::EXPOSED;
+
+use self::answer::{Problem, json};
+use self::gate::Caller;
+use super::{Member, Workflows};
+use crate::http::Door;
+use crate::http::body::{self, BodyError};
+use crate::metrics::{HttpPath, Refused};
+
+/// What the calls need.
+#[derive(Debug)]
+struct Rest {
+    door: Door,
+    workflows: Workflows,
+    /// Requests of agents, by id.
+    of_agents: Quotas,
+    /// Requests without a key that counts, by address.
+    of_peers: Quotas,
+}
+
+/// The calls there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call<'a> {
+    OpenApi,
+    Capabilities,
+    Search,
+    Validate,
+    Execute,
+    Executions,
+    Execution(&'a str),
+    RateLimit,
+}
+
+/// The description of the calls for machines.
+const OPENAPI: &str = include_str!("rest/openapi.json");
+
+/// The calls of the executor, and `/health`.
+pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
+    let clock = &workflows.environment().clock;
+    let rest = Rest {
+        of_agents: Quotas::new(Arc::clone(clock), gate::MAX_AGENTS),
+        of_peers: Quotas::new(Arc::clone(clock), gate::MAX_PEERS),
+        door,
+        workflows,
+    };
+    Router::new()
+        .route("/health", any(health))
+        .route("/api", any(api))
+        .route("/api/{*call}", any(api))
+        .with_state(Arc::new(rest))
+}
+
+async fn health(State(rest): State<Arc<Rest>>, method: Method) -> Response {
+    let response = if is_read(&method) {
+        let body = r#"{"status":"healthy","service":"a2e-server"}"#;
+        json(StatusCode::OK, Bytes::from_static(body.as_bytes()))
+    } else {
+        Problem::method_not_allowed(READ).into_response()
+    };
+    rest.door
+        .metrics
+        .http_request(HttpPath::Health, response.status());
+    response
+}
+
+async fn api(State(rest): State<Arc<Rest>>, request: Request<Body>) -> Response {
+    let response = rest.respond(request).await;
+    rest.door
+        .metrics
+        .http_request(HttpPath::Api, response.status());
+    response
+}
+
+// === impl Rest ===
+
+impl Rest {
+    async fn respond(&self, request: Request<Body>) -> Response {
+        let (head, body) = request.into_parts();
+        let caller = self.identify(&head.headers);
+        let admitted = match self.admit(&caller, &head) {
+            Ok(admitted) => admitted,
+            Err(exceeded) => {
+                self.workflows.refused(Refused::RateLimited);
+                return answer::too_many(&exceeded, "requests");
+            }
+        };
+        let answered = self.answer(&caller, &head, body).await;
+        let mut response = answered.unwrap_or_else(|problem| {
+            if let Some(why) = problem.counts_as() {
+                self.workflows.refused(why);
+            }
+            problem.into_response()
+        });
+        answer::put_standing(&admitted, response.headers_mut());
+        response
+    }
+
+    async fn answer(
+        &self,
+        caller: &Caller,
+        head: &http::request::Parts,
+        body: Body,
+    ) -> Result<Response, Problem> {
+        // As at the rest of the door: a page must not use its visitor's place in the network.
+        let origin = head.headers.get(header::ORIGIN);
+        if origin.is_some_and(|origin| !self.door.allowed_origins.contains(origin)) {
+            return Err(Problem::foreign_origin());
+        }
+        let call = Call::of(head.uri.path());
+        let member = match (caller, call) {
+            (Caller::Member(member), _) => Some(member),
+            (_, Some(Call::OpenApi)) => None,
+            (Caller::Unknown | Caller::WrongKey, _) => return Err(Problem::unauthorized()),
+        };
+        let call = call.ok_or_else(Problem::no_such_call)?;
+        call.check(&head.method)?;
+        let Some(member) = member else {
+            return Ok(json(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes())));
+        };
+        let body = if call.has_body() {
+            self.read(&head.headers, body).await?
+        } else {
+            Bytes::new()
+        };
+        self.call(call, member, head.uri.query(), &body).await
+    }
+
+    async fn call(
+        &self,
+        call: Call<'_>,
+        member: &Arc<Member>,
+        query: Option<&str>,
+        body: &Bytes,
+    ) -> Result<Response, Problem> {
+        match call {
+            Call::OpenApi => Ok(json(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()))),
+            Call::Capabilities => Ok(capabilities::all(member)),
+            Call::Search => capabilities::search(member, body),
+            Call::Validate => self.validate(member.agent(), body).await,
+            Call::Execute => self.execute(member.agent(), body).await,
+            Call::Executions => self.executions(member.agent(), query).await,
+            Call::Execution(id) => self.execution(member.agent(), id).await,
+            Call::RateLimit => Ok(self.rate_limit(member.agent())),
+        }
+    }
+
+    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+        if !crate::http::negotiate::is_json_body(headers) {
+            return Err(Problem::unsupported_media_type());
+        }
+        let (limit, deadline) = (self.door.body_limit_bytes, self.door.body_timeout);
+        let read = body::read(headers, body, limit, deadline).await;
+        read.map_err(|error| match error {
+            BodyError::TooLarge => Problem::too_large(limit),
+            BodyError::TooSlow => Problem::too_slow(deadline),
+            BodyError::Broken => Problem::malformed("invalid_json", "the body broke off"),
+        })
+    }
+}
+
+// === impl Call ===
+
+const READ: &str = "GET, HEAD";
+const WRITE: &str = "POST";
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+impl<'a> Call<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        Some(match path.strip_prefix("/api/v1/")? {
+            "openapi.json" => Self::OpenApi,
+            "capabilities" => Self::Capabilities,
+            "capabilities/search" => Self::Search,
+            "workflows/validate" => Self::Validate,
+            "workflows/execute" => Self::Execute,
+            "executions" => Self::Executions,
+            "rate-limit/status" => Self::RateLimit,
+            other => match other.strip_prefix("executions/") {
+                Some(id) if !id.is_empty() && !id.contains('/') => Self::Execution(id),
+                _ => return None,
+            },
+        })
+    }
+
+    fn has_body(self) -> bool {
+        matches!(self, Self::Search | Self::Validate | Self::Execute)
+    }
+
+    fn check(self, method: &Method) -> Result<(), Problem> {
+        let (right, allowed) = if self.has_body() {
+            (*method == Method::POST, WRITE)
+        } else {
+            (is_read(method), READ)
+        };
+        if right {
+            Ok(())
+        } else {
+            Err(Problem::method_not_allowed(allowed))
+        }
+    }
+}

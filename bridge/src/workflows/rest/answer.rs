@@ -1,0 +1,252 @@
+//! What do answers and errors look like?
+
+use std::time::Duration;
+
+use a2abus_executor::{Admitted, Exceeded, Failure, Value};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::metrics::Refused;
+
+/// A request that is refused. Source: `a2e-execution` D42.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    error: Value,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    why: Option<Refused>,
+}
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
+
+/// The headers that scripts of permitted pages may read.
+pub(crate) const EXPOSED: [HeaderName; 5] = [LIMIT, REMAINING, RESET, REPLAY, RETRY_AFTER];
+
+/// How long a client should wait before it asks a bridge again that is being stopped, in seconds.
+const DRAIN_RETRY: HeaderValue = HeaderValue::from_static("5");
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A value as an answer.
+pub(super) fn value(status: StatusCode, value: &Value) -> Response {
+    json(status, Bytes::from(value.to_string()))
+}
+
+/// Marks an answer as that of an execution that was there before. Source: `a2e-execution` D45.
+pub(super) fn replayed(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(REPLAY, HeaderValue::from_static("true"));
+    response
+}
+
+/// Says how a limit stands.
+pub(super) fn put_standing(admitted: &Admitted, headers: &mut HeaderMap) {
+    // An answer that says of a limit of its own how it stands is right about it.
+    if !headers.contains_key(LIMIT) {
+        put(
+            headers,
+            admitted.limit,
+            admitted.remaining,
+            admitted.reset_unix_seconds(),
+        );
+    }
+}
+
+fn put(headers: &mut HeaderMap, limit: u32, remaining: u32, reset: u64) {
+    headers.insert(LIMIT, HeaderValue::from(limit));
+    headers.insert(REMAINING, HeaderValue::from(remaining));
+    headers.insert(RESET, HeaderValue::from(reset));
+}
+
+/// The answer to one request too many. Source: `a2e-execution` section 8.
+pub(super) fn too_many(exceeded: &Exceeded, of: &str) -> Response {
+    let rule = format!("{} {of} per {}", exceeded.limit, exceeded.window);
+    let mut response = rate_limited(&rule, exceeded.retry_after);
+    put(
+        response.headers_mut(),
+        exceeded.limit,
+        0,
+        exceeded.reset_unix_seconds(),
+    );
+    response
+}
+
+/// The answer to one execution too many at a time. When one ends nobody knows; to ask again in a second is soon enough.
+pub(super) fn busy(most: usize) -> Response {
+    rate_limited(&format!("{most} executions at a time"), 1)
+}
+
+fn rate_limited(rule: &str, retry_after: u32) -> Response {
+    let message = format!("Rate limit exceeded: {rule}");
+    let body = Value::object([
+        ("error", Value::from("Rate limit exceeded")),
+        ("message", message.into()),
+        ("retry_after", retry_after.into()),
+    ]);
+    let mut response = value(StatusCode::TOO_MANY_REQUESTS, &body);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from(retry_after));
+    response
+}
+
+// === impl Problem ===
+
+impl Problem {
+    fn new(
+        status: StatusCode,
+        (kind, code): (&'static str, &'static str),
+        message: impl Into<String>,
+        why: Refused,
+    ) -> Self {
+        let error = Value::object([
+            ("type", Value::from(kind)),
+            ("code", code.into()),
+            ("message", message.into().into()),
+            ("operationId", Value::Null),
+            ("details", Value::object::<&str>([])),
+            ("suggestions", Vec::new().into()),
+        ]);
+        Self {
+            status,
+            error,
+            headers: Vec::new(),
+            why: Some(why),
+        }
+    }
+
+    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// What was refused below has been counted there.
+    fn counted(mut self) -> Self {
+        self.why = None;
+        self
+    }
+
+    /// How it is to be counted, if it has not been.
+    pub(super) fn counts_as(&self) -> Option<Refused> {
+        self.why
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        let message = "show the agent's API key as Authorization: Bearer KEY or X-API-Key: KEY";
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            ("PermissionError", "unauthorized"),
+            message,
+            Refused::Unauthorized,
+        )
+        .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    pub(super) fn foreign_origin() -> Self {
+        let message = "web pages of this origin may not send requests";
+        let words = ("PermissionError", "origin_not_permitted");
+        Self::new(StatusCode::FORBIDDEN, words, message, Refused::Forbidden)
+    }
+
+    pub(super) fn no_such_call() -> Self {
+        let message = "nothing is served at this path; GET /api/v1/openapi.json lists the calls";
+        let words = ("RequestError", "not_found");
+        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+    }
+
+    pub(super) fn no_such_execution() -> Self {
+        let message = "this agent has no execution of this id, or none that is kept any more";
+        let words = ("RequestError", "execution_not_found");
+        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+    }
+
+    pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
+        let message = format!("this path takes {allowed}");
+        let words = ("RequestError", "method_not_allowed");
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        Self::new(status, words, message, Refused::Malformed)
+            .with(ALLOW, HeaderValue::from_static(allowed))
+    }
+
+    pub(super) fn unsupported_media_type() -> Self {
+        let message = "the body must be JSON: send it with Content-Type: application/json";
+        let words = ("RequestError", "unsupported_media_type");
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Self::new(status, words, message, Refused::Body)
+    }
+
+    pub(super) fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("the body is larger than {limit_bytes} bytes");
+        let words = ("RequestError", "too_large");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, words, message, Refused::Body)
+    }
+
+    pub(super) fn too_slow(deadline: Duration) -> Self {
+        let millis = deadline.as_millis();
+        let message = format!("the body did not arrive within {millis} ms");
+        let words = ("TimeoutError", "body_timeout");
+        Self::new(StatusCode::REQUEST_TIMEOUT, words, message, Refused::Body)
+    }
+
+    /// A body or a query that cannot be used.
+    pub(super) fn malformed(code: &'static str, message: impl Into<String>) -> Self {
+        let words = ("ValidationError", code);
+        Self::new(StatusCode::BAD_REQUEST, words, message, Refused::Malformed)
+    }
+
+    pub(super) fn conflict(execution_id: &str) -> Self {
+        let message = format!("another workflow has run under the execution id {execution_id}");
+        let words = ("ExecutionError", "execution_id_conflict");
+        Self::new(StatusCode::CONFLICT, words, message, Refused::Conflict).counted()
+    }
+
+    pub(super) fn draining() -> Self {
+        let message = "the executor is shutting down; ask again elsewhere or later";
+        let words = ("ExecutionError", "draining");
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(status, words, message, Refused::Draining)
+            .counted()
+            .with(RETRY_AFTER, DRAIN_RETRY)
+    }
+
+    /// The store failed; how is in the log.
+    pub(super) fn store() -> Self {
+        let message = "the records of executions cannot be read or written now";
+        let words = ("ExecutionError", "storage_failed");
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(status, words, message, Refused::Store)
+            .counted()
+            .with(RETRY_AFTER, DRAIN_RETRY)
+    }
+
+    /// A workflow that may not run.
+    pub(super) fn failure(failure: &Failure) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            error: failure.to_value(),
+            headers: Vec::new(),
+            why: None,
+        }
+    }
+
+    pub(super) fn into_response(self) -> Response {
+        let body = Value::object([("error", self.error)]);
+        let mut response = value(self.status, &body);
+        response.headers_mut().extend(self.headers);
+        response
+    }
+}

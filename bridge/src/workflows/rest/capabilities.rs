@@ -1,0 +1,164 @@
+//! What may an agent do, and what of it fits a question?
+
+use std::collections::BTreeSet;
+
+use a2abus_plugin::protocol::a2e_workflow::OperationType;
+use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::answer::{self, Problem};
+use super::search::{Index, Kind, Thing};
+use super::{catalogue, request};
+use crate::config::{ApiConfig, EndpointConfig};
+use crate::workflows::Member;
+
+/// All of it. Source: `a2e-execution` section 10.
+pub(super) fn all(member: &Member) -> Response {
+    let agent = member.agent();
+    let policy = agent.policy();
+    let answer = json!({
+        "agent_id": agent.id(),
+        "capabilities": {
+            "availableApis": member.apis().iter().map(|api| of_api(api)).collect::<Vec<_>>(),
+            "availableCredentials": credentials(member),
+            "supportedOperations": operations(member).map(OperationType::as_str).collect::<Vec<_>>(),
+            "knowledgeBases": [],
+            "securityConstraints": {
+                "maxExecutionTime": u64::try_from(policy.max_execution_time.as_millis()).unwrap_or(u64::MAX),
+                "maxOperations": policy.max_operations,
+                "allowedDomains": domains(member),
+            },
+        },
+    });
+    answer::json(StatusCode::OK, Bytes::from(answer.to_string()))
+}
+
+/// What fits best. An extension; source: `a2e-execution` section 10.
+pub(super) fn search(member: &Member, body: &Bytes) -> Result<Response, Problem> {
+    let wanted = request::search(body)?;
+    let things = things(member);
+    let found = Index::new(&things).best(&wanted.query, wanted.most);
+    let results: Vec<_> = found
+        .into_iter()
+        .map(|(thing, score)| {
+            let mut result = json!({
+                "kind": thing.kind.as_str(),
+                "id": thing.id,
+                "description": thing.description,
+                "score": score,
+            });
+            if let (Some(schema), Some(members)) = (&thing.schema, result.as_object_mut()) {
+                members.insert("schema".to_owned(), schema.clone());
+            }
+            result
+        })
+        .collect();
+    let answer = json!({"query": wanted.query, "count": results.len(), "results": results});
+    Ok(answer::json(
+        StatusCode::OK,
+        Bytes::from(answer.to_string()),
+    ))
+}
+
+/// The operations the agent may use, in the order of the source.
+fn operations(member: &Member) -> impl Iterator<Item = OperationType> {
+    let policy = member.agent().policy();
+    let all = OperationType::ALL.iter().copied();
+    all.filter(|operation| policy.permits_operation(*operation))
+}
+
+fn of_api(api: &ApiConfig) -> Value {
+    let endpoints = api.endpoints.iter().map(|endpoint| {
+        json!({
+            "path": endpoint.path,
+            "method": endpoint.method.as_str(),
+            "description": endpoint.description.as_deref().unwrap_or_default(),
+            "parameters": endpoint.parameters,
+        })
+    });
+    json!({
+        "id": api.id,
+        "baseUrl": base_url(api),
+        "description": api.description.as_deref().unwrap_or_default(),
+        "endpoints": endpoints.collect::<Vec<_>>(),
+    })
+}
+
+/// Without the slash that a bare host has at its end, so that paths can be put after it.
+fn base_url(api: &ApiConfig) -> String {
+    let url = api.base_url.0.to_string();
+    url.strip_suffix('/').map_or(url.clone(), str::to_owned)
+}
+
+fn credentials(member: &Member) -> Vec<Value> {
+    let callable: BTreeSet<_> = member.apis().iter().map(|api| &api.id).collect();
+    let credentials = member.credentials().iter();
+    credentials
+        .map(|credential| {
+            let apis = credential.apis.iter().filter(|id| callable.contains(id));
+            json!({
+                "id": credential.id,
+                "type": credential.kind.as_str(),
+                "description": credential.description.as_deref().unwrap_or_default(),
+                "metadata": {"apis": apis.collect::<Vec<_>>()},
+            })
+        })
+        .collect()
+}
+
+/// The hosts of the registered bases, and `*` where every other is permitted as well.
+fn domains(member: &Member) -> BTreeSet<String> {
+    let bases = member.apis().iter().map(|api| api.base_url.0.to_string());
+    let hosts = bases.filter_map(|base| Target::parse(&base).ok()?.host().map(str::to_owned));
+    let any = member.agent().policy().apis.any.then(|| "*".to_owned());
+    hosts.chain(any).collect()
+}
+
+/// Everything that a search can find.
+fn things(member: &Member) -> Vec<Thing> {
+    let mut things: Vec<Thing> = operations(member).map(catalogue::operation).collect();
+    for api in member.apis() {
+        things.push(Thing {
+            kind: Kind::Api,
+            id: api.id.to_string(),
+            description: api.description.clone().unwrap_or_default(),
+            words: base_url(api),
+            schema: None,
+        });
+        things.extend(
+            api.endpoints
+                .iter()
+                .map(|endpoint| of_endpoint(api, endpoint)),
+        );
+    }
+    things.extend(member.credentials().iter().map(|credential| Thing {
+        kind: Kind::Credential,
+        id: credential.id.to_string(),
+        description: credential.description.clone().unwrap_or_default(),
+        words: credential.kind.as_str().to_owned(),
+        schema: None,
+    }));
+    things
+}
+
+fn of_endpoint(api: &ApiConfig, endpoint: &EndpointConfig) -> Thing {
+    let method = endpoint.method.as_str();
+    let parameters: Vec<_> = endpoint.parameters.keys().map(String::as_str).collect();
+    let mut schema = Map::new();
+    schema.insert("method".to_owned(), method.into());
+    schema.insert(
+        "url".to_owned(),
+        format!("{}{}", base_url(api), endpoint.path).into(),
+    );
+    schema.insert("parameters".to_owned(), endpoint.parameters.clone().into());
+    Thing {
+        kind: Kind::Endpoint,
+        id: format!("{} {method} {}", api.id, endpoint.path),
+        description: endpoint.description.clone().unwrap_or_default(),
+        words: parameters.join(" "),
+        schema: Some(schema.into()),
+    }
+}

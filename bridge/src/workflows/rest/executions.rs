@@ -1,0 +1,164 @@
+//! The calls that judge and execute workflows, and tell what became of them.
+
+use std::sync::Arc;
+
+use a2abus_executor::{Agent, Limit, Record, Refusal, Started, StoreError, Usage, Value};
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::Rest;
+use super::answer::{self, Problem, replayed, value};
+use super::request::{self, Wait};
+use crate::workflows::NotBegun;
+
+// === impl Rest ===
+
+impl Rest {
+    pub(super) async fn validate(
+        &self,
+        agent: &Arc<Agent>,
+        body: &Bytes,
+    ) -> Result<Response, Problem> {
+        let request = request::validate(body)?;
+        let report = self.workflows.validate(agent, request).await;
+        let report = report.ok_or_else(Problem::draining)?;
+        Ok(value(StatusCode::OK, &report.to_json().into()))
+    }
+
+    pub(super) async fn execute(
+        &self,
+        agent: &Arc<Agent>,
+        body: &Bytes,
+    ) -> Result<Response, Problem> {
+        let (request, wait) = request::execute(body)?;
+        match self.workflows.begin(agent, request).await {
+            Ok(Started::New(execution)) => {
+                let run = self.workflows.run(agent, execution, drop);
+                match wait {
+                    Wait::Not => Ok(accepted(run.execution_id())),
+                    Wait::ForTheEnd => {
+                        let record = run.ended().await;
+                        record.map_or_else(|| Err(Problem::draining()), |record| Ok(whole(&record)))
+                    }
+                }
+            }
+            Ok(Started::Running(follow)) if wait == Wait::Not => {
+                Ok(replayed(accepted(follow.execution_id())))
+            }
+            Ok(Started::Running(follow)) => {
+                let record = follow.ended().await;
+                let answer = record.map(|record| replayed(whole(&record)));
+                answer.ok_or_else(Problem::draining)
+            }
+            Ok(Started::Finished(record)) => Ok(replayed(whole(&record))),
+            Err(NotBegun::Refused(Refusal::Busy(most))) => Ok(answer::busy(most)),
+            Err(not_begun) => Err(problem(&not_begun)),
+        }
+    }
+
+    pub(super) async fn execution(&self, agent: &Agent, id: &str) -> Result<Response, Problem> {
+        let record = self.workflows.executor().record(agent.id(), id).await;
+        match record.map_err(|error| self.store(&error))? {
+            Some(record) => Ok(value(StatusCode::OK, &record.to_value())),
+            None => Err(Problem::no_such_execution()),
+        }
+    }
+
+    pub(super) async fn executions(
+        &self,
+        agent: &Agent,
+        query: Option<&str>,
+    ) -> Result<Response, Problem> {
+        let listing = request::listing(query)?;
+        let executor = self.workflows.executor();
+        let records = executor
+            .records(agent.id(), listing.status, listing.most)
+            .await
+            .map_err(|error| self.store(&error))?;
+        let list: Vec<Value> = records.iter().map(Record::summary).collect();
+        let count = list.len();
+        let answer = Value::object([("executions", Value::from(list)), ("count", count.into())]);
+        Ok(value(StatusCode::OK, &answer))
+    }
+
+    pub(super) fn rate_limit(&self, agent: &Agent) -> Response {
+        let requests = self.of_agents.usage(agent.id());
+        let calls = self.workflows.executor().quotas().usage(agent.id());
+        let rows = agent
+            .rates()
+            .requests()
+            .into_iter()
+            .map(|limit| ("requests", limit, used(&requests, limit)));
+        let rows = rows.chain(
+            agent
+                .rates()
+                .api_calls()
+                .into_iter()
+                .map(|limit| ("api_calls", limit, used(&calls, limit))),
+        );
+        let (mut limits, mut usage, mut remaining) = (Vec::new(), Vec::new(), Vec::new());
+        for (what, Limit { most, window }, used) in rows {
+            let left = usize::try_from(most)
+                .unwrap_or(usize::MAX)
+                .saturating_sub(used);
+            limits.push((format!("{what}_per_{window}"), Value::from(most)));
+            usage.push((format!("{what}_last_{window}"), Value::from(used)));
+            remaining.push((format!("{what}_per_{window}"), Value::from(left)));
+        }
+        let answer = Value::object([
+            ("agent_id", Value::from(agent.id().clone())),
+            ("limits", Value::object(limits)),
+            ("usage", Value::object(usage)),
+            ("remaining", Value::object(remaining)),
+        ]);
+        value(StatusCode::OK, &answer)
+    }
+
+    fn store(&self, error: &StoreError) -> Problem {
+        tracing::error!(
+            error = error as &dyn std::error::Error,
+            "records of executions cannot be read"
+        );
+        self.workflows.refused(crate::metrics::Refused::Store);
+        Problem::store()
+    }
+}
+
+fn used(usage: &Usage, limit: Limit) -> usize {
+    use a2abus_executor::Window;
+    match limit.window {
+        Window::Minute => usage.minute,
+        Window::Hour => usage.hour,
+        Window::Day => usage.day,
+    }
+}
+
+fn whole(record: &Record) -> Response {
+    value(StatusCode::OK, &record.answer())
+}
+
+fn accepted(execution_id: &a2abus_plugin::Text) -> Response {
+    let answer = Value::object([
+        ("execution_id", Value::from(execution_id.clone())),
+        ("status", "pending".into()),
+    ]);
+    value(StatusCode::ACCEPTED, &answer)
+}
+
+fn problem(not_begun: &NotBegun) -> Problem {
+    match not_begun {
+        NotBegun::Draining => Problem::draining(),
+        NotBegun::Refused(Refusal::Invalid(failure) | Refusal::Expired(failure)) => {
+            Problem::failure(failure)
+        }
+        NotBegun::Refused(Refusal::Conflict(id)) => Problem::conflict(id),
+        NotBegun::Refused(error) => {
+            tracing::error!(
+                error = error as &dyn std::error::Error,
+                "an execution cannot be recorded"
+            );
+            Problem::store()
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What does a body, or a query, ask for?
+
+use a2abus_executor::{Object, OnError, Request, Status, Value};
+use a2abus_plugin::protocol::a2e_workflow::Strictness;
+use bytes::Bytes;
+
+use super::answer::Problem;
+
+/// The members of a body, all of which have to be known.
+#[derive(Debug)]
+pub(super) struct Members(Object);
+
+/// Whether the answer waits for the end of the execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It does.
+    ForTheEnd,
+    /// It does not.
+    Not,
+}
+
+/// Which executions are listed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    pub(super) most: usize,
+    pub(super) status: Option<Status>,
+}
+
+/// What is looked for among the capabilities.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) query: String,
+    pub(super) most: usize,
+}
+
+/// Longest text that is looked for, in bytes.
+const MAX_QUERY_BYTES: usize = 1_000;
+
+/// A workflow to be judged.
+pub(super) fn validate(body: &Bytes) -> Result<Request, Problem> {
+    let members = Members::read(body, &["workflow", "input", "level"])?;
+    members.request()
+}
+
+/// A workflow to be executed.
+pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
+    let known = ["workflow", "input", "level", "onError", "async", "validate"];
+    let members = Members::read(body, &known)?;
+    if members.flag("validate")? == Some(false) {
+        let message = "validate: every workflow is validated; leave it out. \
+                       level: lenient lets more pass";
+        return Err(Problem::malformed("invalid_field", message));
+    }
+    let mut request = members.request()?;
+    request.on_error = members
+        .word("onError", "stop or continue", OnError::from_word)?
+        .unwrap_or_default();
+    let wait = match members.flag("async")? {
+        Some(true) => Wait::Not,
+        Some(false) | None => Wait::ForTheEnd,
+    };
+    Ok((request, wait))
+}
+
+/// A search.
+pub(super) fn search(body: &Bytes) -> Result<Wanted, Problem> {
+    const DEFAULT: usize = 5;
+    let members = Members::read(body, &["query", "top_k"])?;
+    let query = members.required_text("query")?.to_owned();
+    if query.len() > MAX_QUERY_BYTES {
+        let message = format!("query: at most {MAX_QUERY_BYTES} bytes");
+        return Err(Problem::malformed("invalid_field", message));
+    }
+    let most = match members.get("top_k") {
+        None => DEFAULT,
+        Some(Value::Integer(most @ 1..=100)) => usize::try_from(*most).unwrap_or(DEFAULT),
+        Some(_) => return Err(wrong("top_k", "a whole number from 1 to 100")),
+    };
+    Ok(Wanted { query, most })
+}
+
+/// A list of executions.
+pub(super) fn listing(query: Option<&str>) -> Result<Listing, Problem> {
+    let mut listing = Listing {
+        most: 100,
+        status: None,
+    };
+    let pairs = query.unwrap_or_default().split('&');
+    for pair in pairs.filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("limit", number) => {
+                let most = number
+                    .parse()
+                    .ok()
+                    .filter(|most| (1..=1_000).contains(most));
+                listing.most =
+                    most.ok_or_else(|| wrong("limit", "a whole number from 1 to 1000"))?;
+            }
+            ("status", word) => {
+                let status = Status::from_word(word);
+                let words = "pending, running, success, partial_success, failed or cancelled";
+                listing.status = Some(status.ok_or_else(|| wrong("status", words))?);
+            }
+            _ => {
+                let message = "the parameters are limit and status";
+                return Err(Problem::malformed("unknown_field", message));
+            }
+        }
+    }
+    Ok(listing)
+}
+
+fn wrong(member: &str, wanted: &str) -> Problem {
+    Problem::malformed("invalid_field", format!("{member}: {wanted} is wanted"))
+}
+
+// === impl Members ===
+
+impl Members {
+    fn read(body: &[u8], known: &[&str]) -> Result<Self, Problem> {
+        let value = Value::parse(body).map_err(|error| {
+            Problem::malformed("invalid_json", format!("the body is not JSON: {error}"))
+        })?;
+        let Value::Object(members) = value else {
+            let message = "the body must be a JSON object";
+            return Err(Problem::malformed("not_an_object", message));
+        };
+        // What is misspelt would be ignored otherwise, and a workflow run in another way than was meant.
+        if members
+            .iter()
+            .any(|(name, _)| !known.contains(&name.as_str()))
+        {
+            let message = format!("the members of the body are {}", known.join(", "));
+            return Err(Problem::malformed("unknown_field", message));
+        }
+        Ok(Self(members))
+    }
+
+    /// A member that is there; `null` is as good as absent.
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    fn request(&self) -> Result<Request, Problem> {
+        let input = match self.get("input") {
+            None => Object::default(),
+            Some(Value::Object(input)) => input.clone(),
+            Some(_) => return Err(wrong("input", "an object")),
+        };
+        let levels = "strict, moderate or lenient";
+        let strictness = self.word("level", levels, Strictness::from_word)?;
+        Ok(Request {
+            workflow: Bytes::copy_from_slice(self.required_text("workflow")?.as_bytes()),
+            input,
+            strictness: strictness.unwrap_or_default(),
+            ..Request::default()
+        })
+    }
+
+    fn required_text(&self, name: &str) -> Result<&str, Problem> {
+        match self.get(name) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(wrong(name, "a string")),
+            None => {
+                let message = format!("{name} is missing");
+                Err(Problem::malformed("missing_field", message))
+            }
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>, Problem> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(wrong(name, "true or false")),
+        }
+    }
+
+    fn word<T>(
+        &self,
+        name: &str,
+        words: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) => match value.as_str().and_then(read) {
+                Some(value) => Ok(Some(value)),
+                None => Err(wrong(name, words)),
+            },
+        }
+    }
+}
