@@ -706,7 +706,9 @@ fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
             last.starts_with("a2abus: not connected within 300ms: "),
             "{last}"
         );
-        assert!(last.contains("transport bus: "), "{last}");
+        // A machine with much to do may not get so far as to try.
+        let says_why = last.contains("transport bus: ") || last.ends_with(": still starting");
+        assert!(says_why, "{last}");
         // Without the bound it is 30 s, and a question to the cluster may take 10 s.
         assert!(took < Duration::from_secs(8), "{took:?}");
     }
@@ -716,12 +718,18 @@ fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
 fn a_call_that_nobody_answers_says_how_long_it_might_take() {
     let (_folder, file) = config(CONFIG);
     let file = file.to_str().unwrap();
-    let arguments = ["call", "-c", file, "-t", "250ms", "agent", "tools/call"];
-    let ran = run(&arguments, "");
-    assert_eq!(
-        (ran.status, ran.stderr.as_str()),
-        (1, "a2abus: no answer within 250ms\n")
-    );
+    // A machine with much to do may need all of a short time to connect.
+    let answerless = ["250ms", "1s", "4s", "16s"].into_iter().any(|time| {
+        let arguments = ["call", "-c", file, "-t", time, "agent", "tools/call"];
+        let ran = run(&arguments, "");
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+        let not_connected = format!("a2abus: not connected within {time}: ");
+        let no_answer = format!("a2abus: no answer within {time}\n");
+        let is_told = ran.stderr == no_answer || ran.stderr.starts_with(&not_connected);
+        assert!(is_told, "{}", ran.stderr);
+        ran.stderr == no_answer
+    });
+    assert!(answerless, "it never connected");
 }
 
 // === demo ===

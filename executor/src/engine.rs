@@ -55,6 +55,10 @@ pub(crate) struct Ended {
     pub(crate) trace: Vec<Progress>,
 }
 
+/// Most levels of arrays and objects in the data model: values are read and dropped level by level
+/// on the stack of a thread.
+const MAX_DEPTH: usize = 256;
+
 struct Engine<'a> {
     run: Run<'a>,
     model: Model,
@@ -261,6 +265,10 @@ impl<'a> Engine<'a> {
 
     /// Source: `a2e-execution` section 4, D13 to D15.
     fn keep(&mut self, operation: &Operation, value: Value) -> Result<(), Failure> {
+        let steps = perform::output(&operation.kind).map_or(0, |path| path.path().segments().len());
+        if value.depth() + steps > MAX_DEPTH {
+            return Err(too_deep());
+        }
         if let Some(output) = perform::output(&operation.kind) {
             self.write(output, value.clone())?;
         }
@@ -344,6 +352,13 @@ fn is_data(of: OperationType) -> bool {
         ApiCall | FilterData | TransformData | MergeData | Loop => true,
         Conditional | StoreData | Wait => false,
     }
+}
+
+fn too_deep() -> Failure {
+    let message = format!("the data model would have more than {MAX_DEPTH} levels");
+    Failure::new(FailureCode::LimitExceeded, message)
+        .with("limit", "data_model_levels")
+        .with("max", MAX_DEPTH)
 }
 
 fn cancelled() -> Failure {

@@ -58,6 +58,8 @@ pub struct Array(Arc<Elements>);
 struct Elements {
     values: Vec<Value>,
     weight: usize,
+    /// The most levels an element has had.
+    depth: usize,
 }
 
 /// The members of an object in their order; shared.
@@ -68,6 +70,8 @@ pub struct Object(Arc<Members>);
 struct Members {
     values: IndexMap<Text, Value>,
     weight: usize,
+    /// The most levels a member has had.
+    depth: usize,
 }
 
 /// What a value costs beside its text, in bytes.
@@ -191,6 +195,15 @@ impl Value {
             Self::Array(array) => Some(Arc::as_ptr(&array.0).addr()),
             Self::Object(object) => Some(Arc::as_ptr(&object.0).addr()),
             _ => None,
+        }
+    }
+
+    /// At least how many levels of arrays and objects it has.
+    pub(crate) fn depth(&self) -> usize {
+        match self {
+            Self::Array(array) => 1 + array.0.depth,
+            Self::Object(object) => 1 + object.0.depth,
+            _ => 0,
         }
     }
 
@@ -393,6 +406,7 @@ impl Array {
     pub(crate) fn push(&mut self, value: Value) {
         let elements = Arc::make_mut(&mut self.0);
         elements.weight += value.weight();
+        elements.depth = elements.depth.max(value.depth());
         elements.values.push(value);
     }
 
@@ -407,6 +421,7 @@ impl Array {
         elements.weight -= value.weight();
         let result = change(value);
         elements.weight += value.weight();
+        elements.depth = elements.depth.max(value.depth());
         Some(result)
     }
 }
@@ -421,7 +436,12 @@ impl FromIterator<Value> for Array {
     fn from_iter<I: IntoIterator<Item = Value>>(elements: I) -> Self {
         let values: Vec<_> = elements.into_iter().collect();
         let weight = values.iter().map(Value::weight).sum();
-        Self(Arc::new(Elements { values, weight }))
+        let depth = values.iter().map(Value::depth).max().unwrap_or_default();
+        Self(Arc::new(Elements {
+            values,
+            weight,
+            depth,
+        }))
     }
 }
 
@@ -477,6 +497,7 @@ impl Object {
     pub fn insert(&mut self, name: Text, value: Value) {
         let members = Arc::make_mut(&mut self.0);
         members.weight += member_weight(&name, &value);
+        members.depth = members.depth.max(value.depth());
         let name_weight = name.len();
         if let Some(old) = members.values.insert(name, value) {
             members.weight -= MEMBER_WEIGHT + name_weight + old.weight();
@@ -495,6 +516,7 @@ impl Object {
         };
         let result = change(&mut value);
         members.weight += member_weight(name, &value);
+        members.depth = members.depth.max(value.depth());
         members.values.insert(name.clone(), value);
         result
     }
@@ -518,7 +540,12 @@ impl FromIterator<(Text, Value)> for Object {
             .iter()
             .map(|(name, value)| member_weight(name, value))
             .sum();
-        Self(Arc::new(Members { values, weight }))
+        let depth = values.values().map(Value::depth).max().unwrap_or_default();
+        Self(Arc::new(Members {
+            values,
+            weight,
+            depth,
+        }))
     }
 }
 

@@ -57,6 +57,9 @@ pub(crate) struct CallArgs {
 /// How long the bus may take to be reached when nobody says how long all may take.
 const CONNECT: Duration = Duration::from_secs(30);
 
+/// The cause when the time was over before any part of the bridge could say what it waits for.
+const STARTING: &str = "still starting";
+
 /// Makes the call.
 ///
 /// # Errors
@@ -74,7 +77,7 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;
     let Ok(bridge) = timeout_at(deadline.into(), Bridge::build(config)).await else {
-        bail!("not connected within {limit:?}");
+        bail!("not connected within {limit:?}: {STARTING}");
     };
     let bridge = bridge?.calls_only();
     let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
@@ -110,8 +113,13 @@ async fn until_ready(readiness: &Readiness) {
 fn not_ready(readiness: &Readiness, limit: Duration) -> anyhow::Error {
     let unmet = readiness.report().not_ready.into_iter();
     let unmet = unmet.map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
-    let unmet = unmet.collect::<Vec<_>>().join("; ");
-    anyhow::anyhow!("not connected within {limit:?}: {unmet}")
+    let unmet: Vec<_> = unmet.collect();
+    let cause = if unmet.is_empty() {
+        STARTING.to_owned()
+    } else {
+        unmet.join("; ")
+    };
+    anyhow::anyhow!("not connected within {limit:?}: {cause}")
 }
 
 async fn make(

@@ -228,7 +228,16 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
                 "config",
                 &["operation", "field", "groupBy"],
             );
-            figure(scope, config).map(Figures::One)
+            let written = config.object().get("operation").and_then(Json::as_str);
+            let is_grouped = matches!(group_by, Some(Some(_)));
+            figure(scope, config).map(|figure| {
+                if !is_grouped {
+                    return Figures::One(figure);
+                }
+                // A figure of a group is a member, whose name is that of the word as written.
+                let name = figure.default_name(written.unwrap_or_default());
+                Figures::Named(vec![(name, figure)])
+            })
         }
         _ => {
             scope.warn_unknown(config.object(), "config", &["aggregations", "groupBy"]);

@@ -8,6 +8,9 @@ use crate::limits::Limits;
 use crate::text::Text;
 use crate::tree::Json;
 
+/// Most steps of a path: data is no deeper.
+const MAX_STEPS: usize = 64;
+
 /// What every path of the data model begins with.
 const ROOT: &str = "/workflow";
 
@@ -60,6 +63,9 @@ pub enum PathError {
     /// Something other than a key or a bracket follows.
     #[error("a key or a bracket is expected")]
     BadEnd,
+    /// More than 64 steps.
+    #[error("a path has at most {MAX_STEPS} steps")]
+    TooLong,
     /// Brackets in a path that is written to.
     #[error("a path that is written to has no brackets")]
     BracketInOutput,
@@ -120,9 +126,7 @@ impl Path {
             return Err(PathError::NoRoot);
         }
         let mut segments = Vec::new();
-        while let Some(segment) = next_segment(&mut rest)? {
-            segments.push(segment);
-        }
+        push_segments(&mut segments, &mut rest)?;
         Ok((Self(segments), rest))
     }
 
@@ -209,9 +213,7 @@ impl RelativePath {
             if !text.starts_with('[') {
                 segments.push(Segment::Dot(next_key(&mut rest)?));
             }
-            while let Some(segment) = next_segment(&mut rest)? {
-                segments.push(segment);
-            }
+            push_segments(&mut segments, &mut rest)?;
         }
         let length = text.len() - rest.len();
         let text = Text::from(text.get(..length).unwrap_or_default());
@@ -238,6 +240,16 @@ impl fmt::Display for RelativePath {
 }
 
 // === the grammar ===
+
+fn push_segments(segments: &mut Vec<Segment>, rest: &mut &str) -> Result<(), PathError> {
+    while let Some(segment) = next_segment(rest)? {
+        if segments.len() == MAX_STEPS {
+            return Err(PathError::TooLong);
+        }
+        segments.push(segment);
+    }
+    Ok(())
+}
 
 fn next_segment(rest: &mut &str) -> Result<Option<Segment>, PathError> {
     let Some(first @ ('/' | '.' | '[')) = rest.chars().next() else {
