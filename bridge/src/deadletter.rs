@@ -55,6 +55,8 @@ pub enum Stage {
     Publish,
     /// Finding the call it answers.
     Resolve,
+    /// Executing the workflow it asks for.
+    Execute,
 }
 
 impl Stage {
@@ -67,6 +69,7 @@ impl Stage {
             Self::Route => "route",
             Self::Publish => "publish",
             Self::Resolve => "resolve",
+            Self::Execute => "execute",
         }
     }
 }

@@ -87,7 +87,8 @@ pub enum DataLook {
 /// How far clocks may differ before an event counts as expired.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// The first and the longest wait before a message is sent again.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+pub(crate) const BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(15));
 
 /// Work for one lane.
 enum Job {
@@ -740,7 +741,7 @@ fn is_expired(event: &Event) -> bool {
 }
 
 /// The wait, shortened at random by up to half, so that many do not wake at once.
-fn jittered(wait: Duration) -> Duration {
+pub(crate) fn jittered(wait: Duration) -> Duration {
     let mut byte = [0];
     // Without randomness the full wait is as good.
     let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));

@@ -13,3 +13,4 @@ mod http;
 mod memory_battery;
 mod readiness;
 mod rest;
+mod workflows;

@@ -1,0 +1,393 @@
+//! The executor as an agent on the bus.
+//!
+//! ```text
+//! receive ─> Ask::of ─┬─ workflow ───────────────┬─> turn ─> run ─> answer ─> confirmed ─> settle
+//!                     ├─ line ─> Assemblies ─────┘            └─> news (best effort)
+//!                     ├─ cancel ─> Waiting
+//!                     └─ anything else ─> dead letter
+//! ```
+//!
+//! Every request is on its own: nothing waits for one that takes long, and a delivery is settled after its answer is
+//! confirmed. One that comes again finds its record and is answered again; nothing runs twice. Executions run on the
+//! threads of the executor, the bus is served by those of the bridge.
+//!
+//! | what is sent | when | order |
+//! |---|---|---|
+//! | `a2e.execution.started`, `a2e.operation.progress` | at once or never: a slow bus loses them | by `seq` |
+//! | `a2e.execution.resp`, or a JSON-RPC response | once for each request, until it is confirmed | last |
+//!
+//! Source: `a2e-execution` section 11.
+
+mod answer;
+mod ask;
+mod assembly;
+mod execute;
+mod held;
+mod send;
+mod turn;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use a2abus_plugin::{
+    Event, Family, Hint, Limits, MapContext, MapOptions, Refused as Undecoded, Text, extension, map,
+};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::{Consumer, Delivery, Topic};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::answer::{Answer, Refused, Voice};
+use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow};
+use self::assembly::{Assemblies, IDLE, Whole};
+use self::execute::{Early, Outcome};
+use self::held::Held;
+use self::turn::{Turns, Waiting};
+use super::Workflows;
+use crate::bus::BusId;
+use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::metrics::{BindingMetrics, Metrics};
+use crate::outbound::Outbound;
+use crate::pipeline::Pipeline;
+
+/// A binding whose messages are workflows.
+#[derive(Debug)]
+pub struct WorkflowBinding {
+    pub(crate) name: Text,
+    /// The bus it reads.
+    pub(crate) bus: BusId,
+    pub(crate) dead_letters: DeadLetters,
+    binding: Binding,
+    hint: Hint,
+    limits: Limits,
+    options: MapOptions,
+    /// The `source` of mapped events.
+    source: Text,
+    replies: Option<Topic>,
+    outbound: Outbound,
+    workflows: Workflows,
+    voice: Voice,
+    turns: Turns,
+    waiting: Waiting,
+    metrics: BindingMetrics,
+    counts: Arc<Metrics>,
+}
+
+/// Requests that are being served.
+type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
+
+// === impl WorkflowBinding ===
+
+impl WorkflowBinding {
+    /// As the pipeline of the binding would be, but that everything goes to the executor, in the name of `run_as` or of
+    /// whom each event names. `instance` is the name of the bridge.
+    pub(crate) fn new(
+        pipeline: Pipeline,
+        run_as: Option<Text>,
+        workflows: Workflows,
+        instance: &str,
+    ) -> Self {
+        let agent = workflows.name().clone();
+        let mut hint = pipeline.hint;
+        hint.executor = Some(agent.clone());
+        Self {
+            name: pipeline.name,
+            bus: pipeline.bus,
+            dead_letters: pipeline.dead_letters,
+            binding: pipeline.binding,
+            hint,
+            limits: pipeline.limits,
+            source: pipeline.source,
+            replies: pipeline.replies,
+            outbound: pipeline.outbound,
+            voice: Voice {
+                source: format!("/a2abus/{instance}/{agent}").into(),
+                agent,
+                type_prefix: pipeline.options.type_prefix.clone(),
+                run_as,
+            },
+            options: pipeline.options,
+            turns: Turns::new(workflows.executor().limits().max_concurrent),
+            waiting: Waiting::default(),
+            workflows,
+            metrics: pipeline.metrics,
+            counts: pipeline.counts,
+        }
+    }
+
+    /// Runs until `stop`; then what runs is finished, and what has not begun is left to others. What is unfinished when
+    /// the future is dropped is abandoned: the source delivers it again.
+    pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+        let mut assemblies = Assemblies::new(self.workflows.executor().limits().workflow);
+        let mut work = Work::new();
+        let mut open = true;
+        loop {
+            let idle = assemblies.next_idle();
+            tokio::select! {
+                biased;
+                Some(()) = work.next() => {}
+                () = stop.cancelled(), if open => {
+                    consumer.stop();
+                    // What was received and not looked at is abandoned as it is dropped.
+                    while consumer.try_recv().is_some() {}
+                    assemblies.give_up();
+                    open = false;
+                }
+                () = sleep_until(idle.unwrap_or_else(Instant::now)), if idle.is_some() => {
+                    for whole in assemblies.idle() {
+                        work.push(self.time_out(whole).boxed());
+                    }
+                }
+                delivery = consumer.recv(), if open => match delivery {
+                    Some(delivery) => self.receive(delivery, &mut assemblies, &work, &stop),
+                    None => {
+                        assemblies.give_up();
+                        open = false;
+                    }
+                },
+                else => return consumer,
+            }
+        }
+    }
+
+    /// Reads a message and begins what it asks for.
+    fn receive<'a>(
+        &'a self,
+        delivery: Delivery,
+        assemblies: &mut Assemblies,
+        work: &Work<'a>,
+        stop: &CancellationToken,
+    ) {
+        let Delivery {
+            message,
+            origin,
+            reply_to,
+            acknowledger,
+            ..
+        } = delivery;
+        let held = Held::new(message, origin, acknowledger, self.metrics.clone());
+        let envelope = Envelope {
+            message: &held.message,
+            reply_to: reply_to.as_ref(),
+            replies: self.replies.as_ref(),
+            collaboration_id: None,
+        };
+        let mut begin = |asked: Result<Ask, NotAWorkflow>, body: Option<Bytes>| {
+            self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
+        };
+        match content_mode::read(self.binding, &held.message, &self.limits) {
+            Err(error) => {
+                let reason = Reason {
+                    code: error.kind().as_str(),
+                    stage: Stage::Receive,
+                    detail: error.to_string(),
+                    unit: None,
+                };
+                work.push(self.refuse(Arc::clone(&held), None, reason).boxed());
+            }
+            Ok(Content::Event(event)) => begin(self.event(&event, envelope), None),
+            Ok(Content::Plain { content_type, body }) => {
+                let hint = self.hint_of(&held, content_type.as_ref());
+                let envelope = Envelope {
+                    collaboration_id: hint.collaboration_id.as_ref(),
+                    ..envelope
+                };
+                let new_id = stable_ids(held.origin.clone());
+                let context = self.context(&new_id);
+                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
+                    match unit {
+                        Ok(mapped) => {
+                            self.counts.unit(mapped.because.family, mapped.kind);
+                            let body = mapped.bytes.clone();
+                            let asked = if mapped.because.family == Family::CloudEvent {
+                                self.event(&mapped.event, envelope)
+                            } else {
+                                self.addressed(&mapped.event)
+                                    .and_then(|()| Ask::of(&mapped.event, Some(&mapped), envelope))
+                            };
+                            begin(asked, Some(body));
+                        }
+                        Err(refused) => {
+                            self.counts.refused(refused.error.kind());
+                            let (body, reason) = (refused.bytes.clone(), undecoded(&refused));
+                            work.push(self.refuse(Arc::clone(&held), Some(body), reason).boxed());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is known of a plain body before it is read.
+    fn hint_of(&self, held: &Held, content_type: Option<&Text>) -> Hint {
+        let mut hint = self.hint.clone();
+        if let Some(content_type) = content_type {
+            hint.header("content-type", content_type);
+        }
+        let collaboration_id = held.message.headers.get(extension::COLLABORATION_ID);
+        if let Some(id) = collaboration_id.and_then(|id| std::str::from_utf8(id).ok()) {
+            hint.header(extension::COLLABORATION_ID, id);
+        }
+        hint
+    }
+
+    fn context<'a>(&self, new_id: &'a dyn Fn() -> Text) -> MapContext<'a> {
+        MapContext {
+            source: self.source.clone(),
+            time: None,
+            new_id,
+        }
+    }
+
+    /// What an event asks that came as a CloudEvent.
+    fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, NotAWorkflow> {
+        self.addressed(event)?;
+        let mut hint = self.hint.clone();
+        hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
+        if let Some(content_type) = event.datacontenttype() {
+            hint.header("content-type", content_type);
+        }
+        let context = self.context(&Text::default);
+        let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
+        // What is malformed may still be a workflow, and then it is told what is wrong with it.
+        let inside = units.into_only().ok().and_then(Result::ok);
+        Ask::of(event, inside.as_ref(), envelope)
+    }
+
+    /// Whether the event is for this executor.
+    fn addressed(&self, event: &Event) -> Result<(), NotAWorkflow> {
+        match event.extension_text(extension::TARGET_AGENT) {
+            Some(target) if target != self.workflows.name() => Err(NotAWorkflow::OTHER_AGENT),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin<'a>(
+        &'a self,
+        asked: Result<Ask, NotAWorkflow>,
+        body: Option<Bytes>,
+        held: Arc<Held>,
+        assemblies: &mut Assemblies,
+        work: &Work<'a>,
+        stop: &CancellationToken,
+    ) {
+        let whole = match asked {
+            Ok(Ask::Run(job)) if job.is_begin_line => assemblies.begin(job, held),
+            Ok(Ask::Run(job)) => {
+                let held = vec![held];
+                Some(Whole { job, held })
+            }
+            Ok(Ask::Line(asker, line)) => assemblies.line(*asker, line, held),
+            Ok(Ask::Cancel(cancel)) => {
+                self.cancel(&cancel);
+                held.done();
+                None
+            }
+            Ok(Ask::Refuse(asker, refused)) => {
+                let answer = Answer::refused(refused);
+                let answering = async move {
+                    self.answer(&asker, Action::Execute, &answer, &held).await;
+                    held.done();
+                };
+                work.push(answering.boxed());
+                None
+            }
+            Err(NotAWorkflow { code, detail }) => {
+                let reason = Reason {
+                    code,
+                    stage: Stage::Execute,
+                    detail: detail.to_owned(),
+                    unit: None,
+                };
+                work.push(self.refuse(held, body, reason).boxed());
+                None
+            }
+        };
+        if let Some(whole) = whole {
+            work.push(self.serve(whole, stop.clone()).boxed());
+        }
+    }
+
+    /// Does what is asked and answers, then settles.
+    async fn serve(&self, whole: Whole, stop: CancellationToken) {
+        let Whole { mut job, held } = whole;
+        let cancel = self.waiting.enter(&job);
+        let early = Early {
+            cancel: &cancel,
+            stop: &stop,
+        };
+        let outcome = self.outcome(&mut job, early).await;
+        drop(cancel);
+        match outcome {
+            Outcome::Answered(answer) => {
+                if let Some(first) = held.first() {
+                    self.answer(&job.asker, job.action, &answer, first).await;
+                }
+                held.into_iter().for_each(Held::done);
+            }
+            Outcome::GivenUp => held.into_iter().for_each(Held::give_up),
+        }
+    }
+
+    /// Answers for lines that the others did not follow.
+    async fn time_out(&self, whole: Whole) {
+        let Whole { job, held } = whole;
+        let answer = Answer::refused(Refused::incomplete(IDLE));
+        if let Some(first) = held.first() {
+            self.answer(&job.asker, job.action, &answer, first).await;
+        }
+        held.into_iter().for_each(Held::done);
+    }
+
+    async fn refuse(&self, held: Arc<Held>, body: Option<Bytes>, reason: Reason) {
+        self.bury(&held, body, &reason).await;
+        held.done();
+    }
+
+    /// Ends what waits or runs by that name. Whoever asks in his own name may end what he has begun over HTTP too.
+    fn cancel(&self, cancel: &Cancel) {
+        let is_known = self.waiting.cancel(cancel);
+        let own = cancel
+            .requester
+            .as_ref()
+            .filter(|_| !is_known && self.voice.run_as.is_none());
+        let agent = own.and_then(|requester| self.workflows.agent(requester));
+        let is_cancelled =
+            agent.is_some_and(|agent| self.workflows.executor().cancel(agent.id(), &cancel.name));
+        if !is_known && !is_cancelled {
+            tracing::debug!(binding = %self.name, "a cancel of nothing that runs");
+        }
+    }
+}
+
+/// Ids of events that a payload gives none: the same when it is read again.
+fn stable_ids(origin: Option<Text>) -> impl Fn() -> Text {
+    let next = Cell::new(0_u64);
+    move || match &origin {
+        Some(origin) => {
+            let number = next.replace(next.get() + 1);
+            format!("{origin}/{number}").into()
+        }
+        // What has no place does not come again.
+        None => crate::clock::new_event_id(),
+    }
+}
+
+fn undecoded(refused: &Undecoded) -> Reason {
+    let error = &refused.error;
+    let pointer = match error.pointer() {
+        "" => String::new(),
+        pointer => format!(" ({pointer})"),
+    };
+    Reason {
+        code: error.kind().as_str(),
+        stage: Stage::Detect,
+        detail: format!("{error} at byte {}{pointer}", error.offset()),
+        unit: Some(refused.index),
+    }
+}

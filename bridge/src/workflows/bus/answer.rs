@@ -1,0 +1,411 @@
+//! What the executor sends back, as events.
+//!
+//! Source: `a2e-execution` section 11.
+
+use a2abus_executor::{Failure, FailureCode, Progress, Record, Value};
+use a2abus_plugin::protocol::jsonrpc::code;
+use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
+use bytes::Bytes;
+
+use super::ask::{Action, Asker, Form, identity};
+
+/// The executor as it signs its events.
+#[derive(Debug, Clone)]
+pub(super) struct Voice {
+    /// The `source`.
+    pub(super) source: Text,
+    /// The `sourceagent`: the name requests are addressed to.
+    pub(super) agent: Text,
+    /// What every `type` begins with.
+    pub(super) type_prefix: Text,
+    /// In whose name everything runs, if not in that of the requester.
+    pub(super) run_as: Option<Text>,
+}
+
+/// What happens while an execution runs.
+#[derive(Debug)]
+pub(super) enum News {
+    /// It has begun.
+    Started {
+        execution_id: Text,
+        operations: usize,
+    },
+    /// How an operation stands.
+    Operation {
+        execution_id: Text,
+        seq: i32,
+        progress: Box<Progress>,
+    },
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Names the execution; `None` when it has come to none.
+    pub(super) execution_id: Option<Text>,
+    /// The number of events that came before it.
+    pub(super) seq: i32,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A result: JSON text, and what is said in its place where it is too large for the bus.
+    Result { whole: Bytes, reduced: Bytes },
+    /// Why there is none.
+    Refused(Refused),
+}
+
+/// Why something asked for is not done.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// The code of a JSON-RPC error.
+    rpc_code: i32,
+    /// The error object of `a2e-execution` section 9.
+    error: Value,
+}
+
+/// Whether all of an answer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Whole,
+    /// Without what makes it large.
+    Reduced,
+}
+
+// === impl Refused ===
+
+impl Refused {
+    fn new(rpc_code: i32, kind: &str, code: &str, message: String, suggestion: &str) -> Self {
+        let error = Value::object([
+            ("type", Value::from(kind)),
+            ("code", code.into()),
+            ("message", message.into()),
+            ("operationId", Value::Null),
+            ("details", Value::object::<Text>([])),
+            ("suggestions", vec![Value::from(suggestion)].into()),
+        ]);
+        Self { rpc_code, error }
+    }
+
+    /// What is asked for cannot be understood.
+    pub(super) fn request(rpc_code: i32, code: &str, message: String) -> Self {
+        let suggestion = "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level where they are needed";
+        Self::new(rpc_code, "ValidationError", code, message, suggestion)
+    }
+
+    /// Nobody of the requester's name may execute anything.
+    pub(super) fn unknown_agent(agent: Option<&Text>) -> Self {
+        let message = match agent {
+            Some(agent) => format!("no agent {agent:?} may execute workflows here"),
+            None => "nobody is named in whose name it is to run".to_owned(),
+        };
+        let suggestion =
+            "ask the operator to add the agent, and name it in the attribute sourceagent";
+        Self::new(
+            code::INVALID_PARAMS,
+            "PermissionError",
+            "agent_not_permitted",
+            message,
+            suggestion,
+        )
+    }
+
+    /// Another workflow has its execution id. Source: `a2e-execution` D45.
+    pub(super) fn conflict(execution_id: &Text) -> Self {
+        let message = format!("another workflow has run under the execution id {execution_id}");
+        let suggestion = "give the workflow an executionId of its own";
+        Self::new(
+            code::INVALID_PARAMS,
+            "ValidationError",
+            "execution_id_conflict",
+            message,
+            suggestion,
+        )
+    }
+
+    /// The rest of a workflow that came line by line did not come.
+    pub(super) fn incomplete(idle: std::time::Duration) -> Self {
+        let seconds = idle.as_secs();
+        let message = format!("no line of the workflow came for {seconds} s, and it is not whole");
+        let suggestion = "send the workflow as one event";
+        Self::new(
+            code::INTERNAL_ERROR,
+            "TimeoutError",
+            "incomplete_workflow",
+            message,
+            suggestion,
+        )
+    }
+
+    /// A failure of the executor.
+    pub(super) fn failure(failure: &Failure) -> Self {
+        let rpc_code = match failure.code {
+            FailureCode::Invalid(_) | FailureCode::Refused(_) => code::INVALID_PARAMS,
+            _ => code::INTERNAL_ERROR,
+        };
+        Self {
+            rpc_code,
+            error: failure.to_value(),
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Nothing was executed.
+    pub(super) fn refused(refused: Refused) -> Self {
+        Self {
+            execution_id: None,
+            seq: 0,
+            content: Content::Refused(refused),
+        }
+    }
+
+    /// The same, of an execution that has an id.
+    pub(super) fn of(self, execution_id: &Text) -> Self {
+        Self {
+            execution_id: Some(execution_id.clone()),
+            ..self
+        }
+    }
+
+    /// What validation found.
+    pub(super) fn report(report: &Value) -> Self {
+        let whole = Bytes::from(report.to_string());
+        let reduced = Value::object([
+            ("valid", report.get("valid").cloned().unwrap_or_default()),
+            (
+                "error",
+                too_large("validate it with POST /api/v1/workflows/validate"),
+            ),
+        ]);
+        Self {
+            execution_id: None,
+            seq: 0,
+            content: Content::Result {
+                whole,
+                reduced: reduced.to_string().into(),
+            },
+        }
+    }
+
+    /// The end of an execution; `seq` events came before it.
+    pub(super) fn ended(record: &Record, seq: i32) -> Self {
+        let id = record.execution_id();
+        let hint = format!("ask GET /api/v1/executions/{id} for it");
+        let reduced = Value::object([
+            ("execution_id", Value::from(id.clone())),
+            ("status", record.status().as_str().into()),
+            ("error", too_large(&hint)),
+        ]);
+        Self {
+            execution_id: Some(id.clone()),
+            seq,
+            content: Content::Result {
+                whole: record.answer().to_string().into(),
+                reduced: reduced.to_string().into(),
+            },
+        }
+    }
+
+    /// It was cancelled before it began.
+    pub(super) fn cancelled(execution_id: Option<&Text>) -> Self {
+        let failure = Failure::new(FailureCode::Cancelled, "cancelled before it began");
+        let result = Value::object([
+            ("execution_id", Value::from(execution_id.cloned())),
+            ("status", "cancelled".into()),
+            ("results", Value::object::<Text>([])),
+            ("error", failure.to_value()),
+        ]);
+        let whole = Bytes::from(result.to_string());
+        Self {
+            execution_id: execution_id.cloned(),
+            seq: 0,
+            content: Content::Result {
+                reduced: whole.clone(),
+                whole,
+            },
+        }
+    }
+}
+
+fn too_large(suggestion: &str) -> Value {
+    let message = "the answer is larger than the bus takes";
+    Refused::new(
+        0,
+        "DataError",
+        "response_too_large",
+        message.to_owned(),
+        suggestion,
+    )
+    .error
+}
+
+/// The number of events that were sent of an execution before its answer, if progress was told.
+pub(super) fn events_of(record: &Record) -> i32 {
+    let record = record.to_value();
+    let entries = record.get("operations").and_then(Value::as_array);
+    let told = |entry: &Value| {
+        let skipped = entry.get("status").and_then(Value::as_str) == Some("skipped");
+        let attempts = match entry.get("attempts") {
+            Some(Value::Integer(attempts)) => i32::try_from(*attempts).unwrap_or(i32::MAX),
+            _ => 0,
+        };
+        if skipped {
+            1
+        } else {
+            attempts.max(1).saturating_add(1)
+        }
+    };
+    let told = entries.into_iter().flatten().map(told);
+    told.fold(1, i32::saturating_add)
+}
+
+// === impl Voice ===
+
+impl Voice {
+    /// What happens while an execution runs.
+    pub(super) fn news(&self, asker: &Asker, news: &News) -> Result<Event, EventError> {
+        let (name, execution_id, seq, value) = match news {
+            News::Started {
+                execution_id,
+                operations,
+            } => {
+                let members = [
+                    ("execution_id", Value::from(execution_id.clone())),
+                    ("status", "running".into()),
+                    ("operations", (*operations).into()),
+                ];
+                ("execution.started", execution_id, 0, Value::object(members))
+            }
+            News::Operation {
+                execution_id,
+                seq,
+                progress,
+            } => {
+                let id = (
+                    Text::from_static("execution_id"),
+                    execution_id.clone().into(),
+                );
+                let value = progress.to_value();
+                let rest = value.as_object().into_iter().flatten();
+                let rest = rest.map(|(name, value)| (name.clone(), value.clone()));
+                let value = Value::object(std::iter::once(id).chain(rest));
+                ("operation.progress", execution_id, *seq, value)
+            }
+        };
+        let ty = format!("{}a2e.{name}", self.type_prefix);
+        let mut event = self.event(crate::clock::new_event_id(), ty.into(), asker)?;
+        event.set(extension::MCP_TYPE, Kind::Notification.as_str())?;
+        event.set(extension::COLLABORATION_ID, execution_id.clone())?;
+        self.sign_as_executor(&mut event, seq)?;
+        event.set_data(Some(Data::Json(value.to_string().into())));
+        Ok(event)
+    }
+
+    /// The answer itself. Its id is the same however often it is given.
+    pub(super) fn answer(
+        &self,
+        asker: &Asker,
+        action: Action,
+        answer: &Answer,
+        size: Size,
+    ) -> Result<Event, EventError> {
+        let id = identity([&asker.identity, &Text::from_static("answer")]);
+        let ty = match asker.form {
+            Form::Events => format!("{}a2e.execution.resp", self.type_prefix),
+            Form::JsonRpc(_) => format!("{}common.response", self.type_prefix),
+        };
+        let mut event = self.event(id, ty.into(), asker)?;
+        event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
+        event.set(extension::A2A_METHOD, action.method())?;
+        let body = match &asker.form {
+            Form::Events => {
+                let execution = answer
+                    .execution_id
+                    .as_ref()
+                    .or(asker.collaboration_id.as_ref());
+                let execution = execution.unwrap_or(&asker.identity);
+                event.set(extension::COLLABORATION_ID, execution.clone())?;
+                self.sign_as_executor(&mut event, answer.seq)?;
+                as_data(answer, execution, size)
+            }
+            Form::JsonRpc(token) => {
+                event.set(extension::PROTOCOL, "A2A")?;
+                event.set(extension::PROTOCOL_VERSION, "2.0")?;
+                event.set(extension::IS_FINAL, true)?;
+                if let Some(id) = &asker.collaboration_id {
+                    event.set(extension::COLLABORATION_ID, id.clone())?;
+                }
+                if let Content::Refused(refused) = &answer.content {
+                    event.set(extension::RPC_ERROR_CODE, refused.rpc_code)?;
+                }
+                as_json_rpc(answer, token, size)
+            }
+        };
+        event.set_data(Some(Data::Json(body)));
+        Ok(event)
+    }
+
+    /// An event to whoever asked.
+    fn event(&self, id: Text, ty: Text, asker: &Asker) -> Result<Event, EventError> {
+        let mut event = Event::new(id, self.source.clone(), ty)?;
+        event.set("time", crate::clock::rfc3339(crate::clock::now()))?;
+        event.set("datacontenttype", "application/json")?;
+        event.set(extension::SOURCE_AGENT, self.agent.clone())?;
+        if let Some(requester) = asker.requester.as_ref().or(self.run_as.as_ref()) {
+            event.set(extension::TARGET_AGENT, requester.clone())?;
+        }
+        if let Some(call) = &asker.call_id {
+            event.set(extension::CALL_ID, call.clone())?;
+        }
+        for (name, value) in &asker.trace {
+            event.set(name, value.clone())?;
+        }
+        Ok(event)
+    }
+
+    fn sign_as_executor(&self, event: &mut Event, seq: i32) -> Result<(), EventError> {
+        event.set(extension::PROTOCOL, "A2E-EXEC")?;
+        event.set(extension::PROTOCOL_VERSION, "1.0")?;
+        event.set(extension::SEQ, seq)
+    }
+}
+
+fn as_data(answer: &Answer, execution_id: &Text, size: Size) -> Bytes {
+    match (&answer.content, size) {
+        (Content::Result { whole, .. }, Size::Whole) => whole.clone(),
+        (Content::Result { reduced, .. }, Size::Reduced) => reduced.clone(),
+        (Content::Refused(refused), _) => {
+            let members = [
+                ("execution_id", Value::from(execution_id.clone())),
+                ("status", "failed".into()),
+                ("error", refused.error.clone()),
+            ];
+            Value::object(members).to_string().into()
+        }
+    }
+}
+
+/// A JSON-RPC response to the request of this id.
+fn as_json_rpc(answer: &Answer, id: &Text, size: Size) -> Bytes {
+    let (name, body) = match (&answer.content, size) {
+        (Content::Result { whole, .. }, Size::Whole) => ("result", whole.clone()),
+        (Content::Result { reduced, .. }, Size::Reduced) => ("result", reduced.clone()),
+        (Content::Refused(refused), _) => {
+            let message = refused.error.get("message").cloned().unwrap_or_default();
+            let members = [
+                ("code", Value::from(i64::from(refused.rpc_code))),
+                ("message", message),
+                ("data", refused.error.clone()),
+            ];
+            ("error", Value::object(members).to_string().into())
+        }
+    };
+    let mut text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{name}\":").into_bytes();
+    text.extend_from_slice(&body);
+    text.push(b'}');
+    text.into()
+}

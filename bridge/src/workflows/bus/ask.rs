@@ -1,0 +1,461 @@
+//! What does an event ask of the executor, and who asks?
+//!
+//! Source: `a2e-execution` section 11.
+
+use std::time::SystemTime;
+
+use a2abus_executor::{Object, OnError, Value};
+use a2abus_plugin::protocol::a2e_workflow::Strictness;
+use a2abus_plugin::protocol::jsonrpc::{Id, code};
+use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
+use a2abus_transports::{Address, Topic};
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::answer::Refused;
+use crate::reply::spring;
+
+/// What an event asks.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// To execute or validate a workflow.
+    Run(Box<Job>),
+    /// To keep a line of a workflow until the others are there.
+    Line(Box<Asker>, Bytes),
+    /// To end what has this name and was asked for by the same requester.
+    Cancel(Cancel),
+    /// Something that is told why it cannot be done.
+    Refuse(Box<Asker>, Refused),
+}
+
+/// What is to end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Cancel {
+    pub(super) requester: Option<Text>,
+    /// The id of the execution, or of the call that asked for it.
+    pub(super) name: Text,
+}
+
+/// A workflow, and what is to become of it.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) action: Action,
+    /// The workflow as JSON Lines.
+    pub(super) workflow: Bytes,
+    pub(super) input: Object,
+    pub(super) on_error: OnError,
+    pub(super) strictness: Strictness,
+    pub(super) asker: Asker,
+    /// Whether it is the line that begins and nothing else, so that others may belong to it.
+    pub(super) is_begin_line: bool,
+    /// The `executionId` in the workflow, where it is known before the workflow is read.
+    pub(super) execution_id: Option<Text>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Execute,
+    Validate,
+}
+
+/// Who asks, and how he is answered.
+#[derive(Debug, Clone)]
+pub(super) struct Asker {
+    /// Names the request: the same when it is delivered again, and of no other request.
+    pub(super) identity: Text,
+    /// The `sourceagent`.
+    pub(super) requester: Option<Text>,
+    /// Where the answer goes, if not where the routes lead.
+    pub(super) reply_to: Option<Address>,
+    pub(super) form: Form,
+    pub(super) collaboration_id: Option<Text>,
+    pub(super) call_id: Option<Text>,
+    /// The header that Spring's clients want back.
+    pub(super) correlation: Option<Bytes>,
+    /// When nobody waits any more.
+    pub(super) deadline: Option<SystemTime>,
+    /// The place of a line among the lines of its workflow.
+    pub(super) seq: Option<i64>,
+    /// The trace context of the request.
+    pub(super) trace: Vec<(&'static str, Text)>,
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As events of the executor.
+    Events,
+    /// As a JSON-RPC response to the request of this id, which is its exact JSON text.
+    JsonRpc(Text),
+}
+
+/// Why an event asks nothing of the executor: the word of its dead letter, and what a person should know.
+#[derive(Debug)]
+pub(super) struct NotAWorkflow {
+    pub(super) code: &'static str,
+    pub(super) detail: &'static str,
+}
+
+/// What a message says beside its event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Envelope<'a> {
+    pub(super) message: &'a a2abus_transports::Message,
+    /// The reply subject that came with it.
+    pub(super) reply_to: Option<&'a Topic>,
+    /// Where answers of the binding go that have no other place.
+    pub(super) replies: Option<&'a Topic>,
+    /// What ties a plain line to the others of its workflow.
+    pub(super) collaboration_id: Option<&'a Text>,
+}
+
+const EXECUTE: &str = "workflows/execute";
+const VALIDATE: &str = "workflows/validate";
+
+/// What an event that names no method asks, by the end of its type.
+const TYPES: [(&str, &str); 4] = [
+    ("a2e.workflow.execute.req", EXECUTE),
+    ("a2e.workflow.validate.req", VALIDATE),
+    ("a2e.operation.update", "operationUpdate"),
+    (CANCEL_TYPE, CANCEL_TYPE),
+];
+const CANCEL_TYPE: &str = "a2e.execution.cancel";
+
+impl NotAWorkflow {
+    const ANSWER: Self = Self {
+        code: "not_a_workflow",
+        detail: "this topic carries workflows to execute, and this is an answer",
+    };
+    const OTHER: Self = Self {
+        code: "not_a_workflow",
+        detail: "this topic carries workflows to execute, and this is none",
+    };
+    pub(super) const OTHER_AGENT: Self = Self {
+        code: "other_agent",
+        detail: "its targetagent is another agent than the executor",
+    };
+    const NO_ID: Self = Self {
+        code: "not_a_request",
+        detail: "a call without an id cannot be answered: give it one",
+    };
+    const NO_COLLABORATION: Self = Self {
+        code: "missing_collaborationid",
+        detail: "a line of a workflow on its own: send the workflow whole, or give its lines a collaborationid",
+    };
+}
+
+// === impl Ask ===
+
+impl Ask {
+    /// Reads what `event` asks; `inside` is what its data are, if they are a message of their own.
+    pub(super) fn of(
+        event: &Event,
+        inside: Option<&Mapped>,
+        envelope: Envelope<'_>,
+    ) -> Result<Self, NotAWorkflow> {
+        if matches!(kind_of_event(event), Kind::Response | Kind::Stream) {
+            return Err(NotAWorkflow::ANSWER);
+        }
+        let mut asker = Asker::of(event, envelope);
+        if let Some(mapped) = inside
+            && let Some(message) = mapped.json_rpc.as_ref().filter(|message| message.is_call())
+        {
+            return call(asker, message.id.as_ref(), &mapped.bytes);
+        }
+        let workflow = inside.filter(|mapped| mapped.because.family == Family::A2eWorkflow);
+        let named = |mapped: &Mapped| {
+            mapped
+                .event
+                .extension_text(extension::COLLABORATION_ID)
+                .cloned()
+        };
+        let execution_id = workflow.and_then(named);
+        asker.collaboration_id = asker.collaboration_id.or_else(|| execution_id.clone());
+        let method = method(event).or_else(|| method(&workflow?.event));
+        let data = event.body();
+        match method.as_deref() {
+            // The body of a REST request holds a workflow too.
+            Some(EXECUTE) if workflow.is_none() => Ok(Job::of_data(Action::Execute, asker, data)),
+            Some(VALIDATE) if workflow.is_none() => Ok(Job::of_data(Action::Validate, asker, data)),
+            Some(EXECUTE) => Ok(Job::of_lines(Action::Execute, asker, data, execution_id)),
+            Some(VALIDATE) => Ok(Job::of_lines(Action::Validate, asker, data, execution_id)),
+            Some("operationUpdate") if asker.collaboration_id.is_none() => {
+                Err(NotAWorkflow::NO_COLLABORATION)
+            }
+            Some("operationUpdate") => Ok(Self::Line(Box::new(asker), event.body())),
+            Some(CANCEL_TYPE) => {
+                let name = asker
+                    .collaboration_id
+                    .ok_or(NotAWorkflow::NO_COLLABORATION)?;
+                let requester = asker.requester;
+                Ok(Self::Cancel(Cancel { requester, name }))
+            }
+            _ => Err(NotAWorkflow::OTHER),
+        }
+    }
+}
+
+/// The method of an event, by its attribute or its type.
+fn method(event: &Event) -> Option<Text> {
+    let named = event.extension_text(extension::A2A_METHOD).cloned();
+    named.or_else(|| {
+        let of_type = TYPES.iter().find(|(end, _)| event.ty().ends_with(end));
+        of_type.map(|(_, method)| Text::from_static(method))
+    })
+}
+
+/// Whether there is one line, and it is the one that begins.
+fn is_begin_line(data: &[u8]) -> bool {
+    let line = data.trim_ascii();
+    if line.contains(&b'\n') {
+        return false;
+    }
+    let Ok(value) = Value::parse(line) else {
+        return false;
+    };
+    match value.get("type") {
+        Some(name) => name.as_str() == Some("beginExecution"),
+        None => value.get("beginExecution").is_some() && value.get("operationUpdate").is_none(),
+    }
+}
+
+/// A JSON-RPC call.
+fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWorkflow> {
+    let Ok(value) = Value::parse(bytes) else {
+        return Err(NotAWorkflow::OTHER);
+    };
+    let method = value
+        .get("method")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let params = value.get("params").cloned().unwrap_or_default();
+    if let Some(id) = id {
+        asker.form = Form::JsonRpc(id.token().clone());
+    }
+    match (method, id) {
+        ("notifications/cancelled", None) => {
+            let name = params
+                .get("requestId")
+                .and_then(Value::as_str)
+                .ok_or(NotAWorkflow::OTHER)?;
+            Ok(Ask::Cancel(Cancel {
+                requester: asker.requester,
+                name: name.into(),
+            }))
+        }
+        (EXECUTE, Some(_)) => Ok(Job::of_params(Action::Execute, asker, &params)),
+        (VALIDATE, Some(_)) => Ok(Job::of_params(Action::Validate, asker, &params)),
+        (EXECUTE | VALIDATE, None) => Err(NotAWorkflow::NO_ID),
+        (_, Some(_)) => {
+            let message = format!("the executor knows the methods {EXECUTE} and {VALIDATE}");
+            let refused = Refused::request(code::METHOD_NOT_FOUND, "unknown_method", message);
+            Ok(Ask::Refuse(Box::new(asker), refused))
+        }
+        (_, None) => Err(NotAWorkflow::OTHER),
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    /// The method that asks for it.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::Execute => EXECUTE,
+            Self::Validate => VALIDATE,
+        }
+    }
+}
+
+// === impl Job ===
+
+impl Job {
+    /// A workflow as it is.
+    fn of_lines(action: Action, asker: Asker, workflow: Bytes, execution_id: Option<Text>) -> Ask {
+        let is_begin_line = is_begin_line(&workflow);
+        Ask::Run(Box::new(Self {
+            action,
+            workflow,
+            input: Object::default(),
+            on_error: OnError::default(),
+            strictness: Strictness::default(),
+            asker,
+            is_begin_line,
+            execution_id,
+        }))
+    }
+
+    /// The body of a REST request, or what is no workflow and is told so.
+    fn of_data(action: Action, asker: Asker, data: Bytes) -> Ask {
+        match Value::parse(&data) {
+            Ok(value) if value.get("workflow").is_some() => Self::of_params(action, asker, &value),
+            _ => Self::of_lines(action, asker, data, None),
+        }
+    }
+
+    /// What the body of a REST request, or the parameters of a call, ask for. Source: `a2e-execution` section 10.
+    fn of_params(action: Action, asker: Asker, params: &Value) -> Ask {
+        let refuse = |asker, message: &str| {
+            let refused = Refused::request(code::INVALID_PARAMS, "invalid_request", message.into());
+            Ask::Refuse(Box::new(asker), refused)
+        };
+        let Some(workflow) = params.get("workflow").and_then(Value::as_str) else {
+            return refuse(
+                asker,
+                "workflow must be there: the JSON Lines, as one string",
+            );
+        };
+        let input = match params.get("input") {
+            None | Some(Value::Null) => Object::default(),
+            Some(Value::Object(input)) => input.clone(),
+            Some(_) => return refuse(asker, "input must be an object"),
+        };
+        let Some(on_error) = word(params, "onError", OnError::from_word) else {
+            return refuse(asker, "onError must be stop or continue");
+        };
+        let Some(strictness) = word(params, "level", Strictness::from_word) else {
+            return refuse(asker, "level must be strict, moderate or lenient");
+        };
+        if params.get("validate") == Some(&Value::Bool(false)) {
+            return refuse(
+                asker,
+                "a workflow is always validated before it is executed",
+            );
+        }
+        Ask::Run(Box::new(Self {
+            action,
+            workflow: Bytes::copy_from_slice(workflow.as_bytes()),
+            input,
+            on_error,
+            strictness,
+            asker,
+            is_begin_line: false,
+            execution_id: None,
+        }))
+    }
+}
+
+/// The meaning of a member that is one of some words; the default when it is absent.
+fn word<T: Default>(
+    params: &Value,
+    name: &str,
+    from_word: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    match params.get(name) {
+        None | Some(Value::Null) => Some(T::default()),
+        Some(value) => from_word(value.as_str()?),
+    }
+}
+
+impl Job {
+    /// The names it can be cancelled by.
+    pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
+        let asker = &self.asker;
+        let call = match &asker.form {
+            Form::JsonRpc(token) => Value::parse(token.as_bytes()).ok(),
+            Form::Events => None,
+        };
+        let call = call.and_then(|id| id.as_str().map(Text::from));
+        let names = [
+            self.execution_id.clone(),
+            asker.collaboration_id.clone(),
+            asker.call_id.clone(),
+            call,
+            Some(asker.execution_id()),
+        ];
+        let requester = asker.requester.clone();
+        let cancel = move |name| Cancel {
+            requester: requester.clone(),
+            name,
+        };
+        names.into_iter().flatten().map(cancel)
+    }
+}
+
+// === impl Asker ===
+
+impl Asker {
+    fn of(event: &Event, envelope: Envelope<'_>) -> Self {
+        let text = |name| event.extension_text(name).cloned();
+        let number = |name| event.attribute(name).and_then(|value| value.parse().ok());
+        let traced = [extension::TRACE_PARENT, extension::TRACE_STATE];
+        let trace = traced
+            .into_iter()
+            .filter_map(|name| Some((name, text(name)?)));
+        let deadline = text(extension::EXPIRY_TIME);
+        Self {
+            identity: identity([event.source(), event.id()]),
+            requester: text(extension::SOURCE_AGENT),
+            reply_to: reply_address(event, envelope),
+            form: Form::Events,
+            collaboration_id: envelope
+                .collaboration_id
+                .cloned()
+                .or_else(|| text(extension::COLLABORATION_ID)),
+            call_id: text(extension::CALL_ID),
+            correlation: envelope
+                .message
+                .headers
+                .get(spring::CORRELATION_ID)
+                .cloned(),
+            deadline: deadline.and_then(|text| crate::clock::parse(&text)),
+            seq: number(extension::SEQ).or_else(|| seq_header(envelope)),
+            trace: trace.collect(),
+        }
+    }
+
+    /// The name of an execution whose workflow has none: the same when the request comes again.
+    pub(super) fn execution_id(&self) -> Text {
+        self.identity.clone()
+    }
+}
+
+/// The place of a plain line among the others.
+fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
+    let value = envelope.message.headers.get(extension::SEQ)?;
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// A name made of others, that no other names lead to: 32 hexadecimal digits.
+pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a Text>) -> Text {
+    let mut digest = Sha256::new();
+    for name in names {
+        digest.update(u64::try_from(name.len()).unwrap_or(u64::MAX).to_be_bytes());
+        digest.update(name.as_bytes());
+    }
+    let digest = digest.finalize();
+    digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .into()
+}
+
+/// Where the answer goes: the place the event names, the one its message names, the inbox of its sender, or the place of
+/// the binding.
+fn reply_address(event: &Event, envelope: Envelope<'_>) -> Option<Address> {
+    let headers = &envelope.message.headers;
+    let named = event.extension_text(extension::REPLY_TO).and_then(|topic| {
+        let partition = event.attribute(extension::REPLY_PARTITION);
+        let partition = partition.and_then(|partition| partition.parse().ok());
+        Some((Topic::new(topic.clone()).ok()?, partition))
+    });
+    let by_header = || {
+        let topic = Text::from_utf8(headers.get(spring::REPLY_TOPIC)?)?;
+        let partition = headers.get(spring::REPLY_PARTITION);
+        let partition =
+            partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
+        Some((Topic::new(topic).ok()?, partition))
+    };
+    let inbox = || {
+        envelope
+            .reply_to
+            .or(envelope.replies)
+            .map(|topic| (topic.clone(), None))
+    };
+    let (topic, partition) = named.or_else(by_header).or_else(inbox)?;
+    Some(Address {
+        partition,
+        ..Address::topic(topic)
+    })
+}

@@ -1,0 +1,267 @@
+//! Workflows that come line by line, each line an event of its own.
+//!
+//! Lines of one requester and one `collaborationid` are one workflow. With `seq` on all of them they are put in its
+//! order and the workflow is whole when none is missing; else they stay in the order they came in, and the line that
+//! begins is the last. The deliveries are held meanwhile, so that the budget of the subscription bounds what is kept.
+//! Source: `a2e-execution` section 11.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_executor::{Object, OnError};
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::ask::{Action, Asker, Job};
+use super::held::Held;
+
+/// How long the next line may take.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
+
+/// The workflows that are not whole yet.
+#[derive(Debug)]
+pub(super) struct Assemblies {
+    open: HashMap<Key, Assembly>,
+    limits: WorkflowLimits,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    requester: Option<Text>,
+    collaboration_id: Text,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    lines: Vec<Line>,
+    bytes: usize,
+    begin: Option<Box<Job>>,
+    held: Vec<Arc<Held>>,
+    touched: Instant,
+    /// Whether it was answered before it was whole: what else comes of it is dropped.
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    asker: Asker,
+    body: Bytes,
+}
+
+/// A workflow with the deliveries it came in.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) job: Box<Job>,
+    pub(super) held: Vec<Arc<Held>>,
+}
+
+// === impl Assemblies ===
+
+impl Assemblies {
+    pub(super) fn new(limits: WorkflowLimits) -> Self {
+        Self {
+            open: HashMap::new(),
+            limits,
+        }
+    }
+
+    /// Takes a line; gives the workflow it makes whole, or too large.
+    pub(super) fn line(&mut self, asker: Asker, body: Bytes, held: Arc<Held>) -> Option<Whole> {
+        let key = Key::of(&asker)?;
+        let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
+        assembly.touched = Instant::now();
+        if assembly.is_over {
+            held.done();
+            return None;
+        }
+        assembly.held.push(held);
+        if !assembly.has(&asker) {
+            assembly.bytes += body.len() + 1;
+            assembly.lines.push(Line { asker, body });
+        }
+        if assembly.bytes > self.limits.max_bytes {
+            assembly.is_over = true;
+            return assembly.take();
+        }
+        self.if_whole(&key)
+    }
+
+    /// Takes the line that begins; gives the workflow if it is whole.
+    pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<Whole> {
+        let key = Key::of(&job.asker);
+        let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
+        // A whole workflow may well be one line, which then needs no others.
+        let (Some(key), true) = (key, is_known || job.asker.seq.is_some_and(|seq| seq > 0)) else {
+            let held = vec![held];
+            return Some(Whole { job, held });
+        };
+        let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
+        assembly.touched = Instant::now();
+        if assembly.is_over {
+            self.open.remove(&key);
+            held.done();
+            return None;
+        }
+        assembly.held.push(held);
+        assembly.begin = Some(job);
+        self.if_whole(&key)
+    }
+
+    fn if_whole(&mut self, key: &Key) -> Option<Whole> {
+        let assembly = self.open.get(key)?;
+        if !assembly.is_whole(&self.limits) {
+            return None;
+        }
+        self.open.remove(key)?.take()
+    }
+
+    /// When the first of them has waited long enough.
+    pub(super) fn next_idle(&self) -> Option<Instant> {
+        self.open
+            .values()
+            .map(|assembly| assembly.touched + IDLE)
+            .min()
+    }
+
+    /// Those that have waited long enough for their next line. Those that are over are forgotten.
+    pub(super) fn idle(&mut self) -> Vec<Whole> {
+        let now = Instant::now();
+        let idle = self
+            .open
+            .extract_if(|_, assembly| assembly.touched + IDLE <= now);
+        idle.filter_map(|(_, assembly)| assembly.into_whole())
+            .collect()
+    }
+
+    /// Leaves them all to whoever they are delivered to next.
+    pub(super) fn give_up(&mut self) {
+        let held = self.open.drain().flat_map(|(_, assembly)| assembly.held);
+        held.for_each(Held::give_up);
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    fn of(asker: &Asker) -> Option<Self> {
+        Some(Self {
+            requester: asker.requester.clone(),
+            collaboration_id: asker.collaboration_id.clone()?,
+        })
+    }
+}
+
+// === impl Assembly ===
+
+impl Assembly {
+    fn new() -> Self {
+        Self {
+            lines: Vec::new(),
+            bytes: 0,
+            begin: None,
+            held: Vec::new(),
+            touched: Instant::now(),
+            is_over: false,
+        }
+    }
+
+    /// Whether the line is there already: it was delivered twice.
+    fn has(&self, asker: &Asker) -> bool {
+        let mut lines = self.lines.iter().map(|line| &line.asker);
+        lines.any(|line| {
+            line.identity == asker.identity || (line.seq.is_some() && line.seq == asker.seq)
+        })
+    }
+
+    fn is_whole(&self, limits: &WorkflowLimits) -> bool {
+        let Some(begin) = &self.begin else {
+            return false;
+        };
+        let Some(last) = begin.asker.seq else {
+            return true;
+        };
+        let places: Option<BTreeMap<i64, ()>> = self
+            .lines
+            .iter()
+            .map(|line| line.asker.seq.map(|seq| (seq, ())))
+            .collect();
+        let Some(places) = places else {
+            return true;
+        };
+        let before = |first: i64| {
+            let there = places.range(first..last.max(first)).count();
+            i64::try_from(there).is_ok_and(|there| there == last - first)
+        };
+        // Some count from one; then only the workflow itself can tell that there is no line 0.
+        before(0) || (before(1) && self.defines_its_order(limits))
+    }
+
+    /// Whether no operation is missing that is to be executed.
+    fn defines_its_order(&self, limits: &WorkflowLimits) -> bool {
+        let text = self.text(self.begin.as_deref());
+        Document::parse(&text, limits)
+            .into_workflow()
+            .map_or(true, |workflow| {
+                workflow
+                    .order
+                    .iter()
+                    .all(|id| workflow.operation(id).is_some())
+            })
+    }
+
+    /// The lines in order, the one that begins last.
+    fn text(&self, begin: Option<&Job>) -> Bytes {
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        if lines.iter().all(|line| line.asker.seq.is_some()) {
+            lines.sort_by_key(|line| line.asker.seq);
+        }
+        let bodies = lines
+            .iter()
+            .map(|line| &line.body)
+            .chain(begin.map(|begin| &begin.workflow));
+        let mut text =
+            Vec::with_capacity(self.bytes + begin.map_or(0, |begin| begin.workflow.len()));
+        for body in bodies {
+            text.extend_from_slice(body.trim_ascii());
+            text.push(b'\n');
+        }
+        text.into()
+    }
+
+    /// What there is of it, as a workflow; the deliveries go with it.
+    fn take(&mut self) -> Option<Whole> {
+        let whole = Self {
+            lines: std::mem::take(&mut self.lines),
+            begin: self.begin.take(),
+            held: std::mem::take(&mut self.held),
+            ..*self
+        };
+        whole.into_whole()
+    }
+
+    fn into_whole(self) -> Option<Whole> {
+        let workflow = self.text(self.begin.as_deref());
+        let mut job = match (self.begin, self.lines.into_iter().next()) {
+            (Some(begin), _) => begin,
+            (None, Some(first)) => Box::new(Job {
+                action: Action::Execute,
+                workflow: Bytes::new(),
+                input: Object::default(),
+                on_error: OnError::default(),
+                strictness: Strictness::default(),
+                asker: first.asker,
+                is_begin_line: false,
+                execution_id: None,
+            }),
+            (None, None) => return None,
+        };
+        job.workflow = workflow;
+        Some(Whole {
+            job,
+            held: self.held,
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! One request, from its turn to its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use a2abus_executor::{
+    Agent, Execution, Failure, FailureCode, Follow, Record, Refusal, Request, Started, Value,
+};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::WorkflowBinding;
+use super::answer::{Answer, News, Refused, events_of};
+use super::ask::{Action, Asker, Job};
+use crate::metrics;
+use crate::pipeline::{BACKOFF, jittered};
+use crate::workflows::{NotBegun, Reports};
+
+/// News of one execution that wait for the bus. More is dropped: the run never waits for it.
+const QUEUE_NEWS: usize = 64;
+/// How long the last news may take, before the answer goes out without them.
+const LAST_NEWS: Duration = Duration::from_secs(1);
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It has an answer.
+    Answered(Answer),
+    /// The bridge ends before its turn has come.
+    GivenUp,
+}
+
+/// What may end a request early.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Early<'a> {
+    /// Whoever asked wants no more of it.
+    pub(super) cancel: &'a CancellationToken,
+    /// The bridge ends: what has not begun is given up.
+    pub(super) stop: &'a CancellationToken,
+}
+
+// === impl WorkflowBinding ===
+
+impl WorkflowBinding {
+    /// Does what is asked for.
+    pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Outcome {
+        let named = self.voice.run_as.as_ref().or(job.asker.requester.as_ref());
+        let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
+            self.workflows.refused(metrics::Refused::Forbidden);
+            return Outcome::Answered(Answer::refused(Refused::unknown_agent(named)));
+        };
+        let request = Request {
+            workflow: job.workflow.clone(),
+            execution_id: Some(job.asker.execution_id()),
+            input: std::mem::take(&mut job.input),
+            on_error: job.on_error,
+            strictness: job.strictness,
+            session: job.asker.collaboration_id.clone(),
+            deadline: job.asker.deadline,
+        };
+        match job.action {
+            Action::Validate => self.validate(&agent, request, early).await,
+            Action::Execute => self.execute(&agent, request, &job.asker, early).await,
+        }
+    }
+
+    async fn validate(&self, agent: &Arc<Agent>, request: Request, early: Early<'_>) -> Outcome {
+        if is_over(request.deadline) {
+            self.workflows.refused(metrics::Refused::Expired);
+            let failure = Failure::new(FailureCode::ExecutionTimeout, "it came too late");
+            return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
+        }
+        match self.workflows.validate(agent, request).await {
+            Some(report) => Outcome::Answered(Answer::report(&Value::from(report.to_json()))),
+            None => early.give_up().await,
+        }
+    }
+
+    async fn execute(
+        &self,
+        agent: &Arc<Agent>,
+        request: Request,
+        asker: &Asker,
+        early: Early<'_>,
+    ) -> Outcome {
+        let _turn = tokio::select! {
+            biased;
+            () = early.cancel.cancelled() => return cancelled(asker),
+            () = early.stop.cancelled() => return Outcome::GivenUp,
+            turn = self.turns.next(agent.id()) => turn,
+            // The executor says what it says of requests that come too late.
+            () = until(request.deadline) => None,
+        };
+        let mut wait = BACKOFF.0;
+        loop {
+            let failure = match self.workflows.begin(agent, request.clone()).await {
+                Ok(Started::New(execution)) => {
+                    return self.attend(agent, execution, asker, early).await;
+                }
+                Ok(Started::Finished(record)) => return self.again(record).await,
+                Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
+                    Some(record) => return self.again(record).await,
+                    // Whoever ran it gave it up.
+                    None => continue,
+                },
+                Err(NotBegun::Draining) => return early.give_up().await,
+                Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
+                Err(NotBegun::Refused(Refusal::Store(error))) => {
+                    tracing::error!(binding = %self.name, error = &error as &dyn std::error::Error,
+                        "executions cannot be recorded: the workflow waits");
+                    let message = "the execution cannot be recorded";
+                    Failure::new(FailureCode::StorageFailed, message)
+                }
+                Err(NotBegun::Refused(refusal)) => return Outcome::Answered(refused(&refusal)),
+            };
+            if is_over(request.deadline) {
+                return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
+            }
+            tokio::select! {
+                biased;
+                () = early.cancel.cancelled() => return cancelled(asker),
+                () = early.stop.cancelled() => return Outcome::GivenUp,
+                () = sleep(jittered(wait)) => wait = (wait * 2).min(BACKOFF.1),
+            }
+        }
+    }
+
+    /// Runs an execution on the threads of the executor and tells the bus how it goes.
+    async fn attend(
+        &self,
+        agent: &Agent,
+        execution: Execution,
+        asker: &Asker,
+        early: Early<'_>,
+    ) -> Outcome {
+        let id = execution.execution_id().clone();
+        let (tell, mut heard) = mpsc::channel(QUEUE_NEWS);
+        let started = News::Started {
+            execution_id: id.clone(),
+            operations: execution.operations(),
+        };
+        // The queue is empty yet.
+        let _ = tell.try_send(started);
+        let reports = self.workflows.reports();
+        let told = Arc::new(AtomicI32::new(1));
+        let (count, execution_id) = (Arc::clone(&told), id.clone());
+        let run = self.workflows.run(agent, execution, move |progress| {
+            if reports == Reports::Operations {
+                let news = News::Operation {
+                    execution_id: execution_id.clone(),
+                    seq: count.fetch_add(1, Ordering::Relaxed),
+                    progress: Box::new(progress),
+                };
+                if tell.try_send(news).is_err() {
+                    tracing::debug!(%execution_id, "the bus is slow: progress was not told");
+                }
+            }
+        });
+        let mut telling = std::pin::pin!(async {
+            while let Some(news) = heard.recv().await {
+                self.tell(asker, &news).await;
+            }
+        });
+        let mut ended = std::pin::pin!(run.ended());
+        let (mut is_cancelled, mut is_told) = (false, false);
+        let record = loop {
+            tokio::select! {
+                biased;
+                () = early.cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = self.end(agent, &id);
+                }
+                record = &mut ended => break record,
+                () = &mut telling, if !is_told => is_told = true,
+            }
+        };
+        // The answer is the last of its events, so that what is under way goes first.
+        if !is_told && timeout(LAST_NEWS, telling).await.is_err() {
+            tracing::debug!(binding = %self.name, "the bus is slow: some progress was not told");
+        }
+        match record {
+            Some(record) => written(record, told.load(Ordering::Relaxed)).await,
+            None if self.workflows.is_draining() => early.give_up().await,
+            None => {
+                tracing::error!(binding = %self.name, execution_id = %id, "an execution broke down");
+                let failure = Failure::new(FailureCode::Interrupted, "the execution broke down");
+                Outcome::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
+            }
+        }
+    }
+
+    /// Waits for an execution that runs already.
+    async fn follow(&self, agent: &Agent, follow: Follow, early: Early<'_>) -> Option<Arc<Record>> {
+        let id = follow.execution_id().clone();
+        let mut ended = std::pin::pin!(follow.ended());
+        tokio::select! {
+            biased;
+            record = &mut ended => return record,
+            () = early.cancel.cancelled() => {
+                self.end(agent, &id);
+            }
+        }
+        ended.await
+    }
+
+    /// The answer of an execution that is over already.
+    async fn again(&self, record: Arc<Record>) -> Outcome {
+        let before = match self.workflows.reports() {
+            Reports::Operations => events_of(&record),
+            Reports::Ends => 1,
+        };
+        written(record, before).await
+    }
+
+    /// Cancels an execution; true, since it is asked for once only.
+    fn end(&self, agent: &Agent, execution_id: &str) -> bool {
+        let was_there = self.workflows.executor().cancel(agent.id(), execution_id);
+        tracing::debug!(binding = %self.name, execution_id, was_there, "cancelled");
+        true
+    }
+}
+
+// === impl Early ===
+
+impl Early<'_> {
+    /// Leaves the request to others, not before this bridge takes no more: it would come here again.
+    async fn give_up(self) -> Outcome {
+        self.stop.cancelled().await;
+        Outcome::GivenUp
+    }
+}
+
+/// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is
+/// not done where the bus is served.
+async fn written(record: Arc<Record>, seq: i32) -> Outcome {
+    let writing = tokio::task::spawn_blocking(move || Answer::ended(&record, seq));
+    // It does not panic, and blocking tasks are not cancelled once they run.
+    writing.await.map_or(Outcome::GivenUp, Outcome::Answered)
+}
+
+fn cancelled(asker: &Asker) -> Outcome {
+    Outcome::Answered(Answer::cancelled(asker.collaboration_id.as_ref()))
+}
+
+fn refused(refusal: &Refusal) -> Answer {
+    Answer::refused(match refusal {
+        Refusal::Invalid(failure) | Refusal::Expired(failure) => Refused::failure(failure),
+        Refusal::Conflict(id) => return Answer::refused(Refused::conflict(id)).of(id),
+        other => {
+            let failure = Failure::new(FailureCode::LimitExceeded, other.to_string());
+            Refused::failure(&failure)
+        }
+    })
+}
+
+fn too_late() -> Failure {
+    let message = "its time was over before the agent had a free place for it";
+    Failure::new(FailureCode::ExecutionTimeout, message)
+}
+
+fn is_over(deadline: Option<SystemTime>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= crate::clock::now())
+}
+
+/// Ends at the deadline, if there is one.
+async fn until(deadline: Option<SystemTime>) {
+    let Some(deadline) = deadline else {
+        return std::future::pending().await;
+    };
+    sleep(
+        deadline
+            .duration_since(crate::clock::now())
+            .unwrap_or_default(),
+    )
+    .await;
+}

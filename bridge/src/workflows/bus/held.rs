@@ -1,0 +1,75 @@
+//! Deliveries that are not settled before everything in them is answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Acknowledger, Message, Outcome};
+
+use crate::metrics::BindingMetrics;
+
+/// A delivery, held by everything that is still to be answered. It is settled when the last of them is done; if one is
+/// given up, the source delivers it again.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The message, for its dead letter.
+    pub(super) message: Message,
+    /// Where it was read.
+    pub(super) origin: Option<Text>,
+    acknowledger: Option<Acknowledger>,
+    is_given_up: AtomicBool,
+    metrics: BindingMetrics,
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Holds a delivery that was received just now.
+    pub(super) fn new(
+        message: Message,
+        origin: Option<Text>,
+        acknowledger: Acknowledger,
+        metrics: BindingMetrics,
+    ) -> Arc<Self> {
+        metrics.received.inc();
+        metrics.in_flight.inc();
+        Arc::new(Self {
+            message,
+            origin,
+            acknowledger: Some(acknowledger),
+            is_given_up: AtomicBool::new(false),
+            metrics,
+        })
+    }
+
+    /// One thing in it is answered.
+    pub(super) fn done(self: Arc<Self>) {
+        let Some(mut held) = Arc::into_inner(self) else {
+            return;
+        };
+        if held.is_given_up.load(Ordering::Relaxed) {
+            return;
+        }
+        match held
+            .acknowledger
+            .take()
+            .map(|acknowledger| acknowledger.settle(Outcome::Settled))
+        {
+            Some(Ok(())) | None => held.metrics.settled.inc(),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a workflow was not settled: it may be delivered again");
+            }
+        }
+    }
+
+    /// One thing in it is left to whoever it is delivered to next.
+    pub(super) fn give_up(self: Arc<Self>) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.metrics.in_flight.dec();
+    }
+}

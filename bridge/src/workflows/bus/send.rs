@@ -1,0 +1,202 @@
+//! How what the executor says gets onto the bus.
+
+use std::time::Instant;
+
+use a2abus_plugin::Event;
+use a2abus_transports::{
+    Confirmation, Disposition, Receipt, TransportError, TransportErrorKind, content_mode,
+};
+use bytes::Bytes;
+
+use super::WorkflowBinding;
+use super::answer::{Answer, News, Size};
+use super::ask::{Action, Asker};
+use super::held::Held;
+use crate::config::Mode;
+use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::outbound::{From, Outgoing, Place, RoutingError};
+use crate::pipeline::{BACKOFF, jittered};
+use crate::reply::spring;
+
+/// Why an answer is not on the bus, and never will be.
+#[derive(Debug, thiserror::Error)]
+enum Undeliverable {
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+    #[error("{0}")]
+    Transport(TransportError),
+}
+
+// === impl Undeliverable ===
+
+impl Undeliverable {
+    fn reason(&self) -> Reason {
+        let (code, stage) = match self {
+            Self::Routing(error) => (error.reason(), Stage::Route),
+            Self::Transport(error) => (error.kind().as_str(), Stage::Publish),
+        };
+        Reason {
+            code,
+            stage,
+            detail: format!("the answer: {self}"),
+            unit: None,
+        }
+    }
+
+    fn is_too_large(&self) -> bool {
+        matches!(self, Self::Transport(error) if error.kind() == TransportErrorKind::TooLarge)
+    }
+}
+
+// === impl WorkflowBinding ===
+
+impl WorkflowBinding {
+    /// Sends the answer until the bus has confirmed it. An answer that is too large goes without its results; one that
+    /// can go nowhere makes the request a dead letter, and sending that again gives the recorded answer.
+    pub(super) async fn answer(&self, asker: &Asker, action: Action, answer: &Answer, held: &Held) {
+        let whole = self.send_answer(asker, action, answer, Size::Whole).await;
+        let sent = match whole {
+            Err(error) if error.is_too_large() => {
+                tracing::warn!(binding = %self.name, %error, "an answer is sent without its results");
+                self.send_answer(asker, action, answer, Size::Reduced).await
+            }
+            sent => sent,
+        };
+        if let Err(error) = sent {
+            tracing::warn!(binding = %self.name, %error, "an answer has nowhere to go");
+            self.bury(held, None, &error.reason()).await;
+        }
+    }
+
+    async fn send_answer(
+        &self,
+        asker: &Asker,
+        action: Action,
+        answer: &Answer,
+        size: Size,
+    ) -> Result<(), Undeliverable> {
+        let event = self.voice.answer(asker, action, answer, size);
+        let event = event.map_err(RoutingError::Unwritable)?;
+        for copy in self.copies(asker, &event)? {
+            self.confirmed(&copy)
+                .await
+                .map_err(Undeliverable::Transport)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a dead letter of the message that was held, or of one unit of it, and waits until it is on the bus.
+    pub(super) async fn bury(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
+        self.metrics.dead_lettered(reason.code);
+        let (message, origin) = (&held.message, held.origin.as_ref());
+        let letter = self
+            .dead_letters
+            .letter(message, body, &self.name, origin, reason);
+        if let Err(error) = self.confirmed(&letter).await {
+            tracing::error!(binding = %self.name, %error, origin = origin.map_or("unknown", |origin| origin.as_str()),
+                "the dead letter is refused too: it is kept without its body, which stays at its origin");
+            let reduced = self.dead_letters.reduced(letter, &error);
+            debug_assert!(DeadLetters::is_reduced(&reduced));
+            if let Err(error) = self.confirmed(&reduced).await {
+                tracing::error!(binding = %self.name, %error, "the dead letter is lost");
+            }
+        }
+    }
+
+    /// Tells what happens, as far as the bus takes it at once: nobody waits for it.
+    pub(super) async fn tell(&self, asker: &Asker, news: &News) {
+        let event = self
+            .voice
+            .news(asker, news)
+            .map_err(RoutingError::Unwritable);
+        let copies = event.and_then(|event| self.copies(asker, &event));
+        match copies {
+            Ok(copies) => {
+                for copy in copies {
+                    match self.outbound.send(&copy).await {
+                        // Its confirmation is nobody's concern; the answer that follows is what counts.
+                        Ok(confirmation) => drop::<Confirmation>(confirmation),
+                        Err(error) => {
+                            tracing::debug!(binding = %self.name, %error, "progress was not told");
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(binding = %self.name, %error, "progress has nowhere to go")
+            }
+        }
+    }
+
+    /// The event as it goes out: to the reply address, or where the routes lead.
+    fn copies(&self, asker: &Asker, event: &Event) -> Result<Vec<Outgoing>, RoutingError> {
+        let Some(address) = &asker.reply_to else {
+            let from = From {
+                binding: &self.name,
+                // The executions are what is to be in order.
+                key: None,
+                origin: Some((event.id(), 0)),
+                headers: &[],
+            };
+            return self.outbound.route(event, from, |_, _, _| Vec::new());
+        };
+        let mut message = content_mode::write(self.binding, event, Mode::Binary.into())?;
+        message.key = content_mode::key(event, a2abus_plugin::extension::COLLABORATION_ID);
+        if let Some(correlation) = &asker.correlation {
+            message
+                .headers
+                .put(spring::CORRELATION_ID, correlation.clone());
+        }
+        Ok(vec![Outgoing {
+            bus: self.bus,
+            address: address.clone(),
+            message,
+            place: Place::FromEvent,
+            mode: Mode::Binary,
+        }])
+    }
+
+    /// Sends a copy until it is confirmed.
+    ///
+    /// # Errors
+    /// Why no bus will ever take it.
+    async fn confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
+        let mut wait = BACKOFF.0;
+        loop {
+            let began = Instant::now();
+            let error = match self.attempt(copy).await {
+                Ok(_) => {
+                    if let Some(bus) = self.outbound.buses().get(copy.bus) {
+                        bus.metrics.published.inc();
+                        bus.metrics
+                            .publish_seconds
+                            .observe(began.elapsed().as_secs_f64());
+                    }
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let nowhere =
+                error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
+            let topic = &copy.address.topic;
+            match error.disposition() {
+                _ if nowhere => return Err(error),
+                Disposition::DeadLetter => return Err(error),
+                Disposition::Retry => {
+                    tracing::warn!(binding = %self.name, %topic, %error, "not sent, trying again");
+                }
+                Disposition::Pause => tracing::error!(binding = %self.name, %topic, %error,
+                    "not sent: mend the topic or the credentials; the workflow waits and nothing is lost"),
+            }
+            if let Some(bus) = self.outbound.buses().get(copy.bus) {
+                bus.metrics.retried(error.kind());
+            }
+            tokio::time::sleep(jittered(wait)).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    async fn attempt(&self, copy: &Outgoing) -> Result<Receipt, TransportError> {
+        self.outbound.send(copy).await?.await
+    }
+}

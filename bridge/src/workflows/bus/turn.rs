@@ -1,0 +1,125 @@
+//! Who waits for his turn, and who may be told to end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use a2abus_plugin::Text;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::{Cancel, Job};
+
+/// Turns of the agents, in the order they were asked for: as many at a time as an agent may have executions. Without
+/// them everything that waits would try again and again.
+#[derive(Debug)]
+pub(super) struct Turns {
+    at_a_time: usize,
+    /// By agent; agents are those of the configuration.
+    agents: Mutex<HashMap<Text, Arc<Semaphore>>>,
+}
+
+/// What waits or runs, by the names it can be cancelled by.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Arc<Mutex<Entries>>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    next: u64,
+    by_name: HashMap<Cancel, Vec<(u64, CancellationToken)>>,
+}
+
+/// The place of one request in [`Waiting`]; it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Entry {
+    entries: Arc<Mutex<Entries>>,
+    number: u64,
+    names: Vec<Cancel>,
+    cancel: CancellationToken,
+}
+
+// === impl Turns ===
+
+impl Turns {
+    pub(super) fn new(at_a_time: usize) -> Self {
+        Self {
+            at_a_time,
+            agents: Mutex::default(),
+        }
+    }
+
+    /// The next turn of an agent. `None` is for nobody: turns are never closed.
+    pub(super) async fn next(&self, agent: &Text) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut agents = lock(&self.agents);
+            let turns = agents.entry(agent.clone());
+            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(self.at_a_time))))
+        };
+        turns.acquire_owned().await.ok()
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// Notes a request under all its names.
+    pub(super) fn enter(&self, job: &Job) -> Entry {
+        let cancel = CancellationToken::new();
+        let mut names: Vec<Cancel> = Vec::new();
+        for name in job.names() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let mut entries = lock(&self.0);
+        let number = entries.next;
+        entries.next += 1;
+        for name in &names {
+            let same = entries.by_name.entry(name.clone()).or_default();
+            same.push((number, cancel.clone()));
+        }
+        Entry {
+            entries: Arc::clone(&self.0),
+            number,
+            names,
+            cancel,
+        }
+    }
+
+    /// Cancels what has this name; whether there was anything.
+    pub(super) fn cancel(&self, cancel: &Cancel) -> bool {
+        let entries = lock(&self.0);
+        let found = entries.by_name.get(cancel);
+        found
+            .inspect(|found| found.iter().for_each(|(_, token)| token.cancel()))
+            .is_some()
+    }
+}
+
+// === impl Entry ===
+
+impl std::ops::Deref for Entry {
+    type Target = CancellationToken;
+
+    fn deref(&self) -> &CancellationToken {
+        &self.cancel
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut entries = lock(&self.entries);
+        for name in &self.names {
+            if let Some(same) = entries.by_name.get_mut(name) {
+                same.retain(|(number, _)| *number != self.number);
+                if same.is_empty() {
+                    entries.by_name.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// Nothing that holds the lock can leave a map half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,277 @@
+//! The executor as an agent on the bus: every form a workflow may come in, answered once, whatever happens meanwhile.
+
+mod answers;
+mod lines;
+mod stops;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::http::Readiness;
+use a2abus_bridge::metrics::Metrics;
+use a2abus_plugin::{Data, Event, Limits};
+use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
+};
+use serde_json::{Value, json};
+use support::battery::within;
+use support::service::Service;
+use tokio::task::{JoinHandle, yield_now};
+use tokio_util::sync::CancellationToken;
+
+/// Where workflows are sent.
+const INBOX: &str = "agents.a2e-executor";
+
+/// A bridge that executes workflows, a service they may call, and the agent that asks.
+struct World {
+    memory: Memory,
+    service: Service,
+    door: String,
+    metrics: Arc<Metrics>,
+    /// What is routed to the agent `reporter`.
+    answers: Consumer,
+    dead: Consumer,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+/// An event of the executor.
+#[derive(Debug, Clone, PartialEq)]
+struct Said {
+    id: String,
+    ty: String,
+    attributes: BTreeMap<String, String>,
+    data: Value,
+}
+
+impl Said {
+    fn of(message: &Message) -> Self {
+        let read = content_mode::read(Binding::Memory, message, &Limits::default()).unwrap();
+        let Content::Event(event) = read else {
+            panic!("not a CloudEvent")
+        };
+        let attributes = event.extensions();
+        let attributes =
+            attributes.map(|(name, value)| (name.to_owned(), value.to_text().to_string()));
+        Self {
+            id: event.id().to_string(),
+            ty: event
+                .ty()
+                .strip_prefix("org.apache.eventmesh.a2a.")
+                .unwrap()
+                .to_owned(),
+            attributes: attributes
+                .chain([("source".to_owned(), event.source().to_string())])
+                .collect(),
+            data: serde_json::from_slice(&event.body()).unwrap(),
+        }
+    }
+
+    fn attribute(&self, name: &str) -> &str {
+        self.attributes.get(name).map_or("", String::as_str)
+    }
+
+    fn is_answer(&self) -> bool {
+        self.attribute("mcptype") == "response"
+    }
+}
+
+fn group(topic: &str, name: &str) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group(name.into()),
+        budget_bytes: 16 << 20,
+        budget_messages: 10_000,
+    }
+}
+
+impl World {
+    /// Everything runs as `reporter`.
+    async fn new() -> Self {
+        Self::with("run_as: reporter", "").await
+    }
+
+    /// Events name the agent themselves.
+    async fn named() -> Self {
+        Self::with("", "").await
+    }
+
+    async fn with(binding: &str, workflows: &str) -> Self {
+        Self::on(Memory::default(), Service::open().await, binding, workflows).await
+    }
+
+    async fn on(memory: Memory, service: Service, binding: &str, workflows: &str) -> Self {
+        let comma = if binding.is_empty() { "" } else { "," };
+        let text = format!(
+            "
+instance: test
+transports: {{ bus: {{ type: memory }} }}
+bindings:
+  - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}{comma} {binding} }}
+routes: [{{ name: agents, when: {{ targetagent: '*' }}, to: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}] }}]
+http: {{ listen: '127.0.0.1:0', drain_grace: 20s }}
+admin: {{ enabled: false }}
+workflows:
+  enabled: true
+  apis: [{{ id: service, base_url: '{base}' }}]
+  agents:
+    - id: reporter
+      operations: ['*']
+      apis: [service]
+      storages: [localStorage, sessionStorage]
+      rates: {{ api_calls_per_minute: 1000, api_calls_per_hour: 1000 }}
+    - {{ id: idler, operations: [Wait] }}
+{workflows}",
+            base = service.base
+        );
+        let config =
+            Config::read("test.yaml", &text, []).unwrap_or_else(|problems| panic!("{problems}"));
+        let name = config.transports.keys().next().unwrap().clone();
+        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let door = format!("http://{}", bridge.door_address().unwrap());
+        let (readiness, metrics) = (Arc::clone(bridge.readiness()), Arc::clone(bridge.metrics()));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        until_ready(&readiness).await;
+        Self {
+            answers: memory
+                .subscribe(group("agents.reporter", "reporter"))
+                .await
+                .unwrap(),
+            dead: memory.subscribe(group("dead", "dead")).await.unwrap(),
+            memory,
+            service,
+            door,
+            metrics,
+            stop,
+            running,
+        }
+    }
+
+    async fn publish(&self, message: Message) {
+        publish(&self.memory, INBOX, message).await;
+    }
+
+    /// Publishes an event of the agent `reporter` to the executor.
+    async fn send(&self, id: &str, attributes: &[(&str, &str)], data: &str) {
+        self.publish(event(id, attributes, data)).await;
+    }
+
+    /// The next event that the agent gets.
+    async fn said(&mut self) -> Said {
+        Said::of(&next(&mut self.answers).await)
+    }
+
+    /// All events up to the next answer.
+    async fn until_answer(&mut self) -> Vec<Said> {
+        let mut all = Vec::new();
+        loop {
+            all.push(self.said().await);
+            if all.last().is_some_and(Said::is_answer) {
+                return all;
+            }
+        }
+    }
+
+    /// The next answer.
+    async fn answer(&mut self) -> Said {
+        self.until_answer().await.pop().unwrap()
+    }
+
+    async fn dead_letter(&mut self) -> Message {
+        next(&mut self.dead).await
+    }
+
+    /// Posts a JSON-RPC request to the front door.
+    async fn call(&self, body: &Value) -> Value {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let request = client
+            .post(format!("{}/rpc/a2e-executor", self.door))
+            .json(body);
+        let response = within("the answer", request.send()).await.unwrap();
+        response.json().await.unwrap()
+    }
+
+    /// The value of a counter.
+    fn count(&self, series: &str) -> u64 {
+        let text = self.metrics.render().unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        line.unwrap_or_default()
+    }
+
+    async fn until_counted(&self, series: &str, wanted: u64) {
+        within(series, async {
+            while self.count(series) != wanted {
+                yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        within("the bridge drains", self.running).await.unwrap();
+    }
+}
+
+async fn until_ready(readiness: &Readiness) {
+    within("the bridge is ready", async {
+        while !readiness.is_ready() {
+            yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn publish(memory: &Memory, topic: &str, mut message: Message) {
+    // One lane keeps what a test sends in its order.
+    message.key = Some("key".into());
+    let address = Address::topic(Topic::new(topic.to_owned()).unwrap());
+    memory.send(&address, message).await.unwrap().await.unwrap();
+}
+
+async fn next(consumer: &mut Consumer) -> Message {
+    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    delivery.message
+}
+
+/// A CloudEvent from the agent `reporter`, unless its attributes say otherwise.
+fn event(id: &str, attributes: &[(&str, &str)], data: &str) -> Message {
+    let mut event = Event::new(id.into(), "/reporter".into(), "test".into()).unwrap();
+    event.set("sourceagent", "reporter").unwrap();
+    for (name, value) in attributes {
+        event.set(name, *value).unwrap();
+    }
+    event.set_data(Some(Data::Bytes(data.to_owned().into())));
+    content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
+}
+
+/// A line that defines an operation.
+fn define(id: &str, operation: &Value) -> String {
+    json!({"type": "operationUpdate", "operationId": id, "operation": operation}).to_string()
+}
+
+fn begin(execution: &str, order: &[&str]) -> String {
+    json!({"type": "beginExecution", "executionId": execution, "operationOrder": order}).to_string()
+}
+
+/// A workflow of these operations, in this order.
+fn workflow(execution: &str, operations: &[(&str, Value)]) -> String {
+    let mut lines: Vec<String> = operations.iter().map(|(id, of)| define(id, of)).collect();
+    let order: Vec<&str> = operations.iter().map(|(id, _)| *id).collect();
+    lines.push(begin(execution, &order));
+    lines.join("\n")
+}
+
+fn wait(millis: u64) -> Value {
+    json!({"Wait": {"duration": millis}})
+}

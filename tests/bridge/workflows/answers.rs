@@ -1,0 +1,314 @@
+//! What comes back, for every form a workflow may come in.
+
+use a2abus_transports::Message;
+use serde_json::json;
+
+use super::{Said, World, event, next, wait, workflow};
+
+fn kinds(said: &[Said]) -> Vec<String> {
+    let kind = |said: &Said| {
+        let operation = said.data["operationId"].as_str();
+        let status = said.data["status"].as_str().unwrap_or_default();
+        operation.map_or_else(
+            || format!("{} {status}", said.ty),
+            |id| format!("{id} {status}"),
+        )
+    };
+    said.iter().map(kind).collect()
+}
+
+#[tokio::test]
+async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
+    let mut world = World::new().await;
+    let filter = json!({"FilterData": {
+        "inputPath": "/workflow/got", "outputPath": "/workflow/best",
+        "conditions": [{"field": "points", "operator": ">", "value": 2}],
+    }});
+    let lines = workflow(
+        "e-1",
+        &[("get", world.service.get("/users")), ("best", filter)],
+    );
+    world.publish(Message::plain(lines)).await;
+    let said = world.until_answer().await;
+    assert_eq!(
+        kinds(&said),
+        [
+            "a2e.execution.started running",
+            "get running",
+            "get success",
+            "best running",
+            "best success",
+            "a2e.execution.resp success",
+        ]
+    );
+    for (number, said) in said.iter().enumerate() {
+        assert_eq!(said.attribute("seq"), number.to_string(), "{said:?}");
+        assert_eq!(said.attribute("collaborationid"), "e-1");
+        assert_eq!(said.attribute("targetagent"), "reporter");
+        assert_eq!(said.attribute("sourceagent"), "a2e-executor");
+        assert_eq!(said.attribute("source"), "/a2abus/test/a2e-executor");
+        assert_eq!(said.attribute("protocol"), "A2E-EXEC");
+        assert_eq!(said.data["execution_id"], "e-1");
+    }
+    assert_eq!(said[0].data["operations"], 2);
+    assert_eq!(said[1].data["operationType"], "ApiCall");
+    let results = &said[5].data["results"];
+    assert_eq!(results["best"], json!([{"name": "Ada", "points": 3}]));
+    assert_eq!(said[5].attribute("a2amethod"), "workflows/execute");
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn without_progress_the_start_and_the_answer_are_told() {
+    let mut world = World::with("run_as: reporter", "  progress: false").await;
+    world
+        .publish(Message::plain(workflow("e-1", &[("w", wait(1))])))
+        .await;
+    let said = world.until_answer().await;
+    assert_eq!(
+        kinds(&said),
+        [
+            "a2e.execution.started running",
+            "a2e.execution.resp success"
+        ]
+    );
+    assert_eq!(said[1].attribute("seq"), "1");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_wrapped_workflow_that_comes_twice_runs_once() {
+    let mut world = World::new().await;
+    let lines = [
+        json!({"operationUpdate": {"workflowId": "w", "operations": [{"id": "post", "operation": world.service.post("/orders")}]}}),
+        json!({"beginExecution": {"workflowId": "w", "root": "post"}}),
+    ];
+    let data = lines.map(|line| line.to_string()).join("\n");
+    let method = [("a2amethod", "workflows/execute")];
+    world.send("request-1", &method, &data).await;
+    let first = world.answer().await;
+    world.send("request-1", &method, &data).await;
+    let second = world.answer().await;
+    assert_eq!(first.data["results"]["post"], json!({"posts": 1}));
+    assert_eq!(first, second);
+    assert_eq!(world.service.posts(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_workflow_is_validated_where_that_is_asked() {
+    let mut world = World::new().await;
+    let method = [("a2amethod", "workflows/validate")];
+    let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
+    world.send("1", &method, &lines).await;
+    let answer = world.until_answer().await;
+    assert_eq!(answer.len(), 1, "nothing runs: {answer:?}");
+    assert_eq!(
+        answer[0].data,
+        json!({"valid": true, "errors": [], "warnings": []})
+    );
+    world
+        .send("2", &method, &workflow("e-2", &[("w", json!({"Nap": {}}))]))
+        .await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["valid"], false);
+    assert_eq!(answer.data["errors"][0]["code"], "unknown_operation_type");
+    assert_eq!(world.service.posts(), 0);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_invalid_workflow_is_answered_with_all_that_is_wrong() {
+    let mut world = World::new().await;
+    world
+        .publish(Message::plain(workflow(
+            "e-1",
+            &[("w", json!({"Nap": {}}))],
+        )))
+        .await;
+    let said = world.until_answer().await;
+    assert_eq!(kinds(&said), ["a2e.execution.resp failed"]);
+    let error = &said[0].data["error"];
+    assert_eq!(error["type"], "ValidationError");
+    assert_eq!(
+        error["details"]["errors"][0]["code"],
+        "unknown_operation_type"
+    );
+    assert_eq!(said[0].attribute("collaborationid"), "e-1");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_event_may_hold_what_a_request_over_http_would() {
+    let mut world = World::new().await;
+    let filter = json!({"FilterData": {
+        "inputPath": "/workflow/rows", "outputPath": "/workflow/kept",
+        "conditions": [{"field": ".", "operator": ">", "value": 1}],
+    }});
+    let data = json!({"workflow": workflow("e-1", &[("f", filter)]), "input": {"rows": [1, 2, 3]}});
+    let method = [
+        ("a2amethod", "workflows/execute"),
+        ("datacontenttype", "application/json"),
+    ];
+    world.send("1", &method, &data.to_string()).await;
+    assert_eq!(world.answer().await.data["results"]["f"], json!([2, 3]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_call_through_the_front_door_is_answered_as_any_call() {
+    let world = World::new().await;
+    let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
+    let call = |method: &str, params| json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+    let answer = world
+        .call(&call("workflows/execute", json!({"workflow": lines})))
+        .await;
+    assert_eq!(answer["id"], 7);
+    assert_eq!(answer["result"]["status"], "success", "{answer}");
+    assert_eq!(answer["result"]["execution_id"], "e-1");
+    assert_eq!(answer["result"]["results"]["get"][1]["name"], "Bo");
+
+    let answer = world
+        .call(&call("workflows/validate", json!({"workflow": lines})))
+        .await;
+    assert_eq!(answer["result"]["valid"], true, "{answer}");
+
+    let invalid = workflow("e-2", &[("w", json!({"Nap": {}}))]);
+    let answer = world
+        .call(&call("workflows/execute", json!({"workflow": invalid})))
+        .await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert_eq!(answer["error"]["data"]["type"], "ValidationError");
+
+    let answer = world.call(&call("workflows/execute", json!({}))).await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    let answer = world.call(&call("workflows/dance", json!({}))).await;
+    assert_eq!(answer["error"]["code"], -32601, "{answer}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn answers_go_to_the_address_that_the_request_names() {
+    let world = World::new().await;
+    let mut inbox = world
+        .memory
+        .subscribe(super::group("inbox.7", "me"))
+        .await
+        .unwrap();
+    let attributes = [
+        ("a2amethod", "workflows/execute"),
+        ("replyto", "inbox.7"),
+        ("callid", "call-7"),
+    ];
+    world
+        .send("1", &attributes, &workflow("e-1", &[("w", wait(1))]))
+        .await;
+    let mut last = Said::of(&next(&mut inbox).await);
+    assert_eq!(last.ty, "a2e.execution.started");
+    while !last.is_answer() {
+        last = Said::of(&next(&mut inbox).await);
+    }
+    assert_eq!(last.data["status"], "success");
+    assert_eq!(last.attribute("callid"), "call-7");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn rights_are_those_of_the_agent_that_the_event_names() {
+    let mut world = World::named().await;
+    let method = ("a2amethod", "workflows/execute");
+    let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
+    world.send("1", &[method], &lines).await;
+    assert_eq!(world.answer().await.data["status"], "success");
+
+    let mut others = world
+        .memory
+        .subscribe(super::group("agents.*", "others"))
+        .await
+        .unwrap();
+    for (agent, kind) in [
+        ("stranger", "PermissionError"),
+        ("idler", "ValidationError"),
+    ] {
+        world
+            .send("2", &[method, ("sourceagent", agent)], &lines)
+            .await;
+        let answer = loop {
+            let message = next(&mut others).await;
+            let is_answer = message
+                .headers
+                .get("ce_mcptype")
+                .is_some_and(|kind| kind == "response");
+            if is_answer
+                && message
+                    .headers
+                    .get("ce_targetagent")
+                    .is_some_and(|to| to == agent)
+            {
+                break Said::of(&message);
+            }
+        };
+        assert_eq!(answer.data["error"]["type"], kind, "{answer:?}");
+        assert_eq!(answer.data["status"], "failed");
+    }
+    // A plain payload names nobody, so that its answer has no place to go to either.
+    world
+        .publish(Message::plain(workflow("e-3", &[("w", wait(1))])))
+        .await;
+    assert_eq!(
+        world
+            .dead_letter()
+            .await
+            .headers
+            .get("bus-dlq-stage")
+            .unwrap(),
+        "route"
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_is_no_workflow_is_a_dead_letter() {
+    let mut world = World::new().await;
+    for (message, reason) in [
+        (Message::plain("hello"), "not_json"),
+        (
+            Message::plain(r#"{"jsonrpc":"2.0","id":1,"result":1}"#),
+            "not_a_workflow",
+        ),
+        (
+            Message::plain(r#"{"jsonrpc":"2.0","method":"workflows/execute","params":{}}"#),
+            "not_a_request",
+        ),
+        (
+            event(
+                "1",
+                &[("mcptype", "response"), ("a2amethod", "workflows/execute")],
+                "{}",
+            ),
+            "not_a_workflow",
+        ),
+        (
+            event(
+                "1",
+                &[
+                    ("targetagent", "weather"),
+                    ("a2amethod", "workflows/execute"),
+                ],
+                "{}",
+            ),
+            "other_agent",
+        ),
+        (event("1", &[], "{}"), "not_a_workflow"),
+    ] {
+        let body = message.body.clone();
+        world.publish(message).await;
+        let letter = world.dead_letter().await;
+        assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), reason);
+        assert_eq!(letter.body, body);
+    }
+    world.end().await;
+}
