@@ -1,6 +1,7 @@
 //! What comes back, for every form a workflow may come in.
 
 use a2abus_transports::Message;
+use a2abus_transports::Transport as _;
 use serde_json::json;
 
 use super::{Said, World, event, next, wait, workflow};

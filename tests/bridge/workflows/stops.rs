@@ -1,6 +1,7 @@
 //! Cancels, deadlines, redelivery, many at a time, and the end of the bridge.
 
 use a2abus_transports::Message;
+use a2abus_transports::Transport as _;
 use a2abus_transports::memory::Memory;
 use serde_json::json;
 use support::battery::within;
