@@ -132,6 +132,7 @@ impl Case {
         };
         let request = Request {
             workflow: self.workflow.clone(),
+            execution_id: None,
             input: self.input.clone(),
             on_error: self.on_error,
             strictness: self.strictness,

@@ -62,6 +62,9 @@ pub struct Options {
 pub struct Request {
     /// The workflow as JSON Lines.
     pub workflow: Bytes,
+    /// The id of the execution where the workflow names none; a random one if there is none here either. Whoever may
+    /// send a request twice gives the same id both times.
+    pub execution_id: Option<Text>,
     /// What the data model holds at the start.
     pub input: Object,
     /// What becomes of it when an operation fails.
@@ -157,10 +160,9 @@ impl Executor {
         let Ok(workflow) = document.into_workflow() else {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
         };
-        let id = workflow
-            .execution_id
-            .clone()
-            .unwrap_or_else(|| self.new_id());
+        let named = workflow.execution_id.as_ref();
+        let id = named.or(request.execution_id.as_ref()).cloned();
+        let id = id.unwrap_or_else(|| self.new_id());
         let digest = digest(&request.workflow);
         let slot = match self.0.running.admit(agent.id(), &id, &digest) {
             Admission::Slot(slot) => slot,
