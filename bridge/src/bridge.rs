@@ -1,8 +1,8 @@
 //! The process: everything built from the configuration, started in order, drained in order.
 //!
 //! ```text
-//! build:  transports ─> routes ─> calls ─> pipelines          (nothing has to be reachable yet)
-//! run:    admin door ─> front door ─> reply legs, pipelines    (each starts again until its bus answers)
+//! build:  transports ─> routes ─> calls ─> executor ─> bindings (nothing has to be reachable yet)
+//! run:    admin door ─> front door ─> reply legs, bindings     (each starts again until its bus answers)
 //! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
@@ -13,15 +13,16 @@ use std::sync::Arc;
 use a2abus_executor::Environment;
 use a2abus_plugin::{Limits, MapOptions, Text};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{AnyTransport, Subscription, TransportError};
+use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::bus::{Bus, BusId, Buses};
 use crate::callid::Replica;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
-use crate::config::{BindingConfig, Config, Name};
+use crate::config::{BindingConfig, Config, Name, Role};
 use crate::deadletter::DeadLetters;
 use crate::headers::PassedHeaders;
 use crate::http::Readiness;
@@ -30,6 +31,7 @@ use crate::outbound::Outbound;
 use crate::pipeline::{DataLook, Pipeline};
 use crate::reply::ReplyLegs;
 use crate::route::RouteTable;
+use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::{Seen, Watch, Workflows, WorkflowsError};
 
 /// Why a bridge cannot be built or cannot go on.
@@ -72,7 +74,7 @@ pub struct Bridge {
     pub(crate) buses: Buses,
     pub(crate) calls: Arc<Calls>,
     pub(crate) cancels: mpsc::Receiver<Cancel>,
-    pub(crate) pipelines: Vec<(Pipeline, Subscription)>,
+    pub(crate) bindings: Vec<(Work, Subscription)>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) limits: Limits,
@@ -175,11 +177,15 @@ impl Bridge {
             calls: &calls,
             metrics: &metrics,
         };
-        let mut pipelines = parts.misplaced_answers()?;
-        for binding in &config.bindings {
-            pipelines.push((parts.pipeline(binding)?, binding.subscription()));
-        }
         let (workflows, watch) = workflows(&config, world, &metrics)?;
+        let mut bindings = parts.misplaced_answers()?;
+        for binding in &config.bindings {
+            let work = match binding.role {
+                Role::Workflows => parts.executor(binding, workflows.as_ref())?,
+                Role::Events | Role::Responses => parts.pipeline(binding)?.into(),
+            };
+            bindings.push((work, binding.subscription()));
+        }
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let limits = Limits::from(&config.limits);
@@ -188,7 +194,7 @@ impl Bridge {
             buses,
             calls,
             cancels,
-            pipelines,
+            bindings,
             metrics,
             readiness,
             limits,
@@ -203,7 +209,7 @@ impl Bridge {
     /// The same bridge without bindings: it makes calls and reads their answers, and joins no group.
     #[must_use]
     pub fn calls_only(mut self) -> Self {
-        self.pipelines.clear();
+        self.bindings.clear();
         self
     }
 
@@ -245,6 +251,57 @@ impl Bridge {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+}
+
+/// What is done with the messages of a binding.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// They are mapped and routed.
+    Pipeline(Box<Pipeline>),
+    /// They are executed.
+    Workflows(Box<WorkflowBinding>),
+}
+
+// === impl Work ===
+
+impl Work {
+    /// The name of the binding.
+    pub(crate) fn name(&self) -> &Text {
+        match self {
+            Self::Pipeline(pipeline) => &pipeline.name,
+            Self::Workflows(binding) => &binding.name,
+        }
+    }
+
+    /// The bus it reads.
+    pub(crate) fn bus(&self) -> BusId {
+        match self {
+            Self::Pipeline(pipeline) => pipeline.bus,
+            Self::Workflows(binding) => binding.bus,
+        }
+    }
+
+    /// Where its dead letters go.
+    pub(crate) fn dead_letters(&self) -> &DeadLetters {
+        match self {
+            Self::Pipeline(pipeline) => &pipeline.dead_letters,
+            Self::Workflows(binding) => &binding.dead_letters,
+        }
+    }
+
+    /// Runs until `stop`, then finishes what it has in hand.
+    pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
+        match self {
+            Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
+            Self::Workflows(binding) => binding.run(consumer, stop).await,
+        }
+    }
+}
+
+impl From<Pipeline> for Work {
+    fn from(pipeline: Pipeline) -> Self {
+        Self::Pipeline(Box::new(pipeline))
     }
 }
 
@@ -306,8 +363,28 @@ impl Parts<'_> {
         })
     }
 
+    /// The executor as an agent on the bus.
+    fn executor(
+        &self,
+        binding: &BindingConfig,
+        workflows: Option<&Workflows>,
+    ) -> Result<Work, BridgeError> {
+        let name = &binding.name;
+        let workflows = workflows.cloned().ok_or_else(|| {
+            BridgeError::Config(format!(
+                "binding {}: workflows.enabled is false",
+                name.text()
+            ))
+        })?;
+        let run_as = binding.run_as.as_ref().map(|agent| agent.text().clone());
+        let pipeline = self.pipeline(binding)?;
+        let instance = self.config.instance.text();
+        let binding = WorkflowBinding::new(pipeline, run_as, workflows, instance);
+        Ok(Work::Workflows(Box::new(binding)))
+    }
+
     /// The readers of answers that landed in another partition than the one they were asked for.
-    fn misplaced_answers(&self) -> Result<Vec<(Pipeline, Subscription)>, BridgeError> {
+    fn misplaced_answers(&self) -> Result<Vec<(Work, Subscription)>, BridgeError> {
         let mut pipelines = Vec::new();
         for leg in self.calls.legs().iter() {
             let bus = self.outbound.buses().get(leg.bus);
@@ -318,7 +395,7 @@ impl Parts<'_> {
             let binding = BindingConfig::responses(&name, &bus.name);
             let binding =
                 binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
-            pipelines.push((self.pipeline(&binding)?, subscription));
+            pipelines.push((self.pipeline(&binding)?.into(), subscription));
         }
         Ok(pipelines)
     }

@@ -87,7 +87,8 @@ pub enum DataLook {
 /// How far clocks may differ before an event counts as expired.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// The first and the longest wait before a message is sent again.
-pub(crate) const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+pub(crate) const BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(15));
 
 /// Work for one lane.
 enum Job {

@@ -18,14 +18,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answered, ReadAt, Reader};
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, Work};
 use crate::bus::{Bus, BusId};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
 use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::{Metrics, ReplyOutcome};
-use crate::pipeline::Pipeline;
 use crate::reply::ReplyLeg;
 use crate::workflows::Workflows;
 
@@ -72,7 +71,7 @@ impl Bridge {
             buses,
             calls,
             cancels,
-            pipelines,
+            bindings,
             metrics,
             readiness,
             limits,
@@ -136,15 +135,15 @@ impl Bridge {
         if let Some(watch) = watch {
             rest.spawn(until(order.rest.clone(), watch.run()));
         }
-        for (pipeline, subscription) in pipelines {
-            let Some(bus) = buses.get(pipeline.bus) else {
+        for (work, subscription) in bindings {
+            let Some(bus) = buses.get(work.bus()) else {
                 continue;
             };
             let dead_letters = buses
-                .get(pipeline.dead_letters.bus)
+                .get(work.dead_letters().bus)
                 .map(|bus| bus.transport.clone());
             let runner = Runner {
-                pipeline,
+                work,
                 subscription,
                 transport: bus.transport.clone(),
                 dead_letters,
@@ -363,7 +362,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// Runs one binding.
 struct Runner {
-    pipeline: Pipeline,
+    work: Work,
     subscription: Subscription,
     transport: AnyTransport,
     dead_letters: Option<AnyTransport>,
@@ -374,7 +373,7 @@ struct Runner {
 
 impl Runner {
     async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
-        let condition = format!("binding {}", self.pipeline.name);
+        let condition = format!("binding {}", self.work.name());
         readiness.set(condition.as_str(), Err("starting".to_owned()));
         while !stop.is_cancelled() {
             let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await
@@ -384,7 +383,7 @@ impl Runner {
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
             let assigned = consumer.assigned();
-            let working = self.pipeline.run(consumer, stop.clone());
+            let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
                 () = ready_when(assigned, &condition, &readiness) => return,
@@ -393,13 +392,13 @@ impl Runner {
             match consumer.close(CLOSE).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
                     // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
-                    tracing::error!(binding = %self.pipeline.name, %error, "another process has this instance_id");
+                    tracing::error!(binding = %self.work.name(), %error, "another process has this instance_id");
                     readiness.set(condition.as_str(), Err(error.to_string()));
                     stop.cancelled().await;
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(binding = %self.pipeline.name, %error, "not closed cleanly: some messages may come again");
+                    tracing::warn!(binding = %self.work.name(), %error, "not closed cleanly: some messages may come again");
                 }
                 Ok(()) => {}
             }
@@ -411,7 +410,7 @@ impl Runner {
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
         if let Some(transport) = &self.dead_letters {
             transport
-                .ensure_topic(&self.pipeline.dead_letters.topic, 1)
+                .ensure_topic(&self.work.dead_letters().topic, 1)
                 .await?;
         }
         self.transport.subscribe(self.subscription.clone()).await

@@ -10,6 +10,7 @@
 //! [`Workflows`] is what both doors share. An execution that has begun runs to its end whatever becomes of who asked for
 //! it; a drain lets those that run finish, and then cancels them.
 
+pub mod bus;
 mod directory;
 mod reload;
 pub(crate) mod rest;
@@ -310,6 +311,12 @@ impl Workflows {
                 }
             }
         }
+    }
+
+    /// Whether nothing more begins.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.workers.are_draining()
     }
 
     /// Begins nothing more; what runs goes on.

@@ -2,7 +2,6 @@
 
 mod answers;
 mod lines;
-mod service;
 mod stops;
 
 use std::collections::BTreeMap;
@@ -21,10 +20,9 @@ use a2abus_transports::{
 };
 use serde_json::{Value, json};
 use support::battery::within;
+use support::service::Service;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_util::sync::CancellationToken;
-
-use service::Service;
 
 /// Where workflows are sent.
 const INBOX: &str = "agents.a2e-executor";
@@ -58,11 +56,18 @@ impl Said {
             panic!("not a CloudEvent")
         };
         let attributes = event.extensions();
-        let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_text().to_string()));
+        let attributes =
+            attributes.map(|(name, value)| (name.to_owned(), value.to_text().to_string()));
         Self {
             id: event.id().to_string(),
-            ty: event.ty().strip_prefix("org.apache.eventmesh.a2a.").unwrap().to_owned(),
-            attributes: attributes.chain([("source".to_owned(), event.source().to_string())]).collect(),
+            ty: event
+                .ty()
+                .strip_prefix("org.apache.eventmesh.a2a.")
+                .unwrap()
+                .to_owned(),
+            attributes: attributes
+                .chain([("source".to_owned(), event.source().to_string())])
+                .collect(),
             data: serde_json::from_slice(&event.body()).unwrap(),
         }
     }
@@ -124,7 +129,8 @@ workflows:
 {workflows}",
             base = service.base
         );
-        let config = Config::read("test.yaml", &text, []).unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::read("test.yaml", &text, []).unwrap_or_else(|problems| panic!("{problems}"));
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let bridge = Bridge::build_on(config, transports).await.unwrap();
@@ -134,7 +140,10 @@ workflows:
         let running = tokio::spawn(bridge.run(stop.clone()));
         until_ready(&readiness).await;
         Self {
-            answers: memory.subscribe(group("agents.reporter", "reporter")).await.unwrap(),
+            answers: memory
+                .subscribe(group("agents.reporter", "reporter"))
+                .await
+                .unwrap(),
             dead: memory.subscribe(group("dead", "dead")).await.unwrap(),
             memory,
             service,
@@ -182,7 +191,9 @@ workflows:
     /// Posts a JSON-RPC request to the front door.
     async fn call(&self, body: &Value) -> Value {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let request = client.post(format!("{}/rpc/a2e-executor", self.door)).json(body);
+        let request = client
+            .post(format!("{}/rpc/a2e-executor", self.door))
+            .json(body);
         let response = within("the answer", request.send()).await.unwrap();
         response.json().await.unwrap()
     }
@@ -190,7 +201,9 @@ workflows:
     /// The value of a counter.
     fn count(&self, series: &str) -> u64 {
         let text = self.metrics.render().unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
         line.unwrap_or_default()
     }
 

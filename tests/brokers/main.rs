@@ -11,3 +11,4 @@ mod kafka;
 mod nats;
 mod path;
 mod plain;
+mod workflows;

@@ -433,7 +433,7 @@ fn program() -> PathBuf {
     program
 }
 
-fn serve(config: &std::path::Path) -> Child {
+pub(crate) fn serve(config: &std::path::Path) -> Child {
     Command::new(program())
         .args(["serve", "-c"])
         .arg(config)

@@ -9,3 +9,4 @@
 pub mod battery;
 pub mod running;
 pub mod server;
+pub mod service;

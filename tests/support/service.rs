@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::battery::within;
 use axum::Router;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
-use support::battery::within;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, yield_now};
+use tokio::task::AbortHandle;
+use tokio::time::{Duration, sleep};
 
+/// A service for workflows to call. `POST /orders` is counted; requests to `/held` wait until they are released; `GET
+/// /users` lists users.
 #[derive(Debug, Clone)]
-pub(super) struct Service {
-    pub(super) base: String,
+pub struct Service {
+    /// Its base URL.
+    pub base: String,
     posts: Arc<AtomicUsize>,
     /// Requests to `/held` that have come in.
     held: Arc<AtomicUsize>,
@@ -33,9 +37,13 @@ impl Drop for Serving {
 }
 
 impl Service {
-    pub(super) async fn open() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
+    /// Opens it on a free port.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
         let (posts, held) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let free = Arc::new(Semaphore::new(0));
         let posting = {
@@ -49,16 +57,19 @@ impl Service {
             let (held, free) = (Arc::clone(&held), Arc::clone(&free));
             move || async move {
                 held.fetch_add(1, Ordering::SeqCst);
-                free.acquire().await.unwrap().forget();
+                free.acquire().await.expect("it stays open").forget();
                 json_text(&json!({"held": true}))
             }
         };
-        let users = || async { json_text(&json!([{"name": "Ada", "points": 3}, {"name": "Bo", "points": 1}])) };
+        let users = || async {
+            json_text(&json!([{"name": "Ada", "points": 3}, {"name": "Bo", "points": 1}]))
+        };
         let router = Router::new()
             .route("/users", get(users))
             .route("/orders", post(posting))
             .route("/held", get(holding.clone()).post(holding));
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let serving =
+            tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
         Self {
             base,
             posts,
@@ -68,33 +79,42 @@ impl Service {
         }
     }
 
-    pub(super) fn posts(&self) -> usize {
+    /// The requests to `POST /orders` so far.
+    #[must_use]
+    pub fn posts(&self) -> usize {
         self.posts.load(Ordering::SeqCst)
     }
 
-    pub(super) fn held(&self) -> usize {
+    /// The requests to `/held` so far.
+    #[must_use]
+    pub fn held(&self) -> usize {
         self.held.load(Ordering::SeqCst)
     }
 
-    pub(super) async fn until_held(&self, wanted: usize) {
+    /// Waits until there were that many requests to `/held`.
+    pub async fn until_held(&self, wanted: usize) {
         within("the service is called", async {
             while self.held() < wanted {
-                yield_now().await;
+                sleep(Duration::from_millis(1)).await;
             }
         })
         .await;
     }
 
     /// Answers that many of the requests that are held.
-    pub(super) fn release(&self, requests: usize) {
+    pub fn release(&self, requests: usize) {
         self.free.add_permits(requests);
     }
 
-    pub(super) fn get(&self, path: &str) -> Value {
+    /// An operation that gets a path.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Value {
         json!({"ApiCall": {"method": "GET", "url": format!("{}{path}", self.base), "outputPath": "/workflow/got"}})
     }
 
-    pub(super) fn post(&self, path: &str) -> Value {
+    /// An operation that posts to a path.
+    #[must_use]
+    pub fn post(&self, path: &str) -> Value {
         json!({"ApiCall": {
             "method": "POST", "url": format!("{}{path}", self.base), "body": {"n": 1}, "outputPath": "/workflow/posted",
         }})

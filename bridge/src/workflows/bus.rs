@@ -93,15 +93,14 @@ impl WorkflowBinding {
         instance: &str,
     ) -> Self {
         let agent = workflows.name().clone();
+        let mut hint = pipeline.hint;
+        hint.executor = Some(agent.clone());
         Self {
             name: pipeline.name,
             bus: pipeline.bus,
             dead_letters: pipeline.dead_letters,
             binding: pipeline.binding,
-            hint: Hint {
-                executor: Some(agent.clone()),
-                ..pipeline.hint
-            },
+            hint,
             limits: pipeline.limits,
             source: pipeline.source,
             replies: pipeline.replies,
@@ -353,11 +352,13 @@ impl WorkflowBinding {
     /// Ends what waits or runs by that name. Whoever asks in his own name may end what he has begun over HTTP too.
     fn cancel(&self, cancel: &Cancel) {
         let is_known = self.waiting.cancel(cancel);
-        let own = cancel.requester.as_ref().filter(|_| !is_known && self.voice.run_as.is_none());
+        let own = cancel
+            .requester
+            .as_ref()
+            .filter(|_| !is_known && self.voice.run_as.is_none());
         let agent = own.and_then(|requester| self.workflows.agent(requester));
-        let is_cancelled = agent.is_some_and(|agent| {
-            self.workflows.executor().cancel(agent.id(), &cancel.name)
-        });
+        let is_cancelled =
+            agent.is_some_and(|agent| self.workflows.executor().cancel(agent.id(), &cancel.name));
         if !is_known && !is_cancelled {
             tracing::debug!(binding = %self.name, "a cancel of nothing that runs");
         }

@@ -9,7 +9,10 @@ fn kinds(said: &[Said]) -> Vec<String> {
     let kind = |said: &Said| {
         let operation = said.data["operationId"].as_str();
         let status = said.data["status"].as_str().unwrap_or_default();
-        operation.map_or_else(|| format!("{} {status}", said.ty), |id| format!("{id} {status}"))
+        operation.map_or_else(
+            || format!("{} {status}", said.ty),
+            |id| format!("{id} {status}"),
+        )
     };
     said.iter().map(kind).collect()
 }
@@ -21,7 +24,10 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
         "inputPath": "/workflow/got", "outputPath": "/workflow/best",
         "conditions": [{"field": "points", "operator": ">", "value": 2}],
     }});
-    let lines = workflow("e-1", &[("get", world.service.get("/users")), ("best", filter)]);
+    let lines = workflow(
+        "e-1",
+        &[("get", world.service.get("/users")), ("best", filter)],
+    );
     world.publish(Message::plain(lines)).await;
     let said = world.until_answer().await;
     assert_eq!(
@@ -49,18 +55,25 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
     let results = &said[5].data["results"];
     assert_eq!(results["best"], json!([{"name": "Ada", "points": 3}]));
     assert_eq!(said[5].attribute("a2amethod"), "workflows/execute");
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", 1).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
     world.end().await;
 }
 
 #[tokio::test]
 async fn without_progress_the_start_and_the_answer_are_told() {
     let mut world = World::with("run_as: reporter", "  progress: false").await;
-    world.publish(Message::plain(workflow("e-1", &[("w", wait(1))]))).await;
+    world
+        .publish(Message::plain(workflow("e-1", &[("w", wait(1))])))
+        .await;
     let said = world.until_answer().await;
     assert_eq!(
         kinds(&said),
-        ["a2e.execution.started running", "a2e.execution.resp success"]
+        [
+            "a2e.execution.started running",
+            "a2e.execution.resp success"
+        ]
     );
     assert_eq!(said[1].attribute("seq"), "1");
     world.end().await;
@@ -93,8 +106,13 @@ async fn a_workflow_is_validated_where_that_is_asked() {
     world.send("1", &method, &lines).await;
     let answer = world.until_answer().await;
     assert_eq!(answer.len(), 1, "nothing runs: {answer:?}");
-    assert_eq!(answer[0].data, json!({"valid": true, "errors": [], "warnings": []}));
-    world.send("2", &method, &workflow("e-2", &[("w", json!({"Nap": {}}))])).await;
+    assert_eq!(
+        answer[0].data,
+        json!({"valid": true, "errors": [], "warnings": []})
+    );
+    world
+        .send("2", &method, &workflow("e-2", &[("w", json!({"Nap": {}}))]))
+        .await;
     let answer = world.answer().await;
     assert_eq!(answer.data["valid"], false);
     assert_eq!(answer.data["errors"][0]["code"], "unknown_operation_type");
@@ -105,12 +123,20 @@ async fn a_workflow_is_validated_where_that_is_asked() {
 #[tokio::test]
 async fn an_invalid_workflow_is_answered_with_all_that_is_wrong() {
     let mut world = World::new().await;
-    world.publish(Message::plain(workflow("e-1", &[("w", json!({"Nap": {}}))]))).await;
+    world
+        .publish(Message::plain(workflow(
+            "e-1",
+            &[("w", json!({"Nap": {}}))],
+        )))
+        .await;
     let said = world.until_answer().await;
     assert_eq!(kinds(&said), ["a2e.execution.resp failed"]);
     let error = &said[0].data["error"];
     assert_eq!(error["type"], "ValidationError");
-    assert_eq!(error["details"]["errors"][0]["code"], "unknown_operation_type");
+    assert_eq!(
+        error["details"]["errors"][0]["code"],
+        "unknown_operation_type"
+    );
     assert_eq!(said[0].attribute("collaborationid"), "e-1");
     world.end().await;
 }
@@ -123,7 +149,10 @@ async fn an_event_may_hold_what_a_request_over_http_would() {
         "conditions": [{"field": ".", "operator": ">", "value": 1}],
     }});
     let data = json!({"workflow": workflow("e-1", &[("f", filter)]), "input": {"rows": [1, 2, 3]}});
-    let method = [("a2amethod", "workflows/execute"), ("datacontenttype", "application/json")];
+    let method = [
+        ("a2amethod", "workflows/execute"),
+        ("datacontenttype", "application/json"),
+    ];
     world.send("1", &method, &data.to_string()).await;
     assert_eq!(world.answer().await.data["results"]["f"], json!([2, 3]));
     world.end().await;
@@ -134,17 +163,23 @@ async fn a_call_through_the_front_door_is_answered_as_any_call() {
     let world = World::new().await;
     let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
     let call = |method: &str, params| json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-    let answer = world.call(&call("workflows/execute", json!({"workflow": lines}))).await;
+    let answer = world
+        .call(&call("workflows/execute", json!({"workflow": lines})))
+        .await;
     assert_eq!(answer["id"], 7);
     assert_eq!(answer["result"]["status"], "success", "{answer}");
     assert_eq!(answer["result"]["execution_id"], "e-1");
     assert_eq!(answer["result"]["results"]["get"][1]["name"], "Bo");
 
-    let answer = world.call(&call("workflows/validate", json!({"workflow": lines}))).await;
+    let answer = world
+        .call(&call("workflows/validate", json!({"workflow": lines})))
+        .await;
     assert_eq!(answer["result"]["valid"], true, "{answer}");
 
     let invalid = workflow("e-2", &[("w", json!({"Nap": {}}))]);
-    let answer = world.call(&call("workflows/execute", json!({"workflow": invalid}))).await;
+    let answer = world
+        .call(&call("workflows/execute", json!({"workflow": invalid})))
+        .await;
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     assert_eq!(answer["error"]["data"]["type"], "ValidationError");
 
@@ -158,9 +193,19 @@ async fn a_call_through_the_front_door_is_answered_as_any_call() {
 #[tokio::test]
 async fn answers_go_to_the_address_that_the_request_names() {
     let world = World::new().await;
-    let mut inbox = world.memory.subscribe(super::group("inbox.7", "me")).await.unwrap();
-    let attributes = [("a2amethod", "workflows/execute"), ("replyto", "inbox.7"), ("callid", "call-7")];
-    world.send("1", &attributes, &workflow("e-1", &[("w", wait(1))])).await;
+    let mut inbox = world
+        .memory
+        .subscribe(super::group("inbox.7", "me"))
+        .await
+        .unwrap();
+    let attributes = [
+        ("a2amethod", "workflows/execute"),
+        ("replyto", "inbox.7"),
+        ("callid", "call-7"),
+    ];
+    world
+        .send("1", &attributes, &workflow("e-1", &[("w", wait(1))]))
+        .await;
     let mut last = Said::of(&next(&mut inbox).await);
     assert_eq!(last.ty, "a2e.execution.started");
     while !last.is_answer() {
@@ -179,13 +224,30 @@ async fn rights_are_those_of_the_agent_that_the_event_names() {
     world.send("1", &[method], &lines).await;
     assert_eq!(world.answer().await.data["status"], "success");
 
-    let mut others = world.memory.subscribe(super::group("agents.*", "others")).await.unwrap();
-    for (agent, kind) in [("stranger", "PermissionError"), ("idler", "ValidationError")] {
-        world.send("2", &[method, ("sourceagent", agent)], &lines).await;
+    let mut others = world
+        .memory
+        .subscribe(super::group("agents.*", "others"))
+        .await
+        .unwrap();
+    for (agent, kind) in [
+        ("stranger", "PermissionError"),
+        ("idler", "ValidationError"),
+    ] {
+        world
+            .send("2", &[method, ("sourceagent", agent)], &lines)
+            .await;
         let answer = loop {
             let message = next(&mut others).await;
-            let is_answer = message.headers.get("ce_mcptype").is_some_and(|kind| kind == "response");
-            if is_answer && message.headers.get("ce_targetagent").is_some_and(|to| to == agent) {
+            let is_answer = message
+                .headers
+                .get("ce_mcptype")
+                .is_some_and(|kind| kind == "response");
+            if is_answer
+                && message
+                    .headers
+                    .get("ce_targetagent")
+                    .is_some_and(|to| to == agent)
+            {
                 break Said::of(&message);
             }
         };
@@ -193,8 +255,18 @@ async fn rights_are_those_of_the_agent_that_the_event_names() {
         assert_eq!(answer.data["status"], "failed");
     }
     // A plain payload names nobody, so that its answer has no place to go to either.
-    world.publish(Message::plain(workflow("e-3", &[("w", wait(1))]))).await;
-    assert_eq!(world.dead_letter().await.headers.get("bus-dlq-stage").unwrap(), "route");
+    world
+        .publish(Message::plain(workflow("e-3", &[("w", wait(1))])))
+        .await;
+    assert_eq!(
+        world
+            .dead_letter()
+            .await
+            .headers
+            .get("bus-dlq-stage")
+            .unwrap(),
+        "route"
+    );
     world.end().await;
 }
 
@@ -203,13 +275,33 @@ async fn what_is_no_workflow_is_a_dead_letter() {
     let mut world = World::new().await;
     for (message, reason) in [
         (Message::plain("hello"), "not_json"),
-        (Message::plain(r#"{"jsonrpc":"2.0","id":1,"result":1}"#), "not_a_workflow"),
+        (
+            Message::plain(r#"{"jsonrpc":"2.0","id":1,"result":1}"#),
+            "not_a_workflow",
+        ),
         (
             Message::plain(r#"{"jsonrpc":"2.0","method":"workflows/execute","params":{}}"#),
             "not_a_request",
         ),
-        (event("1", &[("mcptype", "response"), ("a2amethod", "workflows/execute")], "{}"), "not_a_workflow"),
-        (event("1", &[("targetagent", "weather"), ("a2amethod", "workflows/execute")], "{}"), "other_agent"),
+        (
+            event(
+                "1",
+                &[("mcptype", "response"), ("a2amethod", "workflows/execute")],
+                "{}",
+            ),
+            "not_a_workflow",
+        ),
+        (
+            event(
+                "1",
+                &[
+                    ("targetagent", "weather"),
+                    ("a2amethod", "workflows/execute"),
+                ],
+                "{}",
+            ),
+            "other_agent",
+        ),
         (event("1", &[], "{}"), "not_a_workflow"),
     ] {
         let body = message.body.clone();

@@ -7,7 +7,11 @@ use super::{World, begin, define, wait};
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
     let is_begin = line.contains("beginExecution");
-    let method = if is_begin { "workflows/execute" } else { "operationUpdate" };
+    let method = if is_begin {
+        "workflows/execute"
+    } else {
+        "operationUpdate"
+    };
     let mut attributes = vec![
         ("a2amethod".to_owned(), method.to_owned()),
         ("collaborationid".to_owned(), collaboration.to_owned()),
@@ -18,8 +22,10 @@ fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, Str
 
 async fn send(world: &World, id: &str, seq: Option<usize>, line: &str) {
     let attributes = part("c-1", seq, line);
-    let attributes: Vec<(&str, &str)> =
-        attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let attributes: Vec<(&str, &str)> = attributes
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     world.send(id, &attributes, line).await;
 }
 
@@ -40,7 +46,9 @@ async fn lines_in_order_make_one_workflow() {
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "success", "{answer:?}");
     assert_eq!(answer.attribute("collaborationid"), "e-1");
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", 3).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 3)
+        .await;
     world.end().await;
 }
 
@@ -51,12 +59,20 @@ async fn lines_out_of_order_are_put_in_the_order_of_seq() {
         let lines = lines(&world);
         // The last comes first, and one comes twice.
         for number in [2, 1, 1, 0] {
-            send(&world, &format!("line-{number}"), Some(number + first), &lines[number]).await;
+            send(
+                &world,
+                &format!("line-{number}"),
+                Some(number + first),
+                &lines[number],
+            )
+            .await;
         }
         let answer = world.answer().await;
         assert_eq!(answer.data["status"], "success", "from {first}: {answer:?}");
         assert_eq!(world.service.posts(), 1);
-        world.until_counted("a2abus_settled_total{binding=\"work\"}", 4).await;
+        world
+            .until_counted("a2abus_settled_total{binding=\"work\"}", 4)
+            .await;
         world.end().await;
     }
 }
@@ -72,7 +88,10 @@ async fn plain_lines_are_tied_together_by_a_header() {
     assert_eq!(world.answer().await.data["status"], "success");
     world.publish(Message::plain(define("w", &wait(1)))).await;
     let letter = world.dead_letter().await;
-    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "missing_collaborationid");
+    assert_eq!(
+        letter.headers.get("bus-dlq-reason").unwrap(),
+        "missing_collaborationid"
+    );
     world.end().await;
 }
 
@@ -81,7 +100,11 @@ async fn lines_of_two_agents_are_two_workflows() {
     let mut world = World::named().await;
     send(&world, "1", None, &define("w", &wait(1))).await;
     let line = define("w", &json!({"Nap": {}}));
-    let attributes = [("a2amethod", "operationUpdate"), ("collaborationid", "c-1"), ("sourceagent", "idler")];
+    let attributes = [
+        ("a2amethod", "operationUpdate"),
+        ("collaborationid", "c-1"),
+        ("sourceagent", "idler"),
+    ];
     world.send("2", &attributes, &line).await;
     send(&world, "3", None, &begin("e-1", &["w"])).await;
     assert_eq!(world.answer().await.data["status"], "success");
@@ -95,7 +118,9 @@ async fn lines_that_nothing_follows_are_answered_after_a_minute() {
     let answer = world.answer().await;
     assert_eq!(answer.data["error"]["type"], "TimeoutError");
     assert_eq!(answer.attribute("collaborationid"), "c-1");
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", 1).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
     world.end().await;
 }
 
@@ -105,12 +130,24 @@ async fn lines_without_end_are_refused_as_too_large() {
     let filler = "x".repeat(200_000);
     for number in 0..6 {
         let operation = json!({"StoreData": {"inputPath": "/workflow/a", "storage": "localStorage", "key": filler}});
-        send(&world, &format!("{number}"), None, &define(&format!("o{number}"), &operation)).await;
+        send(
+            &world,
+            &format!("{number}"),
+            None,
+            &define(&format!("o{number}"), &operation),
+        )
+        .await;
     }
     let answer = world.answer().await;
-    assert_eq!(answer.data["error"]["code"], "workflow_too_large", "{:?}", answer.data["error"]["code"]);
+    assert_eq!(
+        answer.data["error"]["code"], "workflow_too_large",
+        "{:?}",
+        answer.data["error"]["code"]
+    );
     // What comes late of it is dropped.
     send(&world, "6", None, &begin("e-1", &["o0"])).await;
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", 7).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 7)
+        .await;
     world.end().await;
 }

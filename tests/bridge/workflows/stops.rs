@@ -4,31 +4,47 @@ use a2abus_transports::Message;
 use a2abus_transports::memory::Memory;
 use serde_json::json;
 use support::battery::within;
+use support::service::Service;
 
-use super::service::Service;
 use super::{Said, World, event, next, wait, workflow};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
 fn cancel(from: &str) -> Message {
-    let mut message = event("cancel", &[("sourceagent", from), ("collaborationid", "e-1")], "");
-    message.headers.put("ce_type", "org.apache.eventmesh.a2a.a2e.execution.cancel");
+    let mut message = event(
+        "cancel",
+        &[("sourceagent", from), ("collaborationid", "e-1")],
+        "",
+    );
+    message
+        .headers
+        .put("ce_type", "org.apache.eventmesh.a2a.a2e.execution.cancel");
     message
 }
 
 #[tokio::test]
 async fn whoever_asked_for_it_may_cancel_it_and_nobody_else() {
     let mut world = World::named().await;
-    let lines = workflow("e-1", &[("held", world.service.get("/held")), ("post", world.service.post("/orders"))]);
+    let lines = workflow(
+        "e-1",
+        &[
+            ("held", world.service.get("/held")),
+            ("post", world.service.post("/orders")),
+        ],
+    );
     world.send("1", &[EXECUTE], &lines).await;
     world.service.until_held(1).await;
     world.publish(cancel("idler")).await;
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", 1).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
     world.service.release(1);
     assert_eq!(world.answer().await.data["status"], "success");
 
     let lines = lines.replace("e-1", "e-2");
-    world.send("2", &[EXECUTE, ("collaborationid", "e-1")], &lines).await;
+    world
+        .send("2", &[EXECUTE, ("collaborationid", "e-1")], &lines)
+        .await;
     world.service.until_held(2).await;
     world.publish(cancel("reporter")).await;
     let answer = world.answer().await;
@@ -44,7 +60,9 @@ async fn a_caller_that_goes_away_cancels_what_it_asked_for() {
     let lines = workflow("e-1", &[("held", world.service.get("/held"))]);
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "workflows/execute", "params": {"workflow": lines}});
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let request = client.post(format!("{}/rpc/a2e-executor", world.door)).json(&body);
+    let request = client
+        .post(format!("{}/rpc/a2e-executor", world.door))
+        .json(&body);
     let calling = tokio::spawn(request.send());
     world.service.until_held(1).await;
     calling.abort();
@@ -71,7 +89,13 @@ async fn what_comes_too_late_is_not_run() {
 #[tokio::test]
 async fn a_workflow_that_comes_again_while_it_runs_runs_once() {
     let mut world = World::named().await;
-    let lines = workflow("e-1", &[("held", world.service.post("/held")), ("post", world.service.post("/orders"))]);
+    let lines = workflow(
+        "e-1",
+        &[
+            ("held", world.service.post("/held")),
+            ("post", world.service.post("/orders")),
+        ],
+    );
     for _ in 0..2 {
         world.send("1", &[EXECUTE], &lines).await;
     }
@@ -84,7 +108,10 @@ async fn a_workflow_that_comes_again_while_it_runs_runs_once() {
     // Another workflow under its name is refused.
     let other = workflow("e-1", &[("w", wait(1))]);
     world.send("2", &[EXECUTE], &other).await;
-    assert_eq!(world.answer().await.data["error"]["code"], "execution_id_conflict");
+    assert_eq!(
+        world.answer().await.data["error"]["code"],
+        "execution_id_conflict"
+    );
     world.end().await;
 }
 
@@ -94,20 +121,35 @@ async fn more_than_an_agent_may_run_wait_for_their_turn() {
     const AT_A_TIME: usize = 16;
     let mut world = World::named().await;
     for number in 0..ALL {
-        let lines = workflow(&format!("e-{number}"), &[("held", world.service.get(&format!("/held?n={number}")))]);
+        let lines = workflow(
+            &format!("e-{number}"),
+            &[("held", world.service.get(&format!("/held?n={number}")))],
+        );
         world.send(&format!("{number}"), &[EXECUTE], &lines).await;
     }
     world.service.until_held(AT_A_TIME).await;
     // Another agent has turns of its own, and is served while the others wait.
-    let mut others = world.memory.subscribe(super::group("agents.idler", "idler")).await.unwrap();
-    world.send("x", &[EXECUTE, ("sourceagent", "idler")], &workflow("e-x", &[("w", wait(1))])).await;
+    let mut others = world
+        .memory
+        .subscribe(super::group("agents.idler", "idler"))
+        .await
+        .unwrap();
+    world
+        .send(
+            "x",
+            &[EXECUTE, ("sourceagent", "idler")],
+            &workflow("e-x", &[("w", wait(1))]),
+        )
+        .await;
     while !Said::of(&next(&mut others).await).is_answer() {}
     assert_eq!(world.service.held(), AT_A_TIME);
     world.service.release(ALL);
     for _ in 0..ALL {
         assert_eq!(world.answer().await.data["status"], "success");
     }
-    world.until_counted("a2abus_settled_total{binding=\"work\"}", ALL as u64 + 1).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", ALL as u64 + 1)
+        .await;
     world.end().await;
 }
 
@@ -115,7 +157,10 @@ async fn more_than_an_agent_may_run_wait_for_their_turn() {
 async fn what_waits_for_its_turn_can_be_cancelled() {
     let mut world = World::named().await;
     for number in 0..16 {
-        let lines = workflow(&format!("h-{number}"), &[("held", world.service.get(&format!("/held?n={number}")))]);
+        let lines = workflow(
+            &format!("h-{number}"),
+            &[("held", world.service.get(&format!("/held?n={number}")))],
+        );
         world.send(&format!("{number}"), &[EXECUTE], &lines).await;
     }
     world.service.until_held(16).await;
@@ -123,7 +168,10 @@ async fn what_waits_for_its_turn_can_be_cancelled() {
     world.send("x", &[EXECUTE], &lines).await;
     world.publish(cancel("reporter")).await;
     let answer = world.answer().await;
-    assert_eq!((&answer.data["execution_id"], &answer.data["status"]), (&json!("e-1"), &json!("cancelled")));
+    assert_eq!(
+        (&answer.data["execution_id"], &answer.data["status"]),
+        (&json!("e-1"), &json!("cancelled"))
+    );
     world.service.release(16);
     for _ in 0..16 {
         world.answer().await;
@@ -145,13 +193,21 @@ async fn what_runs_is_finished_and_answered_before_the_bridge_ends() {
     world.send("2", &[EXECUTE], &waiting).await;
     service.release(1);
     let answer = world.answer().await;
-    assert_eq!((&answer.data["execution_id"], &answer.data["status"]), (&json!("e-1"), &json!("success")));
-    within("the bridge drains", &mut world.running).await.unwrap();
+    assert_eq!(
+        (&answer.data["execution_id"], &answer.data["status"]),
+        (&json!("e-1"), &json!("success"))
+    );
+    within("the bridge drains", &mut world.running)
+        .await
+        .unwrap();
     drop(world);
 
     let mut next = World::on(memory, service.clone(), "", "").await;
     let answer = next.answer().await;
-    assert_eq!((&answer.data["execution_id"], &answer.data["status"]), (&json!("e-2"), &json!("success")));
+    assert_eq!(
+        (&answer.data["execution_id"], &answer.data["status"]),
+        (&json!("e-2"), &json!("success"))
+    );
     assert_eq!((service.held(), service.posts()), (1, 1));
     next.end().await;
 }

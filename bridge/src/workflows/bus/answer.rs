@@ -100,7 +100,8 @@ impl Refused {
             Some(agent) => format!("no agent {agent:?} may execute workflows here"),
             None => "nobody is named in whose name it is to run".to_owned(),
         };
-        let suggestion = "ask the operator to add the agent, and name it in the attribute sourceagent";
+        let suggestion =
+            "ask the operator to add the agent, and name it in the attribute sourceagent";
         Self::new(
             code::INVALID_PARAMS,
             "PermissionError",
@@ -175,7 +176,10 @@ impl Answer {
         let whole = Bytes::from(report.to_string());
         let reduced = Value::object([
             ("valid", report.get("valid").cloned().unwrap_or_default()),
-            ("error", too_large("validate it with POST /api/v1/workflows/validate")),
+            (
+                "error",
+                too_large("validate it with POST /api/v1/workflows/validate"),
+            ),
         ]);
         Self {
             execution_id: None,
@@ -229,7 +233,14 @@ impl Answer {
 
 fn too_large(suggestion: &str) -> Value {
     let message = "the answer is larger than the bus takes";
-    Refused::new(0, "DataError", "response_too_large", message.to_owned(), suggestion).error
+    Refused::new(
+        0,
+        "DataError",
+        "response_too_large",
+        message.to_owned(),
+        suggestion,
+    )
+    .error
 }
 
 /// The number of events that were sent of an execution before its answer, if progress was told.
@@ -242,7 +253,11 @@ pub(super) fn events_of(record: &Record) -> i32 {
             Some(Value::Integer(attempts)) => i32::try_from(*attempts).unwrap_or(i32::MAX),
             _ => 0,
         };
-        if skipped { 1 } else { attempts.max(1).saturating_add(1) }
+        if skipped {
+            1
+        } else {
+            attempts.max(1).saturating_add(1)
+        }
     };
     let told = entries.into_iter().flatten().map(told);
     told.fold(1, i32::saturating_add)
@@ -270,7 +285,10 @@ impl Voice {
                 seq,
                 progress,
             } => {
-                let id = (Text::from_static("execution_id"), execution_id.clone().into());
+                let id = (
+                    Text::from_static("execution_id"),
+                    execution_id.clone().into(),
+                );
                 let value = progress.to_value();
                 let rest = value.as_object().into_iter().flatten();
                 let rest = rest.map(|(name, value)| (name.clone(), value.clone()));
@@ -305,7 +323,10 @@ impl Voice {
         event.set(extension::A2A_METHOD, action.method())?;
         let body = match &asker.form {
             Form::Events => {
-                let execution = answer.execution_id.as_ref().or(asker.collaboration_id.as_ref());
+                let execution = answer
+                    .execution_id
+                    .as_ref()
+                    .or(asker.collaboration_id.as_ref());
                 let execution = execution.unwrap_or(&asker.identity);
                 event.set(extension::COLLABORATION_ID, execution.clone())?;
                 self.sign_as_executor(&mut event, answer.seq)?;

@@ -162,7 +162,12 @@ impl Ask {
             return call(asker, message.id.as_ref(), &mapped.bytes);
         }
         let workflow = inside.filter(|mapped| mapped.because.family == Family::A2eWorkflow);
-        let named = |mapped: &Mapped| mapped.event.extension_text(extension::COLLABORATION_ID).cloned();
+        let named = |mapped: &Mapped| {
+            mapped
+                .event
+                .extension_text(extension::COLLABORATION_ID)
+                .cloned()
+        };
         let execution_id = workflow.and_then(named);
         asker.collaboration_id = asker.collaboration_id.or_else(|| execution_id.clone());
         let method = method(event).or_else(|| method(&workflow?.event));
@@ -178,7 +183,9 @@ impl Ask {
             }
             Some("operationUpdate") => Ok(Self::Line(Box::new(asker), event.body())),
             Some(CANCEL_TYPE) => {
-                let name = asker.collaboration_id.ok_or(NotAWorkflow::NO_COLLABORATION)?;
+                let name = asker
+                    .collaboration_id
+                    .ok_or(NotAWorkflow::NO_COLLABORATION)?;
                 let requester = asker.requester;
                 Ok(Self::Cancel(Cancel { requester, name }))
             }
@@ -216,14 +223,20 @@ fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWor
     let Ok(value) = Value::parse(bytes) else {
         return Err(NotAWorkflow::OTHER);
     };
-    let method = value.get("method").and_then(Value::as_str).unwrap_or_default();
+    let method = value
+        .get("method")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let params = value.get("params").cloned().unwrap_or_default();
     if let Some(id) = id {
         asker.form = Form::JsonRpc(id.token().clone());
     }
     match (method, id) {
         ("notifications/cancelled", None) => {
-            let name = params.get("requestId").and_then(Value::as_str).ok_or(NotAWorkflow::OTHER)?;
+            let name = params
+                .get("requestId")
+                .and_then(Value::as_str)
+                .ok_or(NotAWorkflow::OTHER)?;
             Ok(Ask::Cancel(Cancel {
                 requester: asker.requester,
                 name: name.into(),
@@ -286,7 +299,10 @@ impl Job {
             Ask::Refuse(Box::new(asker), refused)
         };
         let Some(workflow) = params.get("workflow").and_then(Value::as_str) else {
-            return refuse(asker, "workflow must be there: the JSON Lines, as one string");
+            return refuse(
+                asker,
+                "workflow must be there: the JSON Lines, as one string",
+            );
         };
         let input = match params.get("input") {
             None | Some(Value::Null) => Object::default(),
@@ -300,7 +316,10 @@ impl Job {
             return refuse(asker, "level must be strict, moderate or lenient");
         };
         if params.get("validate") == Some(&Value::Bool(false)) {
-            return refuse(asker, "a workflow is always validated before it is executed");
+            return refuse(
+                asker,
+                "a workflow is always validated before it is executed",
+            );
         }
         Ask::Run(Box::new(Self {
             action,
@@ -344,7 +363,10 @@ impl Job {
             Some(asker.execution_id()),
         ];
         let requester = asker.requester.clone();
-        let cancel = move |name| Cancel { requester: requester.clone(), name };
+        let cancel = move |name| Cancel {
+            requester: requester.clone(),
+            name,
+        };
         names.into_iter().flatten().map(cancel)
     }
 }
@@ -356,7 +378,9 @@ impl Asker {
         let text = |name| event.extension_text(name).cloned();
         let number = |name| event.attribute(name).and_then(|value| value.parse().ok());
         let traced = [extension::TRACE_PARENT, extension::TRACE_STATE];
-        let trace = traced.into_iter().filter_map(|name| Some((name, text(name)?)));
+        let trace = traced
+            .into_iter()
+            .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
         Self {
             identity: identity([event.source(), event.id()]),
@@ -368,7 +392,11 @@ impl Asker {
                 .cloned()
                 .or_else(|| text(extension::COLLABORATION_ID)),
             call_id: text(extension::CALL_ID),
-            correlation: envelope.message.headers.get(spring::CORRELATION_ID).cloned(),
+            correlation: envelope
+                .message
+                .headers
+                .get(spring::CORRELATION_ID)
+                .cloned(),
             deadline: deadline.and_then(|text| crate::clock::parse(&text)),
             seq: number(extension::SEQ).or_else(|| seq_header(envelope)),
             trace: trace.collect(),
@@ -395,7 +423,12 @@ pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a Text>) -> Text {
         digest.update(name.as_bytes());
     }
     let digest = digest.finalize();
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .into()
 }
 
 /// Where the answer goes: the place the event names, the one its message names, the inbox of its sender, or the place of
@@ -410,14 +443,19 @@ fn reply_address(event: &Event, envelope: Envelope<'_>) -> Option<Address> {
     let by_header = || {
         let topic = Text::from_utf8(headers.get(spring::REPLY_TOPIC)?)?;
         let partition = headers.get(spring::REPLY_PARTITION);
-        let partition = partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
+        let partition =
+            partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
         Some((Topic::new(topic).ok()?, partition))
     };
-    let inbox = || envelope.reply_to.or(envelope.replies).map(|topic| (topic.clone(), None));
+    let inbox = || {
+        envelope
+            .reply_to
+            .or(envelope.replies)
+            .map(|topic| (topic.clone(), None))
+    };
     let (topic, partition) = named.or_else(by_header).or_else(inbox)?;
     Some(Address {
         partition,
         ..Address::topic(topic)
     })
 }
-

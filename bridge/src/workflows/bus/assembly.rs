@@ -120,14 +120,20 @@ impl Assemblies {
 
     /// When the first of them has waited long enough.
     pub(super) fn next_idle(&self) -> Option<Instant> {
-        self.open.values().map(|assembly| assembly.touched + IDLE).min()
+        self.open
+            .values()
+            .map(|assembly| assembly.touched + IDLE)
+            .min()
     }
 
     /// Those that have waited long enough for their next line. Those that are over are forgotten.
     pub(super) fn idle(&mut self) -> Vec<Whole> {
         let now = Instant::now();
-        let idle = self.open.extract_if(|_, assembly| assembly.touched + IDLE <= now);
-        idle.filter_map(|(_, assembly)| assembly.into_whole()).collect()
+        let idle = self
+            .open
+            .extract_if(|_, assembly| assembly.touched + IDLE <= now);
+        idle.filter_map(|(_, assembly)| assembly.into_whole())
+            .collect()
     }
 
     /// Leaves them all to whoever they are delivered to next.
@@ -165,7 +171,9 @@ impl Assembly {
     /// Whether the line is there already: it was delivered twice.
     fn has(&self, asker: &Asker) -> bool {
         let mut lines = self.lines.iter().map(|line| &line.asker);
-        lines.any(|line| line.identity == asker.identity || (line.seq.is_some() && line.seq == asker.seq))
+        lines.any(|line| {
+            line.identity == asker.identity || (line.seq.is_some() && line.seq == asker.seq)
+        })
     }
 
     fn is_whole(&self, limits: &WorkflowLimits) -> bool {
@@ -175,8 +183,11 @@ impl Assembly {
         let Some(last) = begin.asker.seq else {
             return true;
         };
-        let places: Option<BTreeMap<i64, ()>> =
-            self.lines.iter().map(|line| line.asker.seq.map(|seq| (seq, ()))).collect();
+        let places: Option<BTreeMap<i64, ()>> = self
+            .lines
+            .iter()
+            .map(|line| line.asker.seq.map(|seq| (seq, ())))
+            .collect();
         let Some(places) = places else {
             return true;
         };
@@ -191,9 +202,14 @@ impl Assembly {
     /// Whether no operation is missing that is to be executed.
     fn defines_its_order(&self, limits: &WorkflowLimits) -> bool {
         let text = self.text(self.begin.as_deref());
-        Document::parse(&text, limits).into_workflow().map_or(true, |workflow| {
-            workflow.order.iter().all(|id| workflow.operation(id).is_some())
-        })
+        Document::parse(&text, limits)
+            .into_workflow()
+            .map_or(true, |workflow| {
+                workflow
+                    .order
+                    .iter()
+                    .all(|id| workflow.operation(id).is_some())
+            })
     }
 
     /// The lines in order, the one that begins last.
@@ -202,8 +218,12 @@ impl Assembly {
         if lines.iter().all(|line| line.asker.seq.is_some()) {
             lines.sort_by_key(|line| line.asker.seq);
         }
-        let bodies = lines.iter().map(|line| &line.body).chain(begin.map(|begin| &begin.workflow));
-        let mut text = Vec::with_capacity(self.bytes + begin.map_or(0, |begin| begin.workflow.len()));
+        let bodies = lines
+            .iter()
+            .map(|line| &line.body)
+            .chain(begin.map(|begin| &begin.workflow));
+        let mut text =
+            Vec::with_capacity(self.bytes + begin.map_or(0, |begin| begin.workflow.len()));
         for body in bodies {
             text.extend_from_slice(body.trim_ascii());
             text.push(b'\n');

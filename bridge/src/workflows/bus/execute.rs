@@ -97,7 +97,7 @@ impl WorkflowBinding {
         loop {
             let failure = match self.workflows.begin(agent, request.clone()).await {
                 Ok(Started::New(execution)) => {
-                    return self.run(agent, execution, asker, early).await;
+                    return self.run_through(agent, execution, asker, early).await;
                 }
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
@@ -128,7 +128,7 @@ impl WorkflowBinding {
     }
 
     /// Runs an execution on the threads of the executor and tells the bus how it goes.
-    async fn run(
+    async fn run_through(
         &self,
         agent: &Agent,
         execution: Execution,
@@ -191,12 +191,7 @@ impl WorkflowBinding {
     }
 
     /// Waits for an execution that runs already.
-    async fn follow(
-        &self,
-        agent: &Agent,
-        follow: Follow,
-        early: Early<'_>,
-    ) -> Option<Arc<Record>> {
+    async fn follow(&self, agent: &Agent, follow: Follow, early: Early<'_>) -> Option<Arc<Record>> {
         let id = follow.execution_id().clone();
         let mut ended = std::pin::pin!(follow.ended());
         tokio::select! {
@@ -273,5 +268,10 @@ async fn until(deadline: Option<SystemTime>) {
     let Some(deadline) = deadline else {
         return std::future::pending().await;
     };
-    sleep(deadline.duration_since(crate::clock::now()).unwrap_or_default()).await;
+    sleep(
+        deadline
+            .duration_since(crate::clock::now())
+            .unwrap_or_default(),
+    )
+    .await;
 }

@@ -50,7 +50,11 @@ impl Held {
         if held.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        match held.acknowledger.take().map(|acknowledger| acknowledger.settle(Outcome::Settled)) {
+        match held
+            .acknowledger
+            .take()
+            .map(|acknowledger| acknowledger.settle(Outcome::Settled))
+        {
             Some(Ok(())) | None => held.metrics.settled.inc(),
             Some(Err(error)) => {
                 tracing::warn!(%error, "a workflow was not settled: it may be delivered again");

@@ -78,7 +78,9 @@ impl WorkflowBinding {
         let event = self.voice.answer(asker, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
         for copy in self.copies(asker, &event)? {
-            self.confirmed(&copy).await.map_err(Undeliverable::Transport)?;
+            self.confirmed(&copy)
+                .await
+                .map_err(Undeliverable::Transport)?;
         }
         Ok(())
     }
@@ -87,7 +89,9 @@ impl WorkflowBinding {
     pub(super) async fn bury(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
         self.metrics.dead_lettered(reason.code);
         let (message, origin) = (&held.message, held.origin.as_ref());
-        let letter = self.dead_letters.letter(message, body, &self.name, origin, reason);
+        let letter = self
+            .dead_letters
+            .letter(message, body, &self.name, origin, reason);
         if let Err(error) = self.confirmed(&letter).await {
             tracing::error!(binding = %self.name, %error, origin = origin.map_or("unknown", |origin| origin.as_str()),
                 "the dead letter is refused too: it is kept without its body, which stays at its origin");
@@ -101,7 +105,10 @@ impl WorkflowBinding {
 
     /// Tells what happens, as far as the bus takes it at once: nobody waits for it.
     pub(super) async fn tell(&self, asker: &Asker, news: &News) {
-        let event = self.voice.news(asker, news).map_err(RoutingError::Unwritable);
+        let event = self
+            .voice
+            .news(asker, news)
+            .map_err(RoutingError::Unwritable);
         let copies = event.and_then(|event| self.copies(asker, &event));
         match copies {
             Ok(copies) => {
@@ -115,7 +122,9 @@ impl WorkflowBinding {
                     }
                 }
             }
-            Err(error) => tracing::debug!(binding = %self.name, %error, "progress has nowhere to go"),
+            Err(error) => {
+                tracing::debug!(binding = %self.name, %error, "progress has nowhere to go")
+            }
         }
     }
 
@@ -134,7 +143,9 @@ impl WorkflowBinding {
         let mut message = content_mode::write(self.binding, event, Mode::Binary.into())?;
         message.key = content_mode::key(event, a2abus_plugin::extension::COLLABORATION_ID);
         if let Some(correlation) = &asker.correlation {
-            message.headers.put(spring::CORRELATION_ID, correlation.clone());
+            message
+                .headers
+                .put(spring::CORRELATION_ID, correlation.clone());
         }
         Ok(vec![Outgoing {
             bus: self.bus,
@@ -157,13 +168,16 @@ impl WorkflowBinding {
                 Ok(_) => {
                     if let Some(bus) = self.outbound.buses().get(copy.bus) {
                         bus.metrics.published.inc();
-                        bus.metrics.publish_seconds.observe(began.elapsed().as_secs_f64());
+                        bus.metrics
+                            .publish_seconds
+                            .observe(began.elapsed().as_secs_f64());
                     }
                     return Ok(());
                 }
                 Err(error) => error,
             };
-            let nowhere = error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
+            let nowhere =
+                error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
             let topic = &copy.address.topic;
             match error.disposition() {
                 _ if nowhere => return Err(error),

@@ -89,7 +89,9 @@ impl Waiting {
     pub(super) fn cancel(&self, cancel: &Cancel) -> bool {
         let entries = lock(&self.0);
         let found = entries.by_name.get(cancel);
-        found.inspect(|found| found.iter().for_each(|(_, token)| token.cancel())).is_some()
+        found
+            .inspect(|found| found.iter().for_each(|(_, token)| token.cancel()))
+            .is_some()
     }
 }
 

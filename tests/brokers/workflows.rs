@@ -1,0 +1,177 @@
+//! Workflows over real Kafka, sent by a client that knows nothing of us.
+
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+use support::service::Service;
+
+use crate::path::serve;
+use crate::plain::{Plain, Record, next, unique};
+
+/// What a workflow of these operations is, line by line.
+fn workflow(execution: &str, operations: &[(&str, Value)]) -> String {
+    let lines = operations.iter().map(|(id, operation)| {
+        json!({"type": "operationUpdate", "operationId": id, "operation": operation}).to_string()
+    });
+    let order: Vec<&str> = operations.iter().map(|(id, _)| *id).collect();
+    let begin =
+        json!({"type": "beginExecution", "executionId": execution, "operationOrder": order});
+    let lines: Vec<String> = lines.chain([begin.to_string()]).collect();
+    lines.join("\n")
+}
+
+fn config(
+    kafka: &str,
+    inbox: &str,
+    outbox: &str,
+    service: &Service,
+    data: &std::path::Path,
+) -> String {
+    format!(
+        "
+instance: test
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], session_timeout: 6s }} }}
+bindings:
+  - {{ name: work, role: workflows, transport: kafka, topics: [{inbox}], group: {inbox}, run_as: reporter, dead_letter: {{ topic: {inbox}.dlq }} }}
+routes: [{{ name: reporter, when: {{ targetagent: reporter }}, to: [{{ transport: kafka, topic: {outbox} }}] }}]
+calls: {{ enabled: false }}
+workflows:
+  enabled: true
+  data_directory: '{data}'
+  apis: [{{ id: service, base_url: '{base}' }}]
+  agents: [{{ id: reporter, operations: ['*'], apis: [service] }}]",
+        data = data.display(),
+        base = service.base,
+    )
+}
+
+fn header<'a>(record: &'a Record, name: &str) -> &'a str {
+    let value = record
+        .headers
+        .get(name)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    std::str::from_utf8(value).unwrap()
+}
+
+fn is_answer(record: &Record) -> bool {
+    header(record, "ce_mcptype") == "response"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_of_a_plain_client_is_executed_once_though_it_comes_twice() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox) = (unique("workflows"), unique("reporter"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let (service, data) = (Service::open().await, tempfile::tempdir().unwrap());
+    let bridge = Running::start(&config(&kafka, &inbox, &outbox, &service, data.path())).await;
+    let consumer = plain.read(&outbox, 1);
+    let lines = workflow(
+        "e-1",
+        &[
+            ("users", service.get("/users")),
+            ("order", service.post("/orders")),
+        ],
+    );
+    for _ in 0..2 {
+        plain.publish(&inbox, None, &lines).await;
+    }
+    let (mut told, mut answers) = (Vec::new(), Vec::new());
+    while answers.len() < 2 {
+        let record = within("the executor says something", next(&consumer)).await;
+        assert_eq!(header(&record, "ce_collaborationid"), "e-1");
+        assert_eq!(header(&record, "ce_targetagent"), "reporter");
+        if is_answer(&record) {
+            answers.push(record);
+        } else if answers.is_empty() {
+            told.push(record);
+        }
+    }
+    let seq: Vec<&str> = told.iter().map(|record| header(record, "ce_seq")).collect();
+    assert_eq!(seq, ["0", "1", "2", "3", "4"]);
+    assert_eq!(
+        header(&told[0], "ce_type"),
+        "org.apache.eventmesh.a2a.a2e.execution.started"
+    );
+    for answer in &answers {
+        assert_eq!(header(answer, "ce_id"), header(&answers[0], "ce_id"));
+        assert_eq!(header(answer, "ce_seq"), "5");
+        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer["status"], "success");
+        assert_eq!(answer["results"]["order"], json!({"posts": 1}));
+    }
+    assert_eq!(service.posts(), 1);
+    bridge.stop().await;
+}
+
+/// The first thing a second process says of a workflow during which the first was killed.
+async fn after_a_kill(
+    kafka: &str,
+    operations: impl Fn(&Service) -> Vec<(&'static str, Value)>,
+) -> (Value, Service) {
+    let plain = Plain::new(kafka);
+    let (inbox, outbox) = (unique("workflows"), unique("reporter"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let (service, data) = (Service::open().await, tempfile::tempdir().unwrap());
+    let file = data.path().join("a2abus.yaml");
+    let text = config(kafka, &inbox, &outbox, &service, data.path());
+    std::fs::write(
+        &file,
+        format!("{text}\nhttp: {{ enabled: false }}\nadmin: {{ enabled: false }}\n"),
+    )
+    .unwrap();
+
+    let mut first = serve(&file);
+    plain
+        .publish(&inbox, None, &workflow("e-1", &operations(&service)))
+        .await;
+    service.until_held(1).await;
+    first.kill().await.unwrap();
+    service.release(2);
+    let mut second = serve(&file);
+    let consumer = plain.read(&outbox, 1);
+    let answer = loop {
+        let record = within("the answer", next(&consumer)).await;
+        if is_answer(&record) {
+            assert_eq!(header(&record, "ce_collaborationid"), "e-1");
+            break serde_json::from_slice(&record.body).unwrap();
+        }
+    };
+    second.kill().await.unwrap();
+    (answer, service)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_is_killed_in_a_workflow_posts_nothing_twice() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    // What may have acted is not done again.
+    let operations = |service: &Service| {
+        vec![
+            ("order", service.post("/orders")),
+            ("held", service.get("/held")),
+        ]
+    };
+    let (answer, service) = after_a_kill(&kafka, operations).await;
+    assert_eq!(answer["status"], "failed", "{answer}");
+    assert_eq!(answer["error"]["code"], "interrupted");
+    assert_eq!(service.posts(), 1);
+
+    // What has only read is.
+    let operations = |service: &Service| {
+        vec![
+            ("held", service.get("/held")),
+            ("order", service.post("/orders")),
+        ]
+    };
+    let (answer, service) = after_a_kill(&kafka, operations).await;
+    assert_eq!(answer["status"], "success", "{answer}");
+    assert_eq!(service.posts(), 1);
+}
