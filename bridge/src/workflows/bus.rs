@@ -252,7 +252,7 @@ impl WorkflowBinding {
         if let Some(content_type) = event.datacontenttype() {
             hint.header("content-type", content_type);
         }
-        let context = self.context(&Text::default);
+        let context = self.context(&|| Text::from_static("read"));
         let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
         // What is malformed may still be a workflow, and then it is told what is wrong with it.
         let inside = units.into_only().ok().and_then(Result::ok);

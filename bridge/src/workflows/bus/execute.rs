@@ -97,7 +97,7 @@ impl WorkflowBinding {
         loop {
             let failure = match self.workflows.begin(agent, request.clone()).await {
                 Ok(Started::New(execution)) => {
-                    return self.attend(agent, execution, asker, early).await;
+                    return self.run_through(agent, execution, asker, early).await;
                 }
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
@@ -128,7 +128,7 @@ impl WorkflowBinding {
     }
 
     /// Runs an execution on the threads of the executor and tells the bus how it goes.
-    async fn attend(
+    async fn run_through(
         &self,
         agent: &Agent,
         execution: Execution,
