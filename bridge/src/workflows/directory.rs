@@ -316,3 +316,79 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     }
     Some(digest)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    fn config(text: &str) -> WorkflowsConfig {
+        let text = format!("calls: {{enabled: false}}\nworkflows: {text}");
+        crate::config::Config::read("f", &text, [])
+            .unwrap()
+            .workflows
+    }
+
+    /// What is said of agents that cannot be used, with its cause.
+    fn refused(text: &str) -> String {
+        let error = Directory::read(&config(text)).unwrap_err();
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        format!("{error}{}", cause.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_secret_that_is_not_there_is_named() {
+        assert_eq!(
+            refused("{credentials: [{id: c, type: custom, value: {env: A2ABUS_TEST_NOT_SET}}]}"),
+            "credential c: the environment variable A2ABUS_TEST_NOT_SET is not set"
+        );
+        assert_eq!(
+            refused("{agents: [{id: a, keys: [{file: /nowhere/key}]}]}"),
+            "agent a: a key: cannot read the secret file /nowhere/key"
+        );
+    }
+
+    #[test]
+    fn a_key_is_of_one_agent_wherever_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("key");
+        std::fs::write(&file, "one-key\n").unwrap();
+        let (file, hex) = (file.display(), hex(&sha256("one-key")));
+        let agents = |other: &str| {
+            format!(
+                "{{agents: [{{id: a, keys: [{{file: {file}}}, {{sha256: {hex}}}]}}, {{id: b, keys: [{other}]}}]}}"
+            )
+        };
+        assert_eq!(
+            refused(&agents(&format!("{{file: {file}}}"))),
+            "the agents a and b have the same key"
+        );
+        let read = Directory::read(&config(&agents(""))).unwrap();
+        assert_eq!(read.authenticate("one-key").unwrap().agent().id(), "a");
+        assert!(read.authenticate("one-key\n").is_none());
+        assert!(read.authenticate("").is_none());
+    }
+
+    #[test]
+    fn what_is_not_granted_is_not_there() {
+        let read = Directory::read(&config(
+            "{apis: [{id: x, base_url: \"https://x.example.com\"}, {id: y, base_url: \"https://y.example.com\"}], \
+              agents: [{id: none}, {id: one, apis: [y]}, {id: all, apis: [\"*\"]}]}",
+        ))
+        .unwrap();
+        for (id, any, bases) in [("none", false, 0), ("one", false, 1), ("all", true, 2)] {
+            let apis = &read.agent(id).unwrap().agent().policy().apis;
+            assert_eq!((apis.any, apis.bases.len()), (any, bases), "{id}");
+        }
+        assert_eq!(
+            read.agent("none").unwrap().agent().policy().operations,
+            Allowed::default()
+        );
+        assert!(read.agent("x").is_none());
+    }
+
+    fn hex(digest: &[u8; 32]) -> String {
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
