@@ -164,17 +164,13 @@ impl WorkflowBinding {
         let mut wait = BACKOFF.0;
         loop {
             let began = Instant::now();
-            let error = match self.attempt(copy).await {
-                Ok(_) => {
-                    if let Some(bus) = self.outbound.buses().get(copy.bus) {
-                        bus.metrics.published.inc();
-                        bus.metrics
-                            .publish_seconds
-                            .observe(began.elapsed().as_secs_f64());
-                    }
-                    return Ok(());
+            let Err(error) = self.attempt(copy).await else {
+                if let Some(bus) = self.outbound.buses().get(copy.bus) {
+                    bus.metrics.published.inc();
+                    let seconds = began.elapsed().as_secs_f64();
+                    bus.metrics.publish_seconds.observe(seconds);
                 }
-                Err(error) => error,
+                return Ok(());
             };
             let nowhere =
                 error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
