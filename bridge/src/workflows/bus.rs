@@ -221,6 +221,8 @@ impl WorkflowBinding {
                 }
             }
         }
+        // What was done at once is settled here, the rest with the last of it.
+        held.done();
     }
 
     /// What is known of a plain body before it is read.

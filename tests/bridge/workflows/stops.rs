@@ -40,7 +40,8 @@ async fn whoever_asked_for_it_may_cancel_it_and_nobody_else() {
         .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
         .await;
     world.service.release(1);
-    assert_eq!(world.answer().await.data["status"], "success");
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{}", answer.data);
 
     let lines = lines.replace("e-1", "e-2");
     world
@@ -68,7 +69,7 @@ async fn a_caller_that_goes_away_cancels_what_it_asked_for() {
     world.service.until_held(1).await;
     calling.abort();
     // The same workflow again finds what became of it.
-    let series = "a2abus_workflow_executions_total{status=\"cancelled\"}";
+    let series = "a2abus_workflow_executions_ended_total{status=\"cancelled\"}";
     world.until_counted(series, 1).await;
     world.publish(Message::plain(lines)).await;
     assert_eq!(world.answer().await.data["status"], "cancelled");
