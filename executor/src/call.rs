@@ -36,7 +36,7 @@ use crate::quota::{Exceeded, Quotas};
 use crate::value::Value;
 use header::Headers;
 pub(crate) use redact::Redactor;
-use response::{Failed, MAX_RESPONSE_BYTES};
+use response::Failed;
 pub use retry::RetryUnsafe;
 
 /// Who calls, and with what.
@@ -50,6 +50,8 @@ pub(crate) struct Caller<'a> {
     /// When the execution has to end, by the clock.
     pub(crate) deadline: Duration,
     pub(crate) retry_unsafe: RetryUnsafe,
+    /// The largest body of an answer.
+    pub(crate) max_response_bytes: usize,
     /// Is told before each wait how many requests were made and how long the wait is.
     pub(crate) on_retry: &'a (dyn Fn(u32, Duration) + Sync),
     /// Runs once before the first request of a method other than GET; when it fails, none is sent.
@@ -176,7 +178,7 @@ fn prepare(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Result<Pr
         headers: headers.list().to_vec(),
         body,
         timeout: operation.timeout,
-        max_response_bytes: MAX_RESPONSE_BYTES,
+        max_response_bytes: caller.max_response_bytes,
         reach,
     };
     Ok(Prepared {

@@ -168,10 +168,17 @@ impl Executor {
             Admission::Slot(slot) => slot,
             Admission::Running(follow) => return Ok(Started::Running(follow)),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
-            Admission::Busy(most) => return Err(Refusal::Busy(most)),
+            Admission::Busy(most) => {
+                // What has run before needs no place.
+                let known = self.known(agent, &id, &digest).await?;
+                let finished = known.map(|record| Started::Finished(Arc::new(record)));
+                return finished.ok_or(Refusal::Busy(most));
+            }
         };
         if let Some(record) = self.known(agent, &id, &digest).await? {
-            return Ok(Started::Finished(Arc::new(record)));
+            let record = Arc::new(record);
+            slot.end(&record);
+            return Ok(Started::Finished(record));
         }
         if !report.is_valid() {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
@@ -218,6 +225,9 @@ impl Executor {
         }
         // It was begun and nobody runs it. Source: `a2e-execution` section 11, redelivery.
         if !stored.has_begun_unsafe {
+            // It begins anew; its old place in lists would outlive it.
+            let removal = Stored::removal(agent.id(), &stored.record);
+            store.write(removal).await?;
             return Ok(None);
         }
         stored.record = stored.record.interrupted();
@@ -260,12 +270,28 @@ impl Executor {
     /// # Errors
     /// That the store failed.
     pub async fn record(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
+        let Some(record) = self.load(agent, id).await? else {
+            return Ok(None);
+        };
+        if record.status().is_final() || self.0.running.contains(agent, record.execution_id()) {
+            return Ok(Some(record));
+        }
+        // It has ended since it was read, or nobody runs it and it was interrupted.
+        let record = self.load(agent, id).await?;
+        Ok(record.map(|record| {
+            if record.status().is_final() {
+                record
+            } else {
+                record.interrupted()
+            }
+        }))
+    }
+
+    async fn load(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
         let store = self.0.shared.environment.store.as_ref();
         let stored = Stored::load(store, agent, id).await?;
-        let record = stored
-            .map(|stored| stored.record)
-            .filter(|record| !self.is_over(record));
-        Ok(record.map(|record| self.as_it_stands(agent, record)))
+        let record = stored.map(|stored| stored.record);
+        Ok(record.filter(|record| !self.is_over(record)))
     }
 
     /// Summaries of the executions of an agent, the newest first, of one status if that is asked.
@@ -284,22 +310,25 @@ impl Executor {
         let found = store
             .scan(Table::Summaries, &format!("{agent}/"), looked_at)
             .await?;
-        let records = found.iter().filter_map(|(_, bytes)| {
-            let record = record::read_record(&Value::parse(bytes).ok()?)?;
-            (!self.is_over(&record)).then(|| self.as_it_stands(agent, record))
-        });
-        let asked = records.filter(|record| status.is_none_or(|status| record.status() == status));
-        Ok(asked.take(most).collect())
-    }
-
-    /// A record that says it runs while nobody runs it was interrupted.
-    fn as_it_stands(&self, agent: &Text, record: Record) -> Record {
-        let id = record.execution_id();
-        if record.status().is_final() || self.0.running.contains(agent, id) {
-            record
-        } else {
-            record.interrupted()
+        let mut records = Vec::new();
+        for (_, bytes) in &found {
+            let summary = Value::parse(bytes).ok();
+            let summary = summary.and_then(|value| record::read_record(&value));
+            let Some(summary) = summary.filter(|record| !self.is_over(record)) else {
+                continue;
+            };
+            let record = if summary.status().is_final() {
+                Some(summary)
+            } else {
+                self.record(agent, summary.execution_id()).await?
+            };
+            let is_asked = |record: &Record| status.is_none_or(|status| record.status() == status);
+            records.extend(record.filter(is_asked));
+            if records.len() == most {
+                break;
+            }
         }
+        Ok(records)
     }
 
     /// Cancels an execution of this agent; whether there was one.

@@ -194,6 +194,16 @@ impl Record {
         record
     }
 
+    /// The same without the values and the trace, which may be too large to keep.
+    pub(crate) fn without_values(&self) -> Self {
+        let mut record = self.clone();
+        let results = Text::from_static("results");
+        record.members.insert(results, Object::default().into());
+        let operations = Text::from_static("operations");
+        record.members.insert(operations, Array::default().into());
+        record
+    }
+
     /// The id of the execution.
     #[must_use]
     pub fn execution_id(&self) -> &Text {

@@ -10,8 +10,6 @@ use crate::environment::{HttpError, HttpRequest, HttpResponse};
 use crate::failure::{Failure, FailureCode};
 use crate::value::Value;
 
-/// The largest body of an answer, in bytes.
-pub(super) const MAX_RESPONSE_BYTES: usize = 10 << 20;
 /// How much of an answer a failure shows, in characters.
 const MAX_SHOWN_CHARS: usize = 1_024;
 /// Most members and elements of an answer: more of them than fit into the data model.

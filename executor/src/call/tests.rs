@@ -46,6 +46,7 @@ struct World {
     input: Value,
     deadline: Duration,
     retry_unsafe: RetryUnsafe,
+
     retries: Mutex<Vec<(u32, Duration)>>,
     hooks: AtomicU32,
     hook_fails: AtomicBool,
@@ -98,6 +99,7 @@ impl World {
             redactor: &self.redactor,
             deadline: self.deadline,
             retry_unsafe: self.retry_unsafe,
+            max_response_bytes: 10 << 20,
             on_retry: &|attempts, delay| self.retries.lock().unwrap().push((attempts, delay)),
             before_unsafe: &|| {
                 self.hooks.fetch_add(1, Ordering::SeqCst);

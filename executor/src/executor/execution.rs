@@ -200,8 +200,14 @@ async fn run(
     };
     stored.record = Record::ended(&frame, &ended);
     stored.has_begun_unsafe = mark.is_set.load(Ordering::Relaxed);
-    // The answer is right all the same; only a redelivery could not be answered from it.
-    let _is_noted = save(&inner, start.agent.id(), &stored).await;
+    if save(&inner, start.agent.id(), &stored).await.is_err() {
+        // The answer is right all the same. That it has ended is worth more than what came of it.
+        let ended = Stored {
+            record: stored.record.without_values(),
+            ..stored.clone()
+        };
+        let _is_noted = save(&inner, start.agent.id(), &ended).await;
+    }
     let record = Arc::new(stored.record);
     slot.end(&record);
     (record, ended.model)
@@ -217,7 +223,7 @@ struct Mark {
 
 impl Mark {
     async fn set(self: Arc<Self>) -> Result<(), Failure> {
-        if self.is_set.swap(true, Ordering::Relaxed) {
+        if self.is_set.load(Ordering::Relaxed) {
             return Ok(());
         }
         let stored = Stored {
@@ -227,7 +233,9 @@ impl Mark {
         save(&self.inner, &self.agent, &stored).await.map_err(|_| {
             let message = "the execution cannot be recorded, so that nothing is done that must not be done twice";
             Failure::new(FailureCode::StorageFailed, message)
-        })
+        })?;
+        self.is_set.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 

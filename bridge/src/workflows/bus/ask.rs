@@ -233,13 +233,10 @@ fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWor
     }
     match (method, id) {
         ("notifications/cancelled", None) => {
-            let name = params
-                .get("requestId")
-                .and_then(Value::as_str)
-                .ok_or(NotAWorkflow::OTHER)?;
+            let name = params.get("requestId").and_then(name_of_call);
             Ok(Ask::Cancel(Cancel {
                 requester: asker.requester,
-                name: name.into(),
+                name: name.ok_or(NotAWorkflow::OTHER)?,
             }))
         }
         (EXECUTE, Some(_)) => Ok(Job::of_params(Action::Execute, asker, &params)),
@@ -251,6 +248,15 @@ fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWor
             Ok(Ask::Refuse(Box::new(asker), refused))
         }
         (_, None) => Err(NotAWorkflow::OTHER),
+    }
+}
+
+/// What a call is cancelled by: its id, a text or a number.
+fn name_of_call(id: &Value) -> Option<Text> {
+    match id {
+        Value::String(text) => Some(text.clone()),
+        number if number.is_number() => Some(number.to_string().into()),
+        _ => None,
     }
 }
 
@@ -354,7 +360,7 @@ impl Job {
             Form::JsonRpc(token) => Value::parse(token.as_bytes()).ok(),
             Form::Events => None,
         };
-        let call = call.and_then(|id| id.as_str().map(Text::from));
+        let call = call.as_ref().and_then(name_of_call);
         let names = [
             self.execution_id.clone(),
             asker.collaboration_id.clone(),

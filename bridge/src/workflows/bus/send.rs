@@ -172,8 +172,12 @@ impl WorkflowBinding {
                 }
                 return Ok(());
             };
-            let nowhere =
-                error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
+            // A place that the request chose is its own business: nobody mends the bus for it.
+            let is_closed = matches!(
+                error.kind(),
+                TransportErrorKind::UnknownTopic | TransportErrorKind::Unauthorised
+            );
+            let nowhere = is_closed && copy.place == Place::FromEvent;
             let topic = &copy.address.topic;
             match error.disposition() {
                 _ if nowhere => return Err(error),
