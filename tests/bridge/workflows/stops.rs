@@ -118,6 +118,31 @@ async fn a_workflow_that_comes_again_while_it_runs_runs_once() {
 }
 
 #[tokio::test]
+async fn a_run_does_not_wait_for_a_bus_that_is_away_and_its_answer_does() {
+    let mut world = World::named().await;
+    let operations = [
+        ("held", world.service.get("/held")),
+        ("post", world.service.post("/orders")),
+    ];
+    world
+        .send("1", &[EXECUTE], &workflow("e-1", &operations))
+        .await;
+    world.service.until_held(1).await;
+    world.memory.set_down("the cable is out");
+    world.service.release(1);
+    let ended = "a2abus_workflow_executions_ended_total{status=\"success\"}";
+    world.until_counted(ended, 1).await;
+    assert_eq!(world.service.posts(), 1);
+    let settled = "a2abus_settled_total{binding=\"work\"}";
+    assert_eq!(world.count(settled), 0, "nobody has the answer yet");
+    world.memory.set_up();
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{}", answer.data);
+    assert_eq!(world.service.posts(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn more_than_an_agent_may_run_wait_for_their_turn() {
     const ALL: usize = 20;
     const AT_A_TIME: usize = 16;
