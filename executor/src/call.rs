@@ -58,14 +58,13 @@ pub(crate) struct Caller<'a> {
     pub(crate) before_unsafe: &'a (dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Sync),
 }
 
-/// What came of a call.
-#[derive(Debug)]
-pub(crate) struct Called {
+/// What a call took, also when it is dropped before its end.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
     /// How many requests were made.
     pub(crate) attempts: u32,
     /// Whether the value is one that was kept.
-    pub(crate) cached: bool,
-    pub(crate) result: Result<Value, Failure>,
+    pub(crate) is_cached: bool,
 }
 
 /// A request that may be sent, but for its timeout.
@@ -80,41 +79,40 @@ struct Prepared {
 ///
 /// # Cancel safety
 /// The future may be dropped; a request may then have been sent or not.
-pub(crate) async fn call(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Called {
-    let mut called = Called {
-        attempts: 0,
-        cached: false,
-        result: Ok(Value::Null),
-    };
-    let result = run(operation, model, caller, &mut called).await;
-    called.result = result.map_err(|failure| {
-        let failure = match called.attempts {
+pub(crate) async fn call(
+    operation: &ApiCall,
+    model: &Model,
+    caller: &Caller<'_>,
+    tally: &mut Tally,
+) -> Result<Value, Failure> {
+    let result = run(operation, model, caller, tally).await;
+    result.map_err(|failure| {
+        let failure = match tally.attempts {
             0 => failure,
             attempts => failure.with("attempts", attempts),
         };
         caller.redactor.failure(failure)
-    });
-    called
+    })
 }
 
 async fn run(
     operation: &ApiCall,
     model: &Model,
     caller: &Caller<'_>,
-    called: &mut Called,
+    tally: &mut Tally,
 ) -> Result<Value, Failure> {
     let mut prepared = prepare(operation, model, caller)?;
     let kept = match prepared.key.take() {
         None => None,
         Some(key) => match caller.cache.get(&key) {
             Ok(value) => {
-                called.cached = true;
+                tally.is_cached = true;
                 return Ok(caller.redactor.value(value));
             }
             Err(miss) => Some((key, miss)),
         },
     };
-    let response = attempt(operation, &mut prepared, caller, &mut called.attempts).await?;
+    let response = attempt(operation, &mut prepared, caller, &mut tally.attempts).await?;
     let value = caller.redactor.value(response::value(&response)?);
     if let Some((key, miss)) = kept {
         keep(

@@ -52,7 +52,6 @@ pub(crate) struct Ended {
     /// What it went on after.
     pub(crate) errors: Vec<Failure>,
     pub(crate) skipped: Vec<Text>,
-    pub(crate) trace: Vec<Progress>,
 }
 
 /// Most levels of arrays and objects in the data model: values are read and dropped level by level
@@ -63,7 +62,6 @@ struct Engine<'a> {
     run: Run<'a>,
     model: Model,
     redactor: Redactor,
-    trace: Vec<Progress>,
     results: Object,
     errors: Vec<Failure>,
     /// What has run in the turn of the innermost loop, or outside of loops.
@@ -104,7 +102,6 @@ pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
     let engine = Engine {
         model: Model::new(input),
         redactor: Redactor::default(),
-        trace: Vec::new(),
         results: Object::default(),
         errors: Vec::new(),
         ran: BTreeSet::new(),
@@ -138,7 +135,6 @@ impl<'a> Engine<'a> {
             error,
             errors: self.errors,
             skipped,
-            trace: self.trace,
         }
     }
 
@@ -186,29 +182,32 @@ impl<'a> Engine<'a> {
             self.ever_ran.insert(index);
             // Operations that only compute let others run between them.
             tokio::task::yield_now().await;
-            let entry = self.begin(operation)?;
+            self.begin(operation)?;
             let began = self.elapsed();
             let outcome = self.perform(operation).await;
             let duration = self.elapsed().saturating_sub(began);
-            self.end(operation, entry, duration, outcome)?;
+            self.end(operation, duration, outcome)?;
             Ok(Turn::Now)
         }
         .boxed()
     }
 
-    /// Opens an entry of the trace.
-    fn begin(&mut self, operation: &Operation) -> Result<usize, Halt> {
+    /// Tells that an operation runs, if it may.
+    fn begin(&mut self, operation: &Operation) -> Result<(), Halt> {
         self.check_bounds().map_err(|failure| Halt {
             failure: self.place(failure, operation),
             is_fatal: true,
         })?;
         self.runs += 1;
+        (self.run.report)(self.progress(operation, OperationStatus::Running));
+        Ok(())
+    }
+
+    fn progress(&self, operation: &Operation, status: OperationStatus) -> Progress {
         let of = operation.kind.operation_type();
-        let mut progress = Progress::new(&operation.id, of, OperationStatus::Running);
+        let mut progress = Progress::new(&operation.id, of, status);
         progress.iteration = self.model.turn();
-        (self.run.report)(progress.clone());
-        self.trace.push(progress);
-        Ok(self.trace.len() - 1)
+        progress
     }
 
     /// What ends a run between two operations.
@@ -228,11 +227,10 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Closes an entry of the trace and keeps the value.
+    /// Keeps the value and tells how it ended.
     fn end(
         &mut self,
         operation: &Operation,
-        entry: usize,
         duration: Duration,
         outcome: Outcome,
     ) -> Result<(), Halt> {
@@ -243,23 +241,20 @@ impl<'a> Engine<'a> {
             failure: self.place(halt.failure, operation),
             ..halt
         });
-        if let Some(progress) = self.trace.get_mut(entry) {
-            progress.attempts = outcome.attempts;
-            progress.is_cached = outcome.is_cached;
-            progress.duration = duration;
-            progress.status = match &kept {
-                Ok(()) => OperationStatus::Success,
-                Err(_) => OperationStatus::Failed,
-            };
-            // The failure of an operation within is told by that one.
-            let own = |halt: &&Halt| halt.failure.operation_id.as_ref() == Some(&operation.id);
-            progress.error = kept
-                .as_ref()
-                .err()
-                .filter(own)
-                .map(|halt| halt.failure.clone());
-            (self.run.report)(progress.clone());
-        }
+        let status = match &kept {
+            Ok(()) => OperationStatus::Success,
+            Err(_) => OperationStatus::Failed,
+        };
+        // The failure of an operation within is told by that one.
+        let own = |halt: &&Halt| halt.failure.operation_id.as_ref() == Some(&operation.id);
+        let error = kept.as_ref().err().filter(own);
+        (self.run.report)(Progress {
+            attempts: outcome.attempts,
+            is_cached: outcome.is_cached,
+            duration,
+            error: error.map(|halt| halt.failure.clone()),
+            ..self.progress(operation, status)
+        });
         kept
     }
 
@@ -315,7 +310,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The operations that never ran since their branch was not taken, in order of definition.
-    fn skip(&mut self) -> Vec<Text> {
+    fn skip(&self) -> Vec<Text> {
         let plan = self.run.plan;
         let decided: Vec<usize> = self.not_taken.difference(&self.ever_ran).copied().collect();
         let mut skipped = plan.reached_from(&decided);
@@ -323,10 +318,7 @@ impl<'a> Engine<'a> {
         let skipped = skipped.difference(&self.ever_ran);
         let operations: Vec<_> = skipped.filter_map(|index| plan.operation(*index)).collect();
         for operation in &operations {
-            let of = operation.kind.operation_type();
-            let progress = Progress::new(&operation.id, of, OperationStatus::Skipped);
-            (self.run.report)(progress.clone());
-            self.trace.push(progress);
+            (self.run.report)(self.progress(operation, OperationStatus::Skipped));
         }
         operations
             .into_iter()

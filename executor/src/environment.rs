@@ -127,7 +127,8 @@ pub trait Store: Send + Sync {
     /// That the store failed and nothing was changed.
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// The first keys that begin so, in order, with their values.
+    /// The first keys that begin with `prefix` and come after `after`, in order, with their values. The empty key comes
+    /// before all others.
     ///
     /// # Errors
     /// That the store failed.
@@ -135,6 +136,7 @@ pub trait Store: Send + Sync {
         &'a self,
         table: Table,
         prefix: &'a str,
+        after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>>;
 }

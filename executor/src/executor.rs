@@ -16,14 +16,15 @@ pub use execution::{Event, Execution};
 pub use running::Follow;
 
 use crate::agent::Agent;
+use crate::archive::Archive;
 use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
-use crate::environment::{Environment, StoreError, Table};
+use crate::environment::{Environment, StoreError};
 use crate::failure::Failure;
 use crate::meter::execution_timeout;
 use crate::plan::Plan;
 use crate::quota::Quotas;
-use crate::record::{self, Record, Status, Stored};
+use crate::record::{Record, Status};
 use crate::shared::{Limits, OnError, Shared};
 use crate::store::{FileStore, Keeper};
 use crate::value::{Object, Value};
@@ -126,6 +127,7 @@ impl Executor {
             shared: Shared {
                 cache,
                 quotas: Quotas::new(Arc::clone(&clock), MAX_COUNTED),
+                archive: Archive::new(Arc::clone(&store), options.limits.max_record_bytes),
                 keeper: Keeper::new(store, options.files, clock),
                 limits: options.limits,
                 retry_unsafe: options.retry_unsafe,
@@ -207,14 +209,12 @@ impl Executor {
         id: &Text,
         digest: &Text,
     ) -> Result<Option<Record>, Refusal> {
-        let store = self.0.shared.environment.store.as_ref();
-        let Some(mut stored) = Stored::load(store, agent.id(), id).await? else {
+        let archive = &self.0.shared.archive;
+        let Some(mut stored) = archive.load(agent.id(), id).await? else {
             return Ok(None);
         };
         if self.is_over(&stored.record) {
-            store
-                .write(Stored::removal(agent.id(), &stored.record))
-                .await?;
+            archive.remove(agent.id(), &stored.record).await?;
             return Ok(None);
         }
         if stored.digest != *digest {
@@ -226,12 +226,11 @@ impl Executor {
         // It was begun and nobody runs it. Source: `a2e-execution` section 11, redelivery.
         if !stored.has_begun_unsafe {
             // It begins anew; its old place in lists would outlive it.
-            let removal = Stored::removal(agent.id(), &stored.record);
-            store.write(removal).await?;
+            archive.remove(agent.id(), &stored.record).await?;
             return Ok(None);
         }
         stored.record = stored.record.interrupted();
-        stored.save(store, agent.id()).await?;
+        archive.save(agent.id(), &stored).await?;
         Ok(Some(stored.record))
     }
 
@@ -264,8 +263,8 @@ impl Executor {
         age.is_ok_and(|age| age > shared.limits.keep_records)
     }
 
-    /// The record of an execution of this agent; that of another is nobody's business.
-    /// Source: `a2e-execution` D46.
+    /// The record of an execution of this agent; that of another is nobody's business. While it runs, the record tells
+    /// how its operations stand. Source: `a2e-execution` D46.
     ///
     /// # Errors
     /// That the store failed.
@@ -273,8 +272,11 @@ impl Executor {
         let Some(record) = self.load(agent, id).await? else {
             return Ok(None);
         };
-        if record.status().is_final() || self.0.running.contains(agent, record.execution_id()) {
+        if record.status().is_final() {
             return Ok(Some(record));
+        }
+        if let Some(trace) = self.0.running.trace(agent, id) {
+            return Ok(Some(record.with_operations(&trace)));
         }
         // It has ended since it was read, or nobody runs it and it was interrupted.
         let record = self.load(agent, id).await?;
@@ -288,13 +290,13 @@ impl Executor {
     }
 
     async fn load(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
-        let store = self.0.shared.environment.store.as_ref();
-        let stored = Stored::load(store, agent, id).await?;
+        let stored = self.0.shared.archive.load(agent, id).await?;
         let record = stored.map(|stored| stored.record);
         Ok(record.filter(|record| !self.is_over(record)))
     }
 
-    /// Summaries of the executions of an agent, the newest first, of one status if that is asked.
+    /// Summaries of the executions of an agent, the newest first, of one status if that is asked: as many as are asked,
+    /// of the newest 100,000.
     ///
     /// # Errors
     /// That the store failed.
@@ -305,28 +307,26 @@ impl Executor {
         most: usize,
     ) -> Result<Vec<Record>, StoreError> {
         const LOOKED_AT: usize = 100_000;
-        let store = &self.0.shared.environment.store;
-        let looked_at = if status.is_some() { LOOKED_AT } else { most };
-        let found = store
-            .scan(Table::Summaries, &format!("{agent}/"), looked_at)
-            .await?;
+        let is_asked = |record: &Record| status.is_none_or(|status| record.status() == status);
         let mut records = Vec::new();
-        for (_, bytes) in &found {
-            let summary = Value::parse(bytes).ok();
-            let summary = summary.and_then(|value| record::read_record(&value));
-            let Some(summary) = summary.filter(|record| !self.is_over(record)) else {
-                continue;
-            };
-            let record = if summary.status().is_final() {
-                Some(summary)
-            } else {
-                self.record(agent, summary.execution_id()).await?
-            };
-            let is_asked = |record: &Record| status.is_none_or(|status| record.status() == status);
-            records.extend(record.filter(is_asked));
-            if records.len() == most {
-                break;
+        let (mut looked_at, mut next) = (0, Some(String::new()));
+        while let Some(after) = next.filter(|_| looked_at < LOOKED_AT && records.len() < most) {
+            let page = self.0.shared.archive.summaries(agent, &after).await?;
+            looked_at += page.0.len();
+            for summary in page.0 {
+                if records.len() >= most {
+                    return Ok(records);
+                }
+                let record = if self.is_over(&summary) {
+                    None
+                } else if summary.status().is_final() {
+                    Some(summary)
+                } else {
+                    self.record(agent, summary.execution_id()).await?
+                };
+                records.extend(record.filter(is_asked));
             }
+            next = page.1;
         }
         Ok(records)
     }
@@ -343,24 +343,17 @@ impl Executor {
     /// # Errors
     /// That the store failed.
     pub async fn expire(&self) -> Result<usize, StoreError> {
-        const AT_ONCE: usize = 100_000;
-        let store = &self.0.shared.environment.store;
-        let mut changes = Vec::new();
-        for (key, bytes) in store.scan(Table::Summaries, "", AT_ONCE).await? {
-            let agent = key.split('/').next().map(Text::from);
-            let record = Value::parse(&bytes)
-                .ok()
-                .and_then(|value| record::read_record(&value));
-            if let (Some(agent), Some(record)) = (agent, record)
-                && self.is_over(&record)
-                && !self.0.running.contains(&agent, record.execution_id())
-            {
-                changes.extend(Stored::removal(&agent, &record));
-            }
-        }
-        let removed = changes.len() / 2;
-        store.write(changes).await?;
-        Ok(removed)
+        let Shared {
+            environment,
+            limits,
+            archive,
+            ..
+        } = &self.0.shared;
+        let Some(before) = environment.clock.now().checked_sub(limits.keep_records) else {
+            return Ok(0);
+        };
+        let runs = |agent: &Text, id: &str| self.0.running.contains(agent, id);
+        archive.expire(before, runs).await
     }
 
     /// What StoreData has stored.

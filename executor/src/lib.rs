@@ -91,6 +91,7 @@
 //! | data model, in memory; the results together the same | 32 MiB | [`Limits::max_model_bytes`] |
 //! | answer of an API | 10 MiB | [`Limits::max_response_bytes`] |
 //! | executions of an agent at a time | 16 | [`Limits::max_concurrent`] |
+//! | records of an agent, then the results of its oldest executions go | 64 MiB | [`Limits::max_record_bytes`] |
 //! | a stored value, all values of an agent | 10 MiB, 100 MiB | fixed |
 //! | calls of APIs | 30 a minute, 500 an hour | [`Rates`] |
 //!
@@ -116,6 +117,7 @@
 //! Source: A2E protocol 1.0.0, and the decisions of `a2e-execution`.
 
 mod agent;
+mod archive;
 mod cache;
 mod call;
 pub mod case;

@@ -6,13 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::Report;
-use bytes::Bytes;
 
 use crate::engine::Ended;
-use crate::environment::{Change, Store, StoreError, Table};
 use crate::failure::{Failure, FailureCode};
 use crate::shared::OnError;
-use crate::trace::milliseconds;
+use crate::trace::{Trace, milliseconds};
 use crate::value::{Array, Object, Value};
 
 /// An execution as it is recorded.
@@ -43,15 +41,8 @@ pub enum Status {
     Cancelled,
 }
 
-/// A record in the store, with what nobody outside needs to know.
-#[derive(Debug, Clone)]
-pub(crate) struct Stored {
-    pub(crate) record: Record,
-    /// Of the workflow's bytes. Source: D45.
-    pub(crate) digest: Text,
-    /// Whether a request that must not be made twice may have been made.
-    pub(crate) has_begun_unsafe: bool,
-}
+/// The member of a record that says that its results are kept no longer.
+const RESULTS_REMOVED: &str = "results_removed";
 
 /// What a record is made of beside the run itself.
 pub(crate) struct Frame<'a> {
@@ -60,6 +51,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) duration: Duration,
     pub(crate) on_error: OnError,
     pub(crate) warnings: &'a Report,
+    pub(crate) trace: &'a Trace,
 }
 
 // === impl Status ===
@@ -119,11 +111,6 @@ impl Record {
 
     pub(crate) fn ended(frame: &Frame<'_>, ended: &Ended) -> Self {
         let status = status(ended, frame.on_error);
-        let entries: Array = ended
-            .trace
-            .iter()
-            .map(crate::trace::Progress::to_entry)
-            .collect();
         let mut members = vec![
             ("execution_id", frame.execution_id.clone().into()),
             ("status", status.as_str().into()),
@@ -157,7 +144,7 @@ impl Record {
                     .map(|list| ("warnings", list.clone())),
             );
         }
-        members.push(("operations", entries.into()));
+        members.push(("operations", frame.trace.entries().into()));
         Self::new(frame.execution_id, status, frame.started, members)
     }
 
@@ -194,14 +181,49 @@ impl Record {
         record
     }
 
-    /// The same without the values and the trace, which may be too large to keep.
+    /// The same without what may be too large to keep: values, trace, and all errors but the one that ended it.
     pub(crate) fn without_values(&self) -> Self {
+        const EMPTY: [(&str, fn() -> Value); 2] = [
+            ("results", || Object::default().into()),
+            ("operations", || Array::default().into()),
+        ];
         let mut record = self.clone();
-        let results = Text::from_static("results");
-        record.members.insert(results, Object::default().into());
-        let operations = Text::from_static("operations");
-        record.members.insert(operations, Array::default().into());
+        let dropped = ["errors", "skipped", "warnings"];
+        let members = self.members.iter();
+        record.members = members
+            .filter(|(name, _)| !dropped.contains(&name.as_str()))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        for (name, empty) in EMPTY {
+            record.members.insert(Text::from_static(name), empty());
+        }
+        let removed = Text::from_static(RESULTS_REMOVED);
+        record.members.insert(removed, true.into());
         record
+    }
+
+    /// Whether its values have been taken away.
+    pub(crate) fn is_without_values(&self) -> bool {
+        self.members.get(RESULTS_REMOVED).is_some()
+    }
+
+    /// The same with the operations as they stand.
+    pub(crate) fn with_operations(&self, trace: &Trace) -> Self {
+        let mut record = self.clone();
+        let operations = Text::from_static("operations");
+        record.members.insert(operations, trace.entries().into());
+        record
+    }
+
+    /// Reads a record, or a summary.
+    pub(crate) fn read(value: &Value) -> Option<Self> {
+        let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
+        Some(Self {
+            execution_id: value.get("execution_id")?.as_str()?.into(),
+            status: Status::from_word(value.get("status")?.as_str()?)?,
+            started: started.into(),
+            members: value.as_object()?.clone(),
+        })
     }
 
     /// The id of the execution.
@@ -286,89 +308,4 @@ fn timestamp(time: SystemTime) -> Value {
         return Value::Null;
     };
     format!("{time:.3}").into()
-}
-
-// === impl Stored ===
-
-impl Stored {
-    pub(crate) async fn load(
-        store: &dyn Store,
-        agent: &Text,
-        execution_id: &str,
-    ) -> Result<Option<Self>, StoreError> {
-        let key = format!("{agent}/{execution_id}");
-        let Some(bytes) = store.get(Table::Executions, &key).await? else {
-            return Ok(None);
-        };
-        Self::read(&bytes)
-            .map(Some)
-            .ok_or_else(|| StoreError("a record is malformed".into()))
-    }
-
-    /// Writes the record and its summary at once.
-    pub(crate) async fn save(&self, store: &dyn Store, agent: &Text) -> Result<(), StoreError> {
-        let id = self.record.execution_id();
-        let change = |table, key, value: Value| Change {
-            table,
-            key,
-            value: Some(Bytes::from(value.to_string())),
-        };
-        let record = Value::object([
-            ("digest", self.digest.clone().into()),
-            ("unsafe", self.has_begun_unsafe.into()),
-            ("record", self.record.to_value()),
-        ]);
-        let summary = self.record.summary();
-        store
-            .write(vec![
-                change(Table::Executions, format!("{agent}/{id}"), record),
-                change(Table::Summaries, summary_key(agent, &self.record), summary),
-            ])
-            .await
-    }
-
-    /// What takes the record and its summary away.
-    pub(crate) fn removal(agent: &Text, record: &Record) -> Vec<Change> {
-        let id = record.execution_id();
-        let change = |table, key| Change {
-            table,
-            key,
-            value: None,
-        };
-        vec![
-            change(Table::Executions, format!("{agent}/{id}")),
-            change(Table::Summaries, summary_key(agent, record)),
-        ]
-    }
-
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let value = Value::parse(bytes).ok()?;
-        let Some(Value::Bool(has_begun_unsafe)) = value.get("unsafe") else {
-            return None;
-        };
-        Some(Self {
-            record: read_record(value.get("record")?)?,
-            digest: value.get("digest")?.as_str()?.into(),
-            has_begun_unsafe: *has_begun_unsafe,
-        })
-    }
-}
-
-/// A record or a summary.
-pub(crate) fn read_record(value: &Value) -> Option<Record> {
-    let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
-    Some(Record {
-        execution_id: value.get("execution_id")?.as_str()?.into(),
-        status: Status::from_word(value.get("status")?.as_str()?)?,
-        started: started.into(),
-        members: value.as_object()?.clone(),
-    })
-}
-
-/// The newest first in the order of keys.
-fn summary_key(agent: &Text, record: &Record) -> String {
-    let since_epoch = record.started.duration_since(SystemTime::UNIX_EPOCH);
-    let millis = since_epoch.map_or(0, |since| since.as_millis());
-    let newest_first = u64::MAX - u64::try_from(millis).unwrap_or(u64::MAX);
-    format!("{agent}/{newest_first:020}/{}", record.execution_id)
 }

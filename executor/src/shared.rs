@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::a2e_workflow::WorkflowLimits;
 
+use crate::archive::Archive;
 use crate::cache::Cache;
 use crate::call::RetryUnsafe;
 use crate::environment::Environment;
@@ -16,6 +17,7 @@ pub(crate) struct Shared {
     pub(crate) cache: Cache,
     pub(crate) quotas: Quotas,
     pub(crate) keeper: Keeper,
+    pub(crate) archive: Archive,
     pub(crate) retry_unsafe: RetryUnsafe,
 }
 
@@ -40,6 +42,9 @@ pub struct Limits {
     pub max_concurrent: usize,
     /// How long records are kept (default 24 h).
     pub keep_records: Duration,
+    /// Most bytes that the records of one agent take (default 64 MiB). When there would be more, the results of its oldest
+    /// executions are removed, and their records say so; that they ran is kept as long as any.
+    pub max_record_bytes: usize,
 }
 
 /// What becomes of an execution in which an operation fails. Source: `a2e-execution` section 9.
@@ -65,6 +70,7 @@ impl Default for Limits {
             max_response_bytes: 10 << 20,
             max_concurrent: 16,
             keep_records: Duration::from_secs(24 * 60 * 60),
+            max_record_bytes: 64 << 20,
         }
     }
 }

@@ -226,9 +226,10 @@ mod tests {
             &'a self,
             table: Table,
             prefix: &'a str,
+            after: &'a str,
             most: usize,
         ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-            self.store.scan(table, prefix, most)
+            self.store.scan(table, prefix, after, most)
         }
     }
 

@@ -161,6 +161,7 @@ impl Store for NoStore {
         &'a self,
         _: crate::environment::Table,
         _: &'a str,
+        _: &'a str,
         _: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         Box::pin(async { Ok(Vec::new()) })

@@ -1,12 +1,13 @@
 //! What is told of an execution while it runs and after: which operation, when, how it ended.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::OperationType;
 
 use crate::failure::Failure;
-use crate::value::Value;
+use crate::value::{Array, Value};
 
 /// How one run of one operation stands. Source: `a2e-execution` sections 10 and 11.
 #[derive(Debug, Clone)]
@@ -28,6 +29,10 @@ pub struct Progress {
     /// Why it failed.
     pub error: Option<Failure>,
 }
+
+/// Every run of an operation in an execution, as it stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trace(Arc<Mutex<Vec<Progress>>>);
 
 /// Whether an operation runs, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,6 +63,12 @@ impl OperationStatus {
             Self::Failed => "failed",
             Self::Skipped => "skipped",
         }
+    }
+
+    /// Whether nothing more is told of this run of the operation.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Running | Self::Retrying)
     }
 }
 
@@ -94,7 +105,7 @@ impl Progress {
     }
 
     /// An entry of `operations` in the record.
-    pub(crate) fn to_entry(&self) -> Value {
+    fn to_entry(&self) -> Value {
         let mut members = self.place("type");
         members.push(("attempts", self.attempts.into()));
         members.push(("cached", self.is_cached.into()));
@@ -118,6 +129,38 @@ impl Progress {
     fn with_error(&self, mut members: Vec<(&'static str, Value)>) -> Value {
         members.extend(self.error.as_ref().map(|error| ("error", error.to_value())));
         Value::object(members)
+    }
+}
+
+// === impl Trace ===
+
+impl Trace {
+    /// Notes how a run of an operation stands.
+    pub(crate) fn note(&self, progress: &Progress) {
+        let mut runs = self.lock();
+        let is_it = |run: &&mut Progress| {
+            !run.status.is_final()
+                && run.operation_id == progress.operation_id
+                && run.iteration == progress.iteration
+        };
+        let known = match progress.status {
+            OperationStatus::Running => None,
+            // Of runs within each other the innermost is the last that is open.
+            _ => runs.iter_mut().rev().find(is_it),
+        };
+        match known {
+            Some(run) => run.clone_from(progress),
+            None => runs.push(progress.clone()),
+        }
+    }
+
+    /// The entries of `operations` in a record.
+    pub(crate) fn entries(&self) -> Array {
+        self.lock().iter().map(Progress::to_entry).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Progress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

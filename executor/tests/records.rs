@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use a2abus_executor::case::Recorded;
 use a2abus_executor::{
-    Agent, Change, Environment, Executor, MemoryStore, OnError, Options, Rates, Refusal, Request,
-    Started, Status, Store, StoreError, SystemRandom, Table, Value, VirtualClock,
+    Agent, Change, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse,
+    MemoryStore, OnError, Options, Rates, Refusal, Request, Started, Status, Store, StoreError,
+    SystemRandom, Table, Value, VirtualClock,
 };
 use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
 use bytes::Bytes;
@@ -45,9 +46,10 @@ impl Store for Failing {
         &'a self,
         table: Table,
         prefix: &'a str,
+        after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        self.store.scan(table, prefix, most)
+        self.store.scan(table, prefix, after, most)
     }
 }
 
@@ -83,13 +85,17 @@ impl World {
 
     /// A process: what it remembers beside the store ends with it.
     fn executor(&self) -> Executor {
+        self.executor_with(Options::default())
+    }
+
+    fn executor_with(&self, options: Options) -> Executor {
         let environment = Environment {
             clock: Arc::new(self.clock.clone()),
             random: Arc::new(SystemRandom::new().unwrap()),
             http: Arc::clone(&self.http) as Arc<_>,
             store: Arc::clone(&self.store) as Arc<_>,
         };
-        Executor::new(environment, Options::default())
+        Executor::new(environment, options)
     }
 
     async fn begin(&self, executor: &Executor, lines: &str) -> Started {
@@ -107,6 +113,10 @@ const POST: &str =
 const WAIT: &str = r#""Wait":{"duration":5}"#;
 
 fn workflow(operations: &[&str]) -> String {
+    named("e", operations)
+}
+
+fn named(id: &str, operations: &[&str]) -> String {
     let mut lines = String::new();
     let mut order = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
@@ -118,7 +128,7 @@ fn workflow(operations: &[&str]) -> String {
     let order = order.join(",");
     lines
         + &format!(
-            "{{\"type\":\"beginExecution\",\"executionId\":\"e\",\"operationOrder\":[{order}]}}"
+            "{{\"type\":\"beginExecution\",\"executionId\":\"{id}\",\"operationOrder\":[{order}]}}"
         )
 }
 
@@ -239,4 +249,190 @@ async fn the_same_request_is_answered_from_its_record_and_another_is_refused() {
     };
     let other = executor.execute(&world.agent, request).await;
     assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
+}
+
+/// An agent that may do everything but call.
+fn agent(id: &str) -> Arc<Agent> {
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let agent = Agent::new(id.into(), policy, BTreeMap::new(), Rates::default());
+    Arc::new(agent)
+}
+
+async fn begin_as(executor: &Executor, agent: &Arc<Agent>, lines: String) -> Started {
+    let request = Request {
+        workflow: lines.into(),
+        ..Request::default()
+    };
+    executor.execute(agent, request).await.unwrap()
+}
+
+async fn run_as(executor: &Executor, agent: &Arc<Agent>, lines: String) {
+    let record = finished(begin_as(executor, agent, lines).await).await;
+    assert_eq!(record.status(), Status::Success);
+}
+
+#[tokio::test]
+async fn what_was_kept_long_enough_is_removed_however_much_it_is() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let agents = ["a", "a-b", "b"].map(agent);
+    for number in 0..1_100 {
+        for agent in &agents {
+            run_as(&executor, agent, named(&format!("e{number}"), &[WAIT])).await;
+        }
+    }
+    let Started::New(running) = begin_as(&executor, &agents[1], named("r", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    world.clock.advance(Duration::from_secs(24 * 60 * 60));
+    run_as(&executor, &agents[1], named("new", &[WAIT])).await;
+    assert_eq!(executor.expire().await.unwrap(), 3_300);
+    assert_eq!(executor.expire().await.unwrap(), 0);
+    running.finish().await;
+    for table in [Table::Executions, Table::Summaries] {
+        let left = world.store.scan(table, "", "", 9).await.unwrap();
+        assert_eq!(left.len(), 2, "{table:?}: the one that ran and the new one");
+    }
+    for agent in &agents {
+        let record = executor.record(agent.id(), "e7").await.unwrap();
+        assert_eq!(record, None);
+    }
+}
+
+/// A workflow with a result of so many bytes.
+fn large(id: &str, bytes: usize) -> (String, Request) {
+    let filter = r#""FilterData":{"inputPath":"/workflow/x","conditions":[{"field":"v","operator":"!=","value":0}],"outputPath":"/workflow/y"}"#;
+    let lines = named(id, &[filter]);
+    let input = format!(r#"{{"x":[{{"v":"{}"}}]}}"#, "v".repeat(bytes));
+    let input = Value::parse(input.as_bytes()).unwrap();
+    let request = Request {
+        workflow: lines.clone().into(),
+        input: input.as_object().unwrap().clone(),
+        ..Request::default()
+    };
+    (lines, request)
+}
+
+#[tokio::test]
+async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
+    const MOST: usize = 200_000;
+    let world = World::new(0);
+    let options = || {
+        let mut options = Options::default();
+        options.limits.max_record_bytes = MOST;
+        options
+    };
+    let [agent, other] = ["a", "b"].map(agent);
+    let results = async |executor: &Executor, agent: &Arc<Agent>, id: &str| {
+        let record = executor.record(agent.id(), id).await.unwrap().unwrap();
+        assert_eq!(record.status(), Status::Success);
+        record.results().unwrap().len()
+    };
+    let mut executor = world.executor_with(options());
+    let run = async |executor: &Executor, agent, id: &str, bytes| {
+        let started = executor.execute(agent, large(id, bytes).1).await.unwrap();
+        finished(started).await
+    };
+    run(&executor, &other, "e0", MOST - 2_000).await;
+    let mut newest = 0;
+    for number in 0..100 {
+        if number == 50 {
+            // Another process knows nothing of what was written before it.
+            executor = world.executor_with(options());
+        }
+        let id = format!("e{number}");
+        run(&executor, &agent, &id, 10_000).await;
+        world.clock.advance(Duration::from_millis(1));
+        let found = world.store.scan(Table::Executions, "a", "", 1_000).await;
+        let found = found.unwrap();
+        let bytes: usize = found.iter().map(|(_, record)| record.len()).sum();
+        assert!(bytes < MOST + 100 * 500, "{bytes} bytes after {number}");
+        assert_eq!(found.len(), number + 1, "every record is kept");
+        assert_eq!(results(&executor, &agent, &id).await, 1);
+        newest = number;
+    }
+    let newest = format!("e{newest}");
+    assert_eq!(results(&executor, &agent, &newest).await, 1);
+    assert_eq!(results(&executor, &agent, "e90").await, 1, "it has room");
+    assert_eq!(results(&executor, &agent, "e0").await, 0);
+    assert_eq!(results(&executor, &other, "e0").await, 1, "of another");
+
+    // What lost its results is known all the same, and says that it lost them.
+    let again = executor.execute(&agent, large("e0", 10_000).1).await;
+    let Ok(Started::Finished(record)) = again else {
+        panic!("it has run");
+    };
+    assert_eq!(
+        record.answer().get("results_removed"),
+        Some(&Value::Bool(true))
+    );
+    let request = Request {
+        workflow: named("e0", &[WAIT]).into(),
+        ..Request::default()
+    };
+    let conflict = executor.execute(&agent, request).await;
+    assert!(matches!(conflict, Err(Refusal::Conflict(_))));
+
+    // One that is too large by itself is kept while it is the newest.
+    run(&executor, &agent, "huge", 2 * MOST).await;
+    assert_eq!(results(&executor, &agent, "huge").await, 1);
+    assert_eq!(results(&executor, &agent, &newest).await, 0);
+}
+
+/// A service that is asked and says nothing.
+#[derive(Default)]
+struct Silent {
+    asked: tokio::sync::Notify,
+}
+
+impl HttpClient for Silent {
+    fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        self.asked.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The operations of a record: which, how it stands, its requests.
+fn operations(record: &a2abus_executor::Record) -> Vec<String> {
+    let record = record.to_value();
+    let entries = record.get("operations").and_then(Value::as_array).unwrap();
+    let entry = |entry: &Value| {
+        let [id, status, attempts] =
+            ["operationId", "status", "attempts"].map(|name| entry.get(name).unwrap());
+        format!("{id} {status} {attempts}").replace('"', "")
+    };
+    entries.iter().map(entry).collect()
+}
+
+#[tokio::test]
+async fn operations_are_told_while_they_run_and_a_cancelled_call_counts_its_request() {
+    let world = World::new(0);
+    let silent = Arc::new(Silent::default());
+    let environment = Environment {
+        clock: Arc::new(world.clock.clone()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::clone(&silent) as Arc<_>,
+        store: Arc::clone(&world.store) as Arc<_>,
+    };
+    let executor = Executor::new(environment, Options::default());
+    let lines = workflow(&[WAIT, POST]);
+    let Started::New(execution) = world.begin(&executor, &lines).await else {
+        panic!("it is new");
+    };
+    let agent = world.agent.id();
+    let cancel = async {
+        silent.asked.notified().await;
+        let record = executor.record(agent, "e").await.unwrap().unwrap();
+        assert_eq!(record.status(), Status::Running);
+        assert_eq!(operations(&record), ["o0 success 0", "o1 running 0"]);
+        assert!(executor.cancel(agent, "e"));
+    };
+    let (record, ()) = tokio::join!(execution.finish(), cancel);
+    assert_eq!(record.status(), Status::Cancelled);
+    assert_eq!(operations(&record), ["o0 success 0", "o1 failed 1"]);
+    let stored = executor.record(agent, "e").await.unwrap().unwrap();
+    assert_eq!(operations(&stored), operations(&record));
 }

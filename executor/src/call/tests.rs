@@ -22,7 +22,7 @@ use a2abus_plugin::protocol::a2e_workflow::{
 };
 use bytes::Bytes;
 
-use super::{Called, Caller, Redactor, RetryUnsafe, call};
+use super::{Caller, Redactor, RetryUnsafe, Tally, call};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
 use crate::cache::{Cache, Caching};
 use crate::environment::{Clock, Environment, HttpClient, HttpRequest};
@@ -116,12 +116,26 @@ impl World {
         fn sendable<F: Future + Send>(future: F) -> F {
             future
         }
-        sendable(call(&operation, &model, &caller)).await
+        let mut tally = Tally::default();
+        let result = sendable(call(&operation, &model, &caller, &mut tally)).await;
+        Called {
+            attempts: tally.attempts,
+            cached: tally.is_cached,
+            result,
+        }
     }
 
     fn requests(&self) -> Vec<HttpRequest> {
         self.script.requests()
     }
+}
+
+/// What came of a call.
+#[derive(Debug)]
+struct Called {
+    attempts: u32,
+    cached: bool,
+    result: Result<Value, Failure>,
 }
 
 /// An ApiCall of this configuration; `outputPath` need not be given.

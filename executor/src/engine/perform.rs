@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Engine, Halt, Outcome, cancelled};
 use crate::cache::Key;
-use crate::call::{self, Caller};
+use crate::call::{self, Caller, Tally};
 use crate::failure::Failure;
 use crate::meter::{Meter, execution_timeout};
 use crate::operation::{self, Scope};
@@ -112,10 +112,12 @@ impl Engine<'_> {
         let iteration = self.model.turn();
         let on_retry = |attempts: u32, delay: Duration| {
             let status = OperationStatus::Retrying;
-            let mut progress = Progress::new(&operation.id, OperationType::ApiCall, status);
-            (progress.iteration, progress.attempts) = (iteration, attempts);
-            progress.duration = delay;
-            report(progress);
+            report(Progress {
+                iteration,
+                attempts,
+                duration: delay,
+                ..Progress::new(&operation.id, OperationType::ApiCall, status)
+            });
         };
         let before_unsafe = || -> BoxFuture<'_, _> { (self.run.before_unsafe)() };
         let caller = Caller {
@@ -130,16 +132,14 @@ impl Engine<'_> {
             on_retry: &on_retry,
             before_unsafe: &before_unsafe,
         };
+        let mut tally = Tally::default();
         let called = self
-            .or_cancelled(call::call(call, &self.model, &caller))
+            .or_cancelled(call::call(call, &self.model, &caller, &mut tally))
             .await;
-        match called {
-            Ok(called) => Outcome {
-                result: called.result.map_err(Halt::from),
-                attempts: called.attempts,
-                is_cached: called.cached,
-            },
-            Err(halt) => Err(halt).into(),
+        Outcome {
+            result: called.and_then(|called| called.map_err(Halt::from)),
+            attempts: tally.attempts,
+            is_cached: tally.is_cached,
         }
     }
 

@@ -16,11 +16,12 @@ use futures_util::{FutureExt, Stream};
 use super::running::Slot;
 use super::{Inner, Refusal, Request};
 use crate::agent::Agent;
+use crate::archive::Stored;
 use crate::engine::{self, Run};
 use crate::environment::StoreError;
 use crate::failure::{Failure, FailureCode};
 use crate::plan::Plan;
-use crate::record::{Frame, Record, Stored};
+use crate::record::{Frame, Record};
 use crate::trace::Progress;
 use crate::value::Object;
 
@@ -81,7 +82,9 @@ impl Execution {
         save(&inner, start.agent.id(), &stored).await?;
         let reported = Arc::new(Mutex::new(VecDeque::new()));
         let queue = Arc::clone(&reported);
+        let trace = slot.trace.clone();
         let report = move |progress| {
+            trace.note(&progress);
             queue
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -197,16 +200,13 @@ async fn run(
         duration: clock.elapsed().saturating_sub(began),
         on_error: start.request.on_error,
         warnings: &start.report,
+        trace: &slot.trace,
     };
     stored.record = Record::ended(&frame, &ended);
     stored.has_begun_unsafe = mark.is_set.load(Ordering::Relaxed);
     if save(&inner, start.agent.id(), &stored).await.is_err() {
         // The answer is right all the same. That it has ended is worth more than what came of it.
-        let ended = Stored {
-            record: stored.record.without_values(),
-            ..stored.clone()
-        };
-        let _is_noted = save(&inner, start.agent.id(), &ended).await;
+        let _is_noted = save(&inner, start.agent.id(), &stored.without_values()).await;
     }
     let record = Arc::new(stored.record);
     slot.end(&record);
@@ -240,9 +240,7 @@ impl Mark {
 }
 
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-    let saved = stored
-        .save(inner.shared.environment.store.as_ref(), agent)
-        .await;
+    let saved = inner.shared.archive.save(agent, stored).await;
     saved.inspect_err(|error| {
         tracing::error!(
             error = &*error.0,

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::Record;
+use crate::trace::Trace;
 
 /// By agent and execution id.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ struct Entry {
     digest: Text,
     cancel: CancellationToken,
     ended: watch::Receiver<Option<Arc<Record>>>,
+    trace: Trace,
 }
 
 /// The right to run an execution; given back when it is dropped.
@@ -33,6 +35,7 @@ pub(super) struct Slot {
     execution_id: Text,
     pub(super) cancel: CancellationToken,
     ended: watch::Sender<Option<Arc<Record>>>,
+    pub(super) trace: Trace,
 }
 
 /// Waits for an execution that somebody else runs.
@@ -81,7 +84,9 @@ impl Running {
             digest: digest.clone(),
             cancel: cancel.clone(),
             ended,
+            trace: Trace::default(),
         };
+        let trace = entry.trace.clone();
         running.insert(execution_id.clone(), entry);
         Admission::Slot(Slot {
             agents: Arc::clone(&self.agents),
@@ -89,14 +94,19 @@ impl Running {
             execution_id: execution_id.clone(),
             cancel,
             ended: sender,
+            trace,
         })
     }
 
-    pub(super) fn contains(&self, agent: &Text, execution_id: &Text) -> bool {
+    pub(super) fn contains(&self, agent: &Text, execution_id: &str) -> bool {
+        self.trace(agent, execution_id).is_some()
+    }
+
+    /// How the operations of an execution stand, if it runs.
+    pub(super) fn trace(&self, agent: &Text, execution_id: &str) -> Option<Trace> {
         let agents = lock(&self.agents);
-        agents
-            .get(agent)
-            .is_some_and(|running| running.contains_key(execution_id))
+        let entry = agents.get(agent)?.get(execution_id)?;
+        Some(entry.trace.clone())
     }
 
     pub(super) fn cancel(&self, agent: &Text, execution_id: &str) -> bool {
@@ -108,9 +118,9 @@ impl Running {
     }
 }
 
-/// Nothing that holds the lock can leave the map half changed.
-fn lock(agents: &Mutex<Agents>) -> MutexGuard<'_, Agents> {
-    agents.lock().unwrap_or_else(PoisonError::into_inner)
+/// Nothing that holds a lock can leave what it guards half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Slot ===

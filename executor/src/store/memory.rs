@@ -107,13 +107,18 @@ impl Store for MemoryStore {
         &'a self,
         table: Table,
         prefix: &'a str,
+        after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         let mut state = self.lock();
-        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let from = if after < prefix {
+            Bound::Included(prefix)
+        } else {
+            Bound::Excluded(after)
+        };
         let found = state
             .table(table)
-            .range::<str, _>(from)
+            .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(prefix))
             .take(most)
             .map(|(key, value)| (key.clone(), value.clone()))
@@ -177,7 +182,7 @@ mod tests {
         ];
         assert!(store.write(both).await.is_err());
         assert!(put(&store, "b", &value(500)).await.is_err());
-        let all = store.scan(Table::Local, "", 10).await.unwrap();
+        let all = store.scan(Table::Local, "", "", 10).await.unwrap();
         assert_eq!(all, [("a".to_owned(), value(500).into())]);
         // An overwritten value makes room, and so does one that is removed.
         put(&store, "a", &value(1000 - ENTRY_BYTES - 1))

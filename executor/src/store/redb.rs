@@ -1,6 +1,7 @@
 //! A store in one file on disk.
 
 use std::fs::{self, File, OpenOptions};
+use std::ops::Bound;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -139,11 +140,18 @@ fn scan(
     database: &Database,
     table: Table,
     prefix: &str,
+    after: &str,
     most: usize,
 ) -> Result<Vec<(String, Bytes)>, ::redb::Error> {
     let table = database.begin_read()?.open_table(definition(table))?;
     let mut found = Vec::new();
-    for entry in table.range(prefix..)?.take(most) {
+    let from = if after < prefix {
+        Bound::Included(prefix)
+    } else {
+        Bound::Excluded(after)
+    };
+    let entries = table.range::<&str>((from, Bound::Unbounded))?;
+    for entry in entries.take(most) {
         let (key, value) = entry?;
         if !key.value().starts_with(prefix) {
             break;
@@ -182,11 +190,12 @@ impl Store for RedbStore {
         &'a self,
         table: Table,
         prefix: &'a str,
+        after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        let prefix = prefix.to_owned();
+        let (prefix, after) = (prefix.to_owned(), after.to_owned());
         self.run(&self.readers, move |database| {
-            scan(database, table, &prefix, most)
+            scan(database, table, &prefix, &after, most)
         })
         .boxed()
     }
@@ -224,7 +233,7 @@ mod tests {
             store.write(vec![remove("gone")]).await.unwrap();
         }
         let store = RedbStore::open(&path).unwrap();
-        let all = store.scan(Table::Local, "", 10).await.unwrap();
+        let all = store.scan(Table::Local, "", "", 10).await.unwrap();
         let expected = [("a".to_owned(), "1".into()), ("b".to_owned(), large.into())];
         assert!(all == expected, "{} entries", all.len());
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::environment::{Change, Clock, Store, StoreError, Table};
@@ -50,7 +51,11 @@ pub(crate) async fn put(store: &dyn Store, key: &str, value: &str) -> Result<(),
 }
 
 async fn scanned(store: &dyn Store, table: Table, prefix: &str, most: usize) -> String {
-    let found = store.scan(table, prefix, most).await.unwrap();
+    let found = store.scan(table, prefix, "", most).await.unwrap();
+    shown(&found)
+}
+
+fn shown(found: &[(String, Bytes)]) -> String {
     let found = found
         .iter()
         .map(|(key, value)| format!("{key}={}", str::from_utf8(value).unwrap()));
@@ -111,12 +116,28 @@ pub(crate) async fn battery(store: &dyn Store) {
     assert_eq!(scanned(store, Table::Local, "p", 0).await, "");
     assert_eq!(scanned(store, Table::Local, "q", usize::MAX).await, "q=v");
     assert_eq!(scanned(store, Table::Local, "r", 9).await, "");
+    for (after, expected) in [
+        ("", "p=v p\0=v"),
+        ("a", "p=v p\0=v"),
+        ("p", "p\0=v p\0x=v"),
+        ("p\0y", "p1=v pé=v"),
+        ("p\u{ffff}", "p😀=v"),
+        ("p😀", ""),
+        ("z", ""),
+    ] {
+        let found = store.scan(Table::Local, "p", after, 2).await.unwrap();
+        assert_eq!(shown(&found), expected, "after {after:?}");
+    }
 
     let keys: Vec<_> = (0..50).map(|n| format!("many{n:02}")).collect();
     let writes = keys.iter().map(|key| put(store, key, key));
     join_all(writes).await.into_iter().for_each(Result::unwrap);
     assert_eq!(
-        store.scan(Table::Local, "many", 99).await.unwrap().len(),
+        store
+            .scan(Table::Local, "many", "", 99)
+            .await
+            .unwrap()
+            .len(),
         50
     );
 }

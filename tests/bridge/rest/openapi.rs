@@ -67,11 +67,12 @@ impl Store for Shaky {
         &'a self,
         table: Table,
         prefix: &'a str,
+        after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
         async move {
             self.judge()?;
-            self.store.scan(table, prefix, most).await
+            self.store.scan(table, prefix, after, most).await
         }
         .boxed()
     }

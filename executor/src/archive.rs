@@ -1,0 +1,335 @@
+//! The records of executions in the store, and how long they stay there.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | Executions | `<agent> NUL <execution id>` | `{"digest","unsafe","record"}` |
+//! | Summaries | `<agent> NUL <start, the newest first> NUL <execution id>` | `{"bytes","summary"}` |
+//!
+//! A record answers a request that comes again, so that it stays as long as the operator says. Its results do not have
+//! to: those of an agent's oldest executions go when its records have more bytes than they may.
+//! Source: `a2e-execution` D45.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::SystemTime;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+
+use crate::environment::{Change, Store, StoreError, Table};
+use crate::record::Record;
+use crate::value::Value;
+
+/// The records of all agents.
+pub(crate) struct Archive {
+    store: Arc<dyn Store>,
+    max_agent_bytes: usize,
+    agents: std::sync::Mutex<HashMap<Text, Account>>,
+}
+
+/// What was written for an agent since room was made, in bytes; `None` while nobody has looked. One write at a time.
+type Account = Arc<tokio::sync::Mutex<Option<usize>>>;
+
+/// A record, with what nobody outside needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) record: Record,
+    /// Of the workflow's bytes. Source: D45.
+    pub(crate) digest: Text,
+    /// Whether a request that must not be made twice may have been made.
+    pub(crate) has_begun_unsafe: bool,
+}
+
+/// What lists show of a record.
+struct Summary {
+    key: String,
+    record: Record,
+    /// Of the whole record.
+    bytes: usize,
+}
+
+/// Summaries that are read at a time.
+const PAGE: usize = 1_000;
+
+// === impl Archive ===
+
+impl Archive {
+    pub(crate) fn new(store: Arc<dyn Store>, max_agent_bytes: usize) -> Self {
+        Self {
+            store,
+            max_agent_bytes,
+            agents: std::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn load(&self, agent: &Text, id: &str) -> Result<Option<Stored>, StoreError> {
+        let key = record_key(agent, id);
+        let Some(bytes) = self.store.get(Table::Executions, &key).await? else {
+            return Ok(None);
+        };
+        Stored::read(&bytes)
+            .map(Some)
+            .ok_or_else(|| StoreError("a record is malformed".into()))
+    }
+
+    /// Writes the record and its summary at once.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped; the record may then have been written or not.
+    pub(crate) async fn save(&self, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+        let account = self.account(agent);
+        let mut written = account.lock().await;
+        let (changes, bytes) = stored.changes(agent);
+        self.store.write(changes).await?;
+        if !stored.record.status().is_final() {
+            return Ok(());
+        }
+        let since = written.map(|written| written.saturating_add(bytes));
+        if since.is_some_and(|since| since <= self.max_agent_bytes / 4) {
+            *written = since;
+        } else {
+            // Some of the room is made ahead, so that it is seldom looked for.
+            match self.make_room(agent, self.max_agent_bytes / 4 * 3).await {
+                Ok(()) => *written = Some(0),
+                // The next one tries again.
+                Err(error) => tracing::warn!(
+                    %agent, error = &*error.0,
+                    "the results of old executions could not be removed"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a record and its summary away.
+    pub(crate) async fn remove(&self, agent: &Text, record: &Record) -> Result<(), StoreError> {
+        let account = self.account(agent);
+        let _one_at_a_time = account.lock().await;
+        self.store
+            .write(vec![
+                removal(Table::Executions, record_key(agent, record.execution_id())),
+                removal(Table::Summaries, summary_key(agent, record)),
+            ])
+            .await
+    }
+
+    /// Summaries of an agent, the newest first, that come after a key; with the key of the last one looked at, if there
+    /// may be more.
+    pub(crate) async fn summaries(
+        &self,
+        agent: &Text,
+        after: &str,
+    ) -> Result<(Vec<Record>, Option<String>), StoreError> {
+        let (page, next) = self.page(agent, after).await?;
+        Ok((page.into_iter().map(|found| found.record).collect(), next))
+    }
+
+    async fn page(
+        &self,
+        agent: &Text,
+        after: &str,
+    ) -> Result<(Vec<Summary>, Option<String>), StoreError> {
+        let prefix = record_key(agent, "");
+        let mut found = self
+            .store
+            .scan(Table::Summaries, &prefix, after, PAGE)
+            .await?;
+        let next = (found.len() == PAGE).then(|| found.last().map(|(key, _)| key.clone()));
+        let read = |(key, bytes): (String, Bytes)| Summary::read(key, &bytes);
+        Ok((found.drain(..).filter_map(read).collect(), next.flatten()))
+    }
+
+    /// Takes away the records of executions that began before this and do not run, and gives their number.
+    pub(crate) async fn expire(
+        &self,
+        before: SystemTime,
+        runs: impl Fn(&Text, &str) -> bool,
+    ) -> Result<usize, StoreError> {
+        let mut removed = 0;
+        let mut after = String::new();
+        while let Some(first) = self.first(&after).await? {
+            let agent = Text::from(first.split('\0').next().unwrap_or_default());
+            removed += self.expire_of(&agent, before, &runs).await?;
+            // All keys of the agent come before this one.
+            after = format!("{agent}\u{1}");
+        }
+        Ok(removed)
+    }
+
+    /// The first key of a summary that comes after another.
+    async fn first(&self, after: &str) -> Result<Option<String>, StoreError> {
+        let found = self.store.scan(Table::Summaries, "", after, 1).await?;
+        Ok(found.into_iter().next().map(|(key, _)| key))
+    }
+
+    async fn expire_of(
+        &self,
+        agent: &Text,
+        before: SystemTime,
+        runs: impl Fn(&Text, &str) -> bool,
+    ) -> Result<usize, StoreError> {
+        let mut removed = 0;
+        let prefix = record_key(agent, "");
+        // The newest are first: from here on all are older.
+        let mut after = format!("{prefix}{}\u{1}", newest_first(before));
+        loop {
+            let account = self.account(agent);
+            let _one_at_a_time = account.lock().await;
+            let found = self
+                .store
+                .scan(Table::Summaries, &prefix, &after, PAGE)
+                .await?;
+            let mut changes = Vec::new();
+            for (key, _) in &found {
+                let id = key.splitn(3, '\0').nth(2).unwrap_or_default();
+                if !runs(agent, id) {
+                    changes.push(removal(Table::Executions, record_key(agent, id)));
+                    changes.push(removal(Table::Summaries, key.clone()));
+                }
+            }
+            removed += changes.len() / 2;
+            self.store.write(changes).await?;
+            match found.last() {
+                Some((last, _)) if found.len() == PAGE => after.clone_from(last),
+                _ => return Ok(removed),
+            }
+        }
+    }
+
+    /// Takes away the results of an agent's oldest executions, until its records have so many bytes or there are none.
+    async fn make_room(&self, agent: &Text, most: usize) -> Result<(), StoreError> {
+        let mut bytes = 0_usize;
+        let mut after = String::new();
+        loop {
+            let (page, next) = self.page(agent, &after).await?;
+            let mut changes = Vec::new();
+            for summary in page {
+                // The newest is kept, however large.
+                let is_newest = bytes == 0;
+                bytes = bytes.saturating_add(summary.bytes);
+                if bytes > most && !is_newest && summary.has_values() {
+                    changes.extend(self.without_values(agent, &summary).await?);
+                }
+            }
+            if !changes.is_empty() {
+                self.store.write(changes).await?;
+            }
+            match next {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn without_values(
+        &self,
+        agent: &Text,
+        summary: &Summary,
+    ) -> Result<Vec<Change>, StoreError> {
+        let id = summary.record.execution_id();
+        let Some(stored) = self.load(agent, id).await? else {
+            // A summary without a record tells of nothing.
+            return Ok(vec![removal(Table::Summaries, summary.key.clone())]);
+        };
+        Ok(stored.without_values().changes(agent).0)
+    }
+
+    fn account(&self, agent: &Text) -> Account {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(agents.entry(agent.clone()).or_default())
+    }
+}
+
+// === impl Summary ===
+
+impl Summary {
+    fn read(key: String, bytes: &[u8]) -> Option<Self> {
+        let value = Value::parse(bytes).ok()?;
+        let Some(Value::Integer(bytes)) = value.get("bytes") else {
+            return None;
+        };
+        Some(Self {
+            key,
+            record: Record::read(value.get("summary")?)?,
+            bytes: usize::try_from(*bytes).ok()?,
+        })
+    }
+
+    /// Whether the record has something to take away. What runs has nothing yet.
+    fn has_values(&self) -> bool {
+        self.record.status().is_final() && !self.record.is_without_values()
+    }
+}
+
+// === impl Stored ===
+
+impl Stored {
+    /// The same without the values, which may be too many to keep.
+    pub(crate) fn without_values(&self) -> Self {
+        Self {
+            record: self.record.without_values(),
+            ..self.clone()
+        }
+    }
+
+    /// What writes the record and its summary; and the bytes of the record.
+    fn changes(&self, agent: &Text) -> (Vec<Change>, usize) {
+        let change = |table, key, value: &Value| Change {
+            table,
+            key,
+            value: Some(Bytes::from(value.to_string())),
+        };
+        let record = Value::object([
+            ("digest", self.digest.clone().into()),
+            ("unsafe", self.has_begun_unsafe.into()),
+            ("record", self.record.to_value()),
+        ]);
+        let record = change(
+            Table::Executions,
+            record_key(agent, self.record.execution_id()),
+            &record,
+        );
+        let bytes = record.value.as_ref().map_or(0, Bytes::len);
+        let summary = Value::object([("bytes", bytes.into()), ("summary", self.record.summary())]);
+        let summary = change(Table::Summaries, summary_key(agent, &self.record), &summary);
+        (vec![record, summary], bytes)
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let value = Value::parse(bytes).ok()?;
+        let Some(Value::Bool(has_begun_unsafe)) = value.get("unsafe") else {
+            return None;
+        };
+        Some(Self {
+            record: Record::read(value.get("record")?)?,
+            digest: value.get("digest")?.as_str()?.into(),
+            has_begun_unsafe: *has_begun_unsafe,
+        })
+    }
+}
+
+fn removal(table: Table, key: String) -> Change {
+    Change {
+        table,
+        key,
+        value: None,
+    }
+}
+
+/// Neither names of agents nor ids of executions have controls, so that no two keys are the same.
+fn record_key(agent: &Text, id: &str) -> String {
+    format!("{agent}\0{id}")
+}
+
+fn summary_key(agent: &Text, record: &Record) -> String {
+    let began = newest_first(record.started());
+    format!("{agent}\0{began}\0{}", record.execution_id())
+}
+
+/// A time, so that the newest is the first in the order of keys.
+fn newest_first(time: SystemTime) -> String {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since_epoch.map_or(0, |since| since.as_millis());
+    let rest = u64::MAX - u64::try_from(millis).unwrap_or(u64::MAX);
+    format!("{rest:020}")
+}
