@@ -236,13 +236,14 @@ impl Workflows {
             .await
             .ok_or(NotBegun::Draining)?;
         started.map_err(|refusal| {
-            self.refused(match refusal {
-                Refusal::Invalid(_) => Refused::Invalid,
-                Refusal::Expired(_) => Refused::Expired,
-                Refusal::Conflict(_) => Refused::Conflict,
-                Refusal::Busy(_) => Refused::Busy,
-                _ => Refused::Store,
-            });
+            match refusal {
+                Refusal::Invalid(_) => self.refused(Refused::Invalid),
+                Refusal::Expired(_) => self.refused(Refused::Expired),
+                Refusal::Conflict(_) => self.refused(Refused::Conflict),
+                // Who waits for a free place is not refused.
+                Refusal::Busy(_) => {}
+                _ => self.refused(Refused::Store),
+            }
             NotBegun::Refused(refusal)
         })
     }

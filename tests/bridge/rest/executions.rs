@@ -1,11 +1,19 @@
 //! Workflows that are judged and executed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use a2abus_executor::{
+    Change, Client, ClientOptions, Environment, MemoryStore, Store, StoreError, SystemClock,
+    SystemRandom, Table,
+};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::battery::within;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::harness::{House, OTHER_KEY, answer, body, call, header, told, wait, workflow};
@@ -213,8 +221,14 @@ async fn an_execution_can_be_left_to_itself() {
         accepted,
         json!({"execution_id": "async-1", "status": "pending"})
     );
+    called(&house, 1).await;
     let (_, record) = told(house.get("/api/v1/executions/async-1")).await;
     assert_eq!(record["status"], "running");
+    let operation = &record["operations"][0];
+    assert_eq!(
+        (&operation["operationId"], &operation["status"]),
+        (&json!("slow"), &json!("running"))
+    );
     let again = answer(house.execute(&request)).await;
     assert_eq!(again.status(), StatusCode::ACCEPTED);
     assert_eq!(header(&again, "idempotent-replay"), "true");
@@ -297,6 +311,78 @@ async fn more_executions_at_a_time_than_permitted_are_refused() {
     }
     assert_eq!(told(request(16)).await.0, StatusCode::ACCEPTED);
     ended(&house, "busy-16").await;
+}
+
+/// A store in which records are found when the gate lets them.
+struct Gated {
+    store: MemoryStore,
+    gate: Semaphore,
+}
+
+impl Store for Gated {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        async move {
+            let _pass = self.gate.acquire().await.unwrap();
+            self.store.get(table, key).await
+        }
+        .boxed()
+    }
+
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.write(changes)
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.store.scan(table, prefix, after, most)
+    }
+}
+
+#[tokio::test]
+async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
+    let store = Arc::new(Gated {
+        store: MemoryStore::default(),
+        gate: Semaphore::new(0),
+    });
+    let environment = Environment {
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
+        store: Arc::clone(&store) as Arc<dyn Store>,
+    };
+    let house = House::open_in(Some(environment)).await;
+    let hidden = call("https://hidden.example.com/v1", "GET", "/");
+    let request = json!({"workflow": workflow("twice", &[("fetch", hidden)])});
+    let asked = join_all((0..3).map(|_| told(house.execute(&request))));
+    let open = async {
+        within("all of them have come", async {
+            // Looking is a request, too.
+            for looks in 1.. {
+                let (_, status) = told(house.get("/api/v1/rate-limit/status")).await;
+                let come = status["usage"]["requests_last_minute"].as_u64().unwrap();
+                if come >= looks + 3 {
+                    return;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        store.gate.add_permits(1);
+    };
+    let (told, ()) = tokio::join!(asked, open);
+    for (status, answer) in told {
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+        assert_eq!(answer["error"]["type"], "ValidationError");
+    }
 }
 
 #[tokio::test]

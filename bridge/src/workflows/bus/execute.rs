@@ -116,6 +116,7 @@ impl WorkflowBinding {
                 Err(NotBegun::Refused(refusal)) => return Outcome::Answered(refused(&refusal)),
             };
             if is_over(request.deadline) {
+                self.workflows.refused(metrics::Refused::Expired);
                 return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
             }
             tokio::select! {

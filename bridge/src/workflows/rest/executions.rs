@@ -32,27 +32,34 @@ impl Rest {
         body: &Bytes,
     ) -> Result<Response, Problem> {
         let (request, wait) = request::execute(body)?;
-        match self.workflows.begin(agent, request).await {
-            Ok(Started::New(execution)) => {
-                let run = self.workflows.run(agent, execution, drop);
-                match wait {
-                    Wait::Not => Ok(accepted(run.execution_id())),
-                    Wait::ForTheEnd => {
-                        let record = run.ended().await.ok_or_else(Problem::draining)?;
-                        Ok(self.whole(record, Record::answer).await)
+        loop {
+            match self.workflows.begin(agent, request.clone()).await {
+                Ok(Started::New(execution)) => {
+                    let run = self.workflows.run(agent, execution, drop);
+                    if wait == Wait::Not {
+                        return Ok(accepted(run.execution_id()));
                     }
+                    let record = run.ended().await.ok_or_else(Problem::draining)?;
+                    return Ok(self.whole(record, Record::answer).await);
                 }
+                Ok(Started::Running(follow)) if wait == Wait::Not => {
+                    return Ok(replayed(accepted(follow.execution_id())));
+                }
+                Ok(Started::Running(follow)) => match follow.ended().await {
+                    Some(record) => return Ok(replayed(self.whole(record, Record::answer).await)),
+                    None if self.workflows.is_draining() => return Err(Problem::draining()),
+                    // The one before was refused, or nobody ran it to its end: now it is this one's turn.
+                    None => {}
+                },
+                Ok(Started::Finished(record)) => {
+                    return Ok(replayed(self.whole(record, Record::answer).await));
+                }
+                Err(NotBegun::Refused(Refusal::Busy(most))) => {
+                    self.workflows.refused(crate::metrics::Refused::Busy);
+                    return Ok(answer::busy(most));
+                }
+                Err(not_begun) => return Err(problem(&not_begun)),
             }
-            Ok(Started::Running(follow)) if wait == Wait::Not => {
-                Ok(replayed(accepted(follow.execution_id())))
-            }
-            Ok(Started::Running(follow)) => {
-                let record = follow.ended().await.ok_or_else(Problem::draining)?;
-                Ok(replayed(self.whole(record, Record::answer).await))
-            }
-            Ok(Started::Finished(record)) => Ok(replayed(self.whole(record, Record::answer).await)),
-            Err(NotBegun::Refused(Refusal::Busy(most))) => Ok(answer::busy(most)),
-            Err(not_begun) => Err(problem(&not_begun)),
         }
     }
 
