@@ -132,12 +132,11 @@ impl Case {
         };
         let request = Request {
             workflow: self.workflow.clone(),
-            execution_id: None,
             input: self.input.clone(),
             on_error: self.on_error,
             strictness: self.strictness,
             session: Some(self.name.clone()),
-            deadline: None,
+            ..Request::default()
         };
         match executor.execute(&self.agent, request).await {
             Ok(Started::New(mut execution)) => {

@@ -76,6 +76,9 @@ pub struct Request {
     pub session: Option<Text>,
     /// When nobody waits any more.
     pub deadline: Option<SystemTime>,
+    /// Whether it was cancelled before it began. Nothing of it runs, and that is recorded, so that nothing of it runs when
+    /// it is asked for again. It takes no place among those that run at a time.
+    pub is_cancelled: bool,
 }
 
 /// What becomes of a request to execute.
@@ -123,7 +126,7 @@ impl Executor {
         let store = Arc::clone(&environment.store);
         let cache = Cache::new(Arc::clone(&clock), options.caching);
         Self(Arc::new(Inner {
-            running: Running::new(options.limits.max_concurrent),
+            running: Running::default(),
             shared: Shared {
                 cache,
                 quotas: Quotas::new(Arc::clone(&clock), MAX_COUNTED),
@@ -166,7 +169,12 @@ impl Executor {
         let id = named.or(request.execution_id.as_ref()).cloned();
         let id = id.unwrap_or_else(|| self.new_id());
         let digest = digest(&request.workflow);
-        let slot = match self.0.running.admit(agent.id(), &id, &digest) {
+        let places = if request.is_cancelled {
+            usize::MAX
+        } else {
+            self.0.shared.limits.max_concurrent
+        };
+        let slot = match self.0.running.admit(agent.id(), &id, &digest, places) {
             Admission::Slot(slot) => slot,
             Admission::Running(follow) => return Ok(Started::Running(follow)),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
@@ -188,6 +196,9 @@ impl Executor {
         let budget = self
             .budget(agent, request.deadline)
             .map_err(Refusal::Expired)?;
+        if request.is_cancelled {
+            slot.cancel.cancel();
+        }
         let start = Start {
             agent: Arc::clone(agent),
             plan: Plan::new(workflow),

@@ -139,8 +139,9 @@ impl WorkflowBinding {
                     open = false;
                 }
                 () = sleep_until(idle.unwrap_or_else(Instant::now)), if idle.is_some() => {
-                    for whole in assemblies.idle() {
-                        work.push(self.time_out(whole).boxed());
+                    for part in assemblies.idle() {
+                        let answer = Answer::refused(Refused::incomplete(IDLE));
+                        work.push(self.conclude(part, answer).boxed());
                     }
                 }
                 delivery = consumer.recv(), if open => match delivery {
@@ -286,7 +287,13 @@ impl WorkflowBinding {
             }
             Ok(Ask::Line(asker, line)) => assemblies.line(*asker, line, held),
             Ok(Ask::Cancel(cancel)) => {
-                self.cancel(&cancel);
+                match assemblies.cancel(&cancel) {
+                    Some(part) => {
+                        let answer = Answer::cancelled(part.job.asker.collaboration_id.as_ref());
+                        work.push(self.conclude(part, answer).boxed());
+                    }
+                    None => self.cancel(&cancel),
+                }
                 held.done();
                 None
             }
@@ -318,6 +325,7 @@ impl WorkflowBinding {
     /// Does what is asked and answers, then settles.
     async fn serve(&self, whole: Whole, stop: CancellationToken) {
         let Whole { mut job, held } = whole;
+        job.read_execution_id(&self.workflows.executor().limits().workflow);
         let cancel = self.waiting.enter(&job);
         let early = Early {
             cancel: &cancel,
@@ -326,20 +334,14 @@ impl WorkflowBinding {
         let outcome = self.outcome(&mut job, early).await;
         drop(cancel);
         match outcome {
-            Outcome::Answered(answer) => {
-                if let Some(first) = held.first() {
-                    self.answer(&job.asker, job.action, &answer, first).await;
-                }
-                held.into_iter().for_each(Held::done);
-            }
+            Outcome::Answered(answer) => self.conclude(Whole { job, held }, answer).await,
             Outcome::GivenUp => held.into_iter().for_each(Held::give_up),
         }
     }
 
-    /// Answers for lines that the others did not follow.
-    async fn time_out(&self, whole: Whole) {
+    /// Answers and settles.
+    async fn conclude(&self, whole: Whole, answer: Answer) {
         let Whole { job, held } = whole;
-        let answer = Answer::refused(Refused::incomplete(IDLE));
         if let Some(first) = held.first() {
             self.answer(&job.asker, job.action, &answer, first).await;
         }

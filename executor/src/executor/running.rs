@@ -11,9 +11,8 @@ use crate::record::Record;
 use crate::trace::Trace;
 
 /// By agent and execution id.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Running {
-    max_per_agent: usize,
     agents: Arc<Mutex<Agents>>,
 }
 
@@ -55,14 +54,14 @@ pub(super) enum Admission {
 // === impl Running ===
 
 impl Running {
-    pub(super) fn new(max_per_agent: usize) -> Self {
-        Self {
-            max_per_agent,
-            agents: Arc::default(),
-        }
-    }
-
-    pub(super) fn admit(&self, agent: &Text, execution_id: &Text, digest: &Text) -> Admission {
+    /// The right to run it, if the agent has fewer than `most` that run.
+    pub(super) fn admit(
+        &self,
+        agent: &Text,
+        execution_id: &Text,
+        digest: &Text,
+        most: usize,
+    ) -> Admission {
         let mut agents = lock(&self.agents);
         let running = agents.entry(agent.clone()).or_default();
         if let Some(entry) = running.get(execution_id) {
@@ -75,8 +74,8 @@ impl Running {
                 Admission::Conflict
             };
         }
-        if running.len() >= self.max_per_agent {
-            return Admission::Busy(self.max_per_agent);
+        if running.len() >= most {
+            return Admission::Busy(most);
         }
         let (sender, ended) = watch::channel(None);
         let cancel = CancellationToken::new();

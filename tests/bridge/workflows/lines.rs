@@ -6,6 +6,7 @@ use a2abus_transports::{Message, Outcome};
 use serde_json::json;
 use tokio::task::yield_now;
 
+use super::stops::cancel_of;
 use super::{Said, World, begin, define, wait};
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
@@ -52,6 +53,28 @@ async fn lines_in_order_make_one_workflow() {
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 3)
         .await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn lines_that_are_cancelled_before_the_last_has_come_make_nothing() {
+    let mut world = World::named().await;
+    let lines = lines(&world);
+    send(&world, "line-0", Some(0), &lines[0]).await;
+    send(&world, "line-1", Some(1), &lines[1]).await;
+    world.publish(cancel_of("idler", "c-1")).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
+    world.publish(cancel_of("reporter", "c-1")).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
+    assert_eq!(answer.attribute("collaborationid"), "c-1");
+    send(&world, "line-2", Some(2), &lines[2]).await;
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 5)
+        .await;
+    assert_eq!(world.service.posts(), 0);
     world.end().await;
 }
 

@@ -12,9 +12,13 @@ use super::{Said, World, event, next, wait, workflow};
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
 fn cancel(from: &str) -> Message {
+    cancel_of(from, "e-1")
+}
+
+pub(super) fn cancel_of(from: &str, name: &str) -> Message {
     let mut message = event(
         "cancel",
-        &[("sourceagent", from), ("collaborationid", "e-1")],
+        &[("sourceagent", from), ("collaborationid", name)],
         "",
     );
     message
@@ -192,17 +196,25 @@ async fn what_waits_for_its_turn_can_be_cancelled() {
     }
     world.service.until_held(16).await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
-    world.send("x", &[EXECUTE], &lines).await;
+    // The id of the execution is known from within alone.
+    let body = json!({"workflow": lines}).to_string();
+    let asked = [EXECUTE, ("collaborationid", "task-7")];
+    world.send("x", &asked, &body).await;
     world.publish(cancel("reporter")).await;
     let answer = world.answer().await;
     assert_eq!(
         (&answer.data["execution_id"], &answer.data["status"]),
         (&json!("e-1"), &json!("cancelled"))
     );
+    assert_eq!(answer.attribute("collaborationid"), "e-1");
     world.service.release(16);
     for _ in 0..16 {
         world.answer().await;
     }
+    // It stays cancelled when it is delivered again.
+    world.send("x", &asked, &body).await;
+    let again = world.answer().await;
+    assert_eq!(again.data, answer.data);
     assert_eq!(world.service.posts(), 0);
     world.end().await;
 }

@@ -210,9 +210,9 @@ impl Answer {
         }
     }
 
-    /// It was cancelled before it began.
+    /// It was cancelled before all of its lines were there.
     pub(super) fn cancelled(execution_id: Option<&Text>) -> Self {
-        let failure = Failure::new(FailureCode::Cancelled, "cancelled before it began");
+        let failure = Failure::new(FailureCode::Cancelled, "cancelled before it was whole");
         let result = Value::object([
             ("execution_id", Value::from(execution_id.cloned())),
             ("status", "cancelled".into()),

@@ -5,7 +5,7 @@
 use std::time::SystemTime;
 
 use a2abus_executor::{Object, OnError, Value};
-use a2abus_plugin::protocol::a2e_workflow::Strictness;
+use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
 use a2abus_transports::{Address, Topic};
@@ -48,7 +48,7 @@ pub(super) struct Job {
     pub(super) asker: Asker,
     /// Whether it is the line that begins and nothing else, so that others may belong to it.
     pub(super) is_begin_line: bool,
-    /// The `executionId` in the workflow, where it is known before the workflow is read.
+    /// The `executionId` in the workflow, where it is known.
     pub(super) execution_id: Option<Text>,
 }
 
@@ -353,6 +353,14 @@ fn word<T: Default>(
 }
 
 impl Job {
+    /// Looks for the `executionId` in the workflow, where it was not known before: it may be cancelled by that.
+    pub(super) fn read_execution_id(&mut self, limits: &WorkflowLimits) {
+        if self.execution_id.is_none() && self.action == Action::Execute {
+            let workflow = Document::parse(&self.workflow, limits).into_workflow();
+            self.execution_id = workflow.ok().and_then(|workflow| workflow.execution_id);
+        }
+    }
+
     /// The names it can be cancelled by.
     pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
         let asker = &self.asker;

@@ -15,7 +15,7 @@ use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::ask::{Action, Asker, Job};
+use super::ask::{Action, Asker, Cancel, Job};
 use super::held::Held;
 
 /// How long the next line may take.
@@ -134,6 +134,18 @@ impl Assemblies {
             .extract_if(|_, assembly| assembly.touched + IDLE <= now);
         idle.filter_map(|(_, assembly)| assembly.into_whole())
             .collect()
+    }
+
+    /// Ends what has this name, if it is here; gives what there is of it. What else comes of it is dropped.
+    pub(super) fn cancel(&mut self, cancel: &Cancel) -> Option<Whole> {
+        let key = Key {
+            requester: cancel.requester.clone(),
+            collaboration_id: cancel.name.clone(),
+        };
+        let assembly = self.open.get_mut(&key)?;
+        assembly.touched = Instant::now();
+        assembly.is_over = true;
+        assembly.take()
     }
 
     /// Leaves them all to whoever they are delivered to next.

@@ -59,6 +59,7 @@ impl WorkflowBinding {
             strictness: job.strictness,
             session: job.asker.collaboration_id.clone(),
             deadline: job.asker.deadline,
+            is_cancelled: false,
         };
         match job.action {
             Action::Validate => self.validate(&agent, request, early).await,
@@ -81,13 +82,16 @@ impl WorkflowBinding {
     async fn execute(
         &self,
         agent: &Arc<Agent>,
-        request: Request,
+        mut request: Request,
         asker: &Asker,
         early: Early<'_>,
     ) -> Outcome {
         let _turn = tokio::select! {
             biased;
-            () = early.cancel.cancelled() => return cancelled(asker),
+            () = early.cancel.cancelled() => {
+                request.is_cancelled = true;
+                None
+            }
             () = early.stop.cancelled() => return Outcome::GivenUp,
             turn = self.turns.next(agent.id()) => turn,
             // The executor says what it says of requests that come too late.
@@ -121,7 +125,9 @@ impl WorkflowBinding {
             }
             tokio::select! {
                 biased;
-                () = early.cancel.cancelled() => return cancelled(asker),
+                () = early.cancel.cancelled(), if !request.is_cancelled => {
+                    request.is_cancelled = true;
+                }
                 () = early.stop.cancelled() => return Outcome::GivenUp,
                 () = sleep(jittered(wait)) => wait = (wait * 2).min(BACKOFF.1),
             }
@@ -238,10 +244,6 @@ async fn written(record: Arc<Record>, seq: i32) -> Outcome {
     let writing = tokio::task::spawn_blocking(move || Answer::ended(&record, seq));
     // It does not panic, and blocking tasks are not cancelled once they run.
     writing.await.map_or(Outcome::GivenUp, Outcome::Answered)
-}
-
-fn cancelled(asker: &Asker) -> Outcome {
-    Outcome::Answered(Answer::cancelled(asker.collaboration_id.as_ref()))
 }
 
 fn refused(refusal: &Refusal) -> Answer {
