@@ -4,9 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::ops::Bound;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use ::redb::{Builder, Database, DatabaseError, ReadableDatabase, TableDefinition};
+use ::redb::{Builder, Database, DatabaseError, Error, ReadableDatabase, TableDefinition};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::Semaphore;
@@ -26,10 +26,23 @@ use crate::environment::{Change, Store, StoreError, Table};
 /// # Ok::<(), a2abus_executor::OpenError>(())
 /// ```
 pub struct RedbStore {
-    database: Arc<Database>,
+    medium: Arc<Medium>,
     /// One writer and a few readers at a time, so that waiting takes no threads.
     writer: Arc<Semaphore>,
     readers: Arc<Semaphore>,
+}
+
+/// The database, which does nothing more after the disk has failed once: then it is opened anew.
+struct Medium {
+    open: Box<dyn Fn() -> Result<Database, OpenError> + Send + Sync>,
+    state: RwLock<State>,
+}
+
+struct State {
+    /// `None` while it cannot be opened.
+    database: Option<Database>,
+    /// How often it was opened.
+    opened: u64,
 }
 
 /// What is kept of the file in memory.
@@ -54,21 +67,22 @@ impl RedbStore {
     /// # Errors
     /// [`OpenError::InUse`] while another process has it; else why it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let unusable = |source| OpenError::Unusable {
-            path: path.to_owned(),
-            source,
+        let path = path.to_owned();
+        Self::open_with(move || open(&path))
+    }
+
+    fn open_with(
+        open: impl Fn() -> Result<Database, OpenError> + Send + Sync + 'static,
+    ) -> Result<Self, OpenError> {
+        let state = State {
+            database: Some(open()?),
+            opened: 1,
         };
-        let file = owned_file(path).map_err(|error| unusable(error.into()))?;
-        let database = Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .create_file(file)
-            .map_err(|error| match error {
-                DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
-                other => unusable(other.into()),
-            })?;
-        make_tables(&database).map_err(|error| unusable(error.into()))?;
         Ok(Self {
-            database: Arc::new(database),
+            medium: Arc::new(Medium {
+                open: Box::new(open),
+                state: RwLock::new(state),
+            }),
             writer: Arc::new(Semaphore::new(1)),
             readers: Arc::new(Semaphore::new(READERS)),
         })
@@ -79,20 +93,73 @@ impl RedbStore {
     async fn run<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
-        work: impl FnOnce(&Database) -> Result<T, ::redb::Error> + Send + 'static,
+        work: impl Fn(&Database) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         let place = Arc::clone(places).acquire_owned().await;
         let place = place.map_err(|error| StoreError(error.into()))?;
-        let database = Arc::clone(&self.database);
+        let medium = Arc::clone(&self.medium);
         let done = tokio::task::spawn_blocking(move || {
-            let done = work(&database);
+            let done = medium.run(work);
             drop(place);
             done
         });
-        done.await
-            .map_err(|error| StoreError(error.into()))?
-            .map_err(|error| StoreError(error.into()))
+        done.await.map_err(|error| StoreError(error.into()))?
     }
+}
+
+// === impl Medium ===
+
+impl Medium {
+    /// Does some work that may be done twice, the second time after the database was opened anew.
+    fn run<T>(&self, work: impl Fn(&Database) -> Result<T, Error>) -> Result<T, StoreError> {
+        let attempt = || {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            let done = match &state.database {
+                Some(database) => work(database),
+                None => Err(Error::PreviousIo),
+            };
+            (done, state.opened)
+        };
+        let done = match attempt() {
+            (Err(error @ (Error::Io(_) | Error::PreviousIo)), opened) => {
+                tracing::warn!(%error, "the disk of a store failed: it is opened anew");
+                self.open_anew(opened)
+                    .map_err(|error| StoreError(error.into()))?;
+                attempt().0
+            }
+            (done, _) => done,
+        };
+        done.map_err(|error| StoreError(error.into()))
+    }
+
+    /// Opens it, unless somebody has done so meanwhile.
+    fn open_anew(&self, opened: u64) -> Result<(), OpenError> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.opened == opened {
+            // One at a time may have the file.
+            drop(state.database.take());
+            state.database = Some((self.open)()?);
+            state.opened += 1;
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> Result<Database, OpenError> {
+    let unusable = |source| OpenError::Unusable {
+        path: path.to_owned(),
+        source,
+    };
+    let file = owned_file(path).map_err(|error| unusable(error.into()))?;
+    let database = Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create_file(file)
+        .map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
+            other => unusable(other.into()),
+        })?;
+    make_tables(&database).map_err(|error| unusable(error.into()))?;
+    Ok(database)
 }
 
 /// The file, readable and writable by its owner alone.
@@ -109,7 +176,7 @@ fn owned_file(path: &Path) -> std::io::Result<File> {
 }
 
 /// Reading finds no table that was never opened for writing.
-fn make_tables(database: &Database) -> Result<(), ::redb::Error> {
+fn make_tables(database: &Database) -> Result<(), Error> {
     let transaction = database.begin_write()?;
     for table in [Table::Local, Table::Executions, Table::Summaries] {
         transaction.open_table(definition(table))?;
@@ -117,11 +184,11 @@ fn make_tables(database: &Database) -> Result<(), ::redb::Error> {
     Ok(transaction.commit()?)
 }
 
-fn write(database: &Database, changes: Vec<Change>) -> Result<(), ::redb::Error> {
+fn write(database: &Database, changes: &[Change]) -> Result<(), Error> {
     // Dropped without a commit, it changes nothing.
     let transaction = database.begin_write()?;
     for Change { table, key, value } in changes {
-        let mut table = transaction.open_table(definition(table))?;
+        let mut table = transaction.open_table(definition(*table))?;
         match value {
             Some(value) => table.insert(key.as_str(), value.as_ref())?,
             None => table.remove(key.as_str())?,
@@ -130,7 +197,7 @@ fn write(database: &Database, changes: Vec<Change>) -> Result<(), ::redb::Error>
     Ok(transaction.commit()?)
 }
 
-fn read(database: &Database, table: Table, key: &str) -> Result<Option<Bytes>, ::redb::Error> {
+fn read(database: &Database, table: Table, key: &str) -> Result<Option<Bytes>, Error> {
     let table = database.begin_read()?.open_table(definition(table))?;
     let value = table.get(key)?;
     Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
@@ -142,7 +209,7 @@ fn scan(
     prefix: &str,
     after: &str,
     most: usize,
-) -> Result<Vec<(String, Bytes)>, ::redb::Error> {
+) -> Result<Vec<(String, Bytes)>, Error> {
     let table = database.begin_read()?.open_table(definition(table))?;
     let mut found = Vec::new();
     let from = if after < prefix {
@@ -181,7 +248,7 @@ impl Store for RedbStore {
                 // It waited for the writer before it; there is nothing to put on disk.
                 return Ok(());
             }
-            write(database, changes)
+            write(database, &changes)
         })
         .boxed()
     }
@@ -210,6 +277,11 @@ impl std::fmt::Debug for RedbStore {
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ::redb::StorageBackend;
+    use ::redb::backends::InMemoryBackend;
 
     use super::*;
     use crate::store::testing::{battery, put, remove};
@@ -236,6 +308,77 @@ mod tests {
         let all = store.scan(Table::Local, "", "", 10).await.unwrap();
         let expected = [("a".to_owned(), "1".into()), ("b".to_owned(), large.into())];
         assert!(all == expected, "{} entries", all.len());
+    }
+
+    /// A disk that fails when it is told to.
+    #[derive(Debug, Clone, Default)]
+    struct Disk {
+        bytes: Arc<InMemoryBackend>,
+        fails: Arc<AtomicBool>,
+    }
+
+    impl Disk {
+        fn check(&self) -> io::Result<()> {
+            match self.fails.load(Ordering::SeqCst) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            self.bytes.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.bytes.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.check()?;
+            self.bytes.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.check()?;
+            self.bytes.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.check()?;
+            self.bytes.write(offset, data)
+        }
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_when_the_disk_does() {
+        let disk = Disk::default();
+        let fails = Arc::clone(&disk.fails);
+        let store = RedbStore::open_with(move || {
+            let unusable = |source| OpenError::Unusable {
+                path: "disk".into(),
+                source,
+            };
+            let database = Builder::new().create_with_backend(disk.clone());
+            let database = database.map_err(|error| unusable(error.into()))?;
+            make_tables(&database).map_err(|error| unusable(error.into()))?;
+            Ok(database)
+        })
+        .unwrap();
+        put(&store, "a", "1").await.unwrap();
+        for round in ["2", "3"] {
+            fails.store(true, Ordering::SeqCst);
+            for _ in 0..3 {
+                assert!(put(&store, "b", round).await.is_err());
+            }
+            fails.store(false, Ordering::SeqCst);
+            put(&store, "c", round).await.unwrap();
+            let all = store.scan(Table::Local, "", "", 10).await.unwrap();
+            let expected =
+                [("a", "1"), ("c", round)].map(|(key, value)| (key.to_owned(), value.into()));
+            assert_eq!(all, expected);
+        }
     }
 
     #[tokio::test]
