@@ -51,6 +51,11 @@ pub struct Acknowledger {
 /// Must not block: what has to wait (a JetStream acknowledgement) is handed to the task that owns the connection.
 pub(crate) trait Settle: Send + Sync {
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError>;
+
+    /// Whether a verdict still counts.
+    fn is_current(&self) -> bool {
+        true
+    }
 }
 
 // === impl Acknowledger ===
@@ -69,6 +74,15 @@ impl Acknowledger {
             settle: None,
             _budget: budget,
         }
+    }
+
+    /// Whether the delivery is still this subscriber's, as far as is known: a Kafka partition may have been assigned to
+    /// another, who receives the message again.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.settle
+            .as_ref()
+            .is_none_or(|settle| settle.is_current())
     }
 
     /// Tells the source what became of the message. Never waits.

@@ -373,6 +373,12 @@ impl Settle for Settlement {
         }
         Ok(())
     }
+
+    fn is_current(&self) -> bool {
+        let state = self.intake.state();
+        self.ticket
+            .is_none_or(|ticket| state.ledger.is_current(ticket))
+    }
 }
 
 #[cfg(test)]
@@ -438,7 +444,9 @@ mod tests {
         let moved = intake.take_moved();
         assert_eq!(moved, [(Topic::new("t").unwrap(), 3, 10)]);
         let late = granted(intake.admit(lane, epoch, 11, 1));
+        assert!(late.is_current());
         intake.revoke(&[lane]);
+        assert!(!late.is_current());
         late.settle(Outcome::Settled).unwrap();
         assert_eq!((intake.stale(), intake.positions(&[lane]).len()), (1, 0));
         assert!(matches!(intake.admit(lane, epoch, 12, 1), Admission::Stale));

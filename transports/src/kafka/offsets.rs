@@ -130,6 +130,11 @@ impl Ledger {
         })
     }
 
+    /// Whether the partition is still ours since the offset was taken out.
+    pub(super) fn is_current(&self, ticket: Ticket) -> bool {
+        self.epoch(ticket.lane) == Some(ticket.epoch)
+    }
+
     /// Notes what became of an offset.
     pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> Verdict {
         let state = match outcome {

@@ -42,6 +42,12 @@ impl Held {
         })
     }
 
+    /// Whether it is still this bridge that has to answer it.
+    pub(super) fn is_current(&self) -> bool {
+        let acknowledger = self.acknowledger.as_ref();
+        acknowledger.is_none_or(Acknowledger::is_current)
+    }
+
     /// One thing in it is answered.
     pub(super) fn done(self: Arc<Self>) {
         let Some(mut held) = Arc::into_inner(self) else {
