@@ -213,6 +213,22 @@ impl Outbound {
         )
     }
 
+    /// An event for the address that somebody who waits for it has named. It has these headers, and those that pass.
+    ///
+    /// # Errors
+    /// When the event cannot be written there.
+    pub fn to_address(
+        &self,
+        bus: BusId,
+        event: &Event,
+        headers: (Vec<(Text, Bytes)>, &[Header]),
+        address: Address,
+    ) -> Result<Outgoing, RoutingError> {
+        let key = content_mode::key(event, extension::COLLABORATION_ID);
+        let place = (address, Place::FromEvent);
+        self.written(bus, event, Mode::Binary, key, headers, place)
+    }
+
     fn bus(&self, name: &Name) -> Result<BusId, RoutingError> {
         self.buses
             .find(name)

@@ -18,6 +18,7 @@ use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
     Transport as _,
 };
+use bytes::Bytes;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::service::Service;
@@ -46,6 +47,8 @@ struct Said {
     id: String,
     ty: String,
     attributes: BTreeMap<String, String>,
+    /// The header of its message.
+    trace: Option<Bytes>,
     data: Value,
 }
 
@@ -68,6 +71,7 @@ impl Said {
             attributes: attributes
                 .chain([("source".to_owned(), event.source().to_string())])
                 .collect(),
+            trace: message.headers.get("traceparent").cloned(),
             data: serde_json::from_slice(&event.body()).unwrap(),
         }
     }

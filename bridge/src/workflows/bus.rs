@@ -51,6 +51,7 @@ use self::turn::{Turns, Waiting};
 use super::Workflows;
 use crate::bus::BusId;
 use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::Outbound;
 use crate::pipeline::Pipeline;
@@ -69,6 +70,8 @@ pub struct WorkflowBinding {
     /// The `source` of mapped events.
     source: Text,
     replies: Option<Topic>,
+    /// The headers that answers keep.
+    passed: PassedHeaders,
     outbound: Outbound,
     workflows: Workflows,
     voice: Voice,
@@ -104,6 +107,7 @@ impl WorkflowBinding {
             limits: pipeline.limits,
             source: pipeline.source,
             replies: pipeline.replies,
+            passed: pipeline.passed,
             outbound: pipeline.outbound,
             voice: Voice {
                 source: format!("/a2abus/{instance}/{agent}").into(),
@@ -172,8 +176,10 @@ impl WorkflowBinding {
             ..
         } = delivery;
         let held = Held::new(message, origin, acknowledger, self.metrics.clone());
+        let headers = self.passed.of(self.binding, &held.message);
         let envelope = Envelope {
             message: &held.message,
+            headers: &headers,
             reply_to: reply_to.as_ref(),
             replies: self.replies.as_ref(),
             collaboration_id: None,

@@ -6,6 +6,8 @@ use serde_json::json;
 
 use super::{Said, World, event, next, wait, workflow};
 
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 fn kinds(said: &[Said]) -> Vec<String> {
     let kind = |said: &Said| {
         let operation = said.data["operationId"].as_str();
@@ -29,7 +31,10 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
         "e-1",
         &[("get", world.service.get("/users")), ("best", filter)],
     );
-    world.publish(Message::plain(lines)).await;
+    let mut message = Message::plain(lines);
+    message.headers.put("traceparent", TRACE);
+    message.headers.put("x-secret", "stays behind");
+    world.publish(message).await;
     let said = world.until_answer().await;
     assert_eq!(
         kinds(&said),
@@ -44,6 +49,7 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
     );
     for (number, said) in said.iter().enumerate() {
         assert_eq!(said.attribute("seq"), number.to_string(), "{said:?}");
+        assert_eq!(said.trace.as_deref(), Some(TRACE.as_bytes()));
         assert_eq!(said.attribute("collaborationid"), "e-1");
         assert_eq!(said.attribute("targetagent"), "reporter");
         assert_eq!(said.attribute("sourceagent"), "a2e-executor");
@@ -204,9 +210,10 @@ async fn answers_go_to_the_address_that_the_request_names() {
         ("replyto", "inbox.7"),
         ("callid", "call-7"),
     ];
-    world
-        .send("1", &attributes, &workflow("e-1", &[("w", wait(1))]))
-        .await;
+    let lines = workflow("e-1", &[("w", wait(1))]);
+    let mut message = event("1", &attributes, &lines);
+    message.headers.put("traceparent", TRACE);
+    world.publish(message).await;
     let mut last = Said::of(&next(&mut inbox).await);
     assert_eq!(last.ty, "a2e.execution.started");
     while !last.is_answer() {
@@ -214,6 +221,7 @@ async fn answers_go_to_the_address_that_the_request_names() {
     }
     assert_eq!(last.data["status"], "success");
     assert_eq!(last.attribute("callid"), "call-7");
+    assert_eq!(last.trace.as_deref(), Some(TRACE.as_bytes()));
     world.end().await;
 }
 

@@ -8,7 +8,7 @@ use a2abus_executor::{Object, OnError, Value};
 use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
-use a2abus_transports::{Address, Topic};
+use a2abus_transports::{Address, Header, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -76,8 +76,10 @@ pub(super) struct Asker {
     pub(super) deadline: Option<SystemTime>,
     /// The place of a line among the lines of its workflow.
     pub(super) seq: Option<i64>,
-    /// The trace context of the request.
+    /// The trace context of the request, as its event has it.
     pub(super) trace: Vec<(&'static str, Text)>,
+    /// The headers of the request that its answers keep.
+    pub(super) headers: Vec<Header>,
 }
 
 /// How an answer is written.
@@ -100,6 +102,8 @@ pub(super) struct NotAWorkflow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope<'a> {
     pub(super) message: &'a a2abus_transports::Message,
+    /// Those of its headers that pass.
+    pub(super) headers: &'a [Header],
     /// The reply subject that came with it.
     pub(super) reply_to: Option<&'a Topic>,
     /// Where answers of the binding go that have no other place.
@@ -414,6 +418,7 @@ impl Asker {
             deadline: deadline.and_then(|text| crate::clock::parse(&text)),
             seq: number(extension::SEQ).or_else(|| seq_header(envelope)),
             trace: trace.collect(),
+            headers: envelope.headers.to_vec(),
         }
     }
 

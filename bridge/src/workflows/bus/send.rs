@@ -2,17 +2,14 @@
 
 use std::time::Instant;
 
-use a2abus_plugin::Event;
-use a2abus_transports::{
-    Confirmation, Disposition, Receipt, TransportError, TransportErrorKind, content_mode,
-};
+use a2abus_plugin::{Event, Text};
+use a2abus_transports::{Confirmation, Disposition, Receipt, TransportError, TransportErrorKind};
 use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Size};
 use super::ask::{Action, Asker};
 use super::held::Held;
-use crate::config::Mode;
 use crate::deadletter::{DeadLetters, Reason, Stage};
 use crate::outbound::{From, Outgoing, Place, RoutingError};
 use crate::pipeline::{BACKOFF, jittered};
@@ -136,24 +133,17 @@ impl WorkflowBinding {
                 // The executions are what is to be in order.
                 key: None,
                 origin: Some((event.id(), 0)),
-                headers: &[],
+                headers: &asker.headers,
             };
             return self.outbound.route(event, from, |_, _, _| Vec::new());
         };
-        let mut message = content_mode::write(self.binding, event, Mode::Binary.into())?;
-        message.key = content_mode::key(event, a2abus_plugin::extension::COLLABORATION_ID);
-        if let Some(correlation) = &asker.correlation {
-            message
-                .headers
-                .put(spring::CORRELATION_ID, correlation.clone());
-        }
-        Ok(vec![Outgoing {
-            bus: self.bus,
-            address: address.clone(),
-            message,
-            place: Place::FromEvent,
-            mode: Mode::Binary,
-        }])
+        let correlation = asker.correlation.iter();
+        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
+        let headers = (own.collect(), asker.headers.as_slice());
+        let copy = self
+            .outbound
+            .to_address(self.bus, event, headers, address.clone());
+        Ok(vec![copy?])
     }
 
     /// Sends a copy until it is confirmed.
