@@ -7,7 +7,7 @@ use crate::build::{
     CONDITION, WAIT, call, check, conditional, filter, flat, get, merge, one, store, transform,
     with_header,
 };
-use crate::document;
+use crate::{document, report, words};
 
 #[test]
 fn lines_and_messages() {
@@ -230,6 +230,56 @@ fn required_members() {
         &one(&with_header("x", r#"{"credentialRef":{}}"#)),
         &["missing_field@a"],
     );
+}
+
+#[test]
+fn an_operator_that_there_is_not_is_one_issue_with_all_there_are() {
+    let only = |operation: &str| {
+        let report = report(&one(operation), r#"{"x":1,"xs":[1]}"#);
+        assert_eq!(words(&report.errors), ["invalid_field@a"], "{operation}");
+        let issue = &report.errors[0];
+        let suggestion = issue.suggestion.clone().unwrap_or_default();
+        (issue.message.clone(), suggestion)
+    };
+    let comparisons = "==, !=, >, <, >=, <=, in, contains, startsWith, endsWith";
+    for (operator, suggestion) in [
+        (r#""exist""#, r#"did you mean "exists"?"#),
+        (r#""isempty""#, r#"did you mean "isEmpty"?"#),
+        (r#""startswith""#, r#"did you mean "startsWith"?"#),
+        (r#""equals","value":1"#, ""),
+    ] {
+        let (message, suggested) = only(&format!(
+            r#"{{"Conditional":{{"condition":{{"path":"/workflow/x","operator":{operator}}},
+            "ifTrue":[]}}}}"#
+        ));
+        assert_eq!(
+            message,
+            format!("condition.operator: expected one of {comparisons}, exists, empty, isEmpty")
+        );
+        assert_eq!(suggested, suggestion, "{operator}");
+    }
+    for (condition, suggestion) in [
+        (
+            r#""operator":"exists""#,
+            "only a Conditional has it; here compare with null, by == or !=",
+        ),
+        (
+            r#""operator":"isEmpty","value":true"#,
+            "only a Conditional has it; here compare with null, by == or !=",
+        ),
+        (
+            r#""operator":"startswith","value":"a""#,
+            r#"did you mean "startsWith"?"#,
+        ),
+    ] {
+        let condition = format!(r#"[{{"field":"a",{condition}}}]"#);
+        let (message, suggested) = only(&filter(&condition, "/workflow/xs"));
+        assert_eq!(
+            message,
+            format!("conditions[0].operator: expected one of {comparisons}")
+        );
+        assert_eq!(suggested, suggestion, "{condition}");
+    }
 }
 
 #[test]

@@ -228,8 +228,18 @@ pub(super) fn word_with_aliases<W: Words>(
         return Some(*value);
     }
     let words: Vec<_> = W::VALUES.iter().map(|value| value.word()).collect();
-    let message = format!("{at}: expected one of {}", words.join(", "));
-    let suggestion = scope.issues.nearest(text, words);
+    unknown_word(scope, at, text, &words)
+}
+
+/// Says that a word is none of these, and which of them is like it.
+pub(super) fn unknown_word<T>(
+    scope: &mut Scope<'_>,
+    at: &str,
+    text: &str,
+    known: &[&str],
+) -> Option<T> {
+    let message = format!("{at}: expected one of {}", known.join(", "));
+    let suggestion = scope.issues.nearest(text, known.iter().copied());
     scope.suggest(Code::InvalidField, message, suggestion);
     None
 }
