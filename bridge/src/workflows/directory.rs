@@ -110,10 +110,11 @@ impl Directory {
         for agent in &config.agents {
             let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
             for key in &agent.keys {
-                match digest(&agent.id, key) {
-                    Ok(digest) => directory.add_key(&agent.id, digest, &member)?,
-                    Err(DirectoryError::Unread(key)) => unread.push(key),
-                    Err(error) => return Err(error),
+                let id = agent.id.clone();
+                match digest(key) {
+                    Ok(Some(digest)) => directory.add_key(&id, digest, &member)?,
+                    Ok(None) => return Err(DirectoryError::Digest { id }),
+                    Err(source) => unread.push(Unread::Key { id, source }),
                 }
             }
             directory.members.insert(agent.id.text().clone(), member);
@@ -330,19 +331,14 @@ fn rates(config: &RatesConfig) -> Rates {
     }
 }
 
-fn digest(id: &Name, key: &ApiKey) -> Result<[u8; 32], DirectoryError> {
+/// The SHA-256 of a key; `None` of one that is written as a digest and is none.
+pub(crate) fn digest(key: &ApiKey) -> Result<Option<[u8; 32]>, SecretError> {
     let secret = match key {
-        ApiKey::Sha256(hex) => {
-            return from_hex(hex).ok_or_else(|| DirectoryError::Digest { id: id.clone() });
-        }
+        ApiKey::Sha256(hex) => return Ok(from_hex(hex)),
         ApiKey::File(path) => a2abus_transports::Secret::file(path),
         ApiKey::Env(name) => a2abus_transports::Secret::env(name),
     };
-    let revealed = secret.reveal().map_err(|source| Unread::Key {
-        id: id.clone(),
-        source,
-    })?;
-    Ok(sha256(revealed.as_str()))
+    Ok(Some(sha256(secret.reveal()?.as_str())))
 }
 
 fn sha256(text: &str) -> [u8; 32] {
