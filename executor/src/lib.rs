@@ -126,6 +126,7 @@
 //! operations, what the agent may do, whether everything that is read is there, and whether it is of the right kind.
 //!
 //! - What an agent is not granted: an empty list grants nothing.
+//! - A member that stands twice in a line or a configuration: two readers could see two different workflows.
 //! - Calls into the operator's own network: every address a name resolves to must be globally reachable, unless that base
 //!   URL was registered. Redirects are not followed, proxies not used, and what was checked is what is connected to.
 //! - Credentials in a body or for another API than they are bound to. A secret an API sends back is stored as

@@ -283,6 +283,51 @@ fn an_operator_that_there_is_not_is_one_issue_with_all_there_are() {
 }
 
 #[test]
+fn a_member_that_stands_twice_is_told() {
+    let good = one(&call(
+        r#""method":"GET","url":"https://api.example.com/","headers":{"x":"1"},"timeout":1000"#,
+    ));
+    check(&good, &[]);
+    for (member, twice, expected) in [
+        (
+            r#""type":"operationUpdate""#,
+            r#""type":"beginExecution""#,
+            "a",
+        ),
+        (r#""operationId":"a""#, r#""operationId":"b""#, "a"),
+        (r#""operation":{"ApiCall""#, r#""operation":7"#, "a"),
+        (r#""ApiCall":{"#, r#""ApiCall":{}"#, "a"),
+        (r#""method":"GET""#, r#""method":"POST""#, "a"),
+        (r#""x":"1""#, r#""x":"2""#, "a"),
+        (r#""executionId":"e""#, r#""executionId":"f""#, ""),
+        (r#""operationOrder":["a"]"#, r#""operationOrder":[]"#, ""),
+    ] {
+        let report = report(
+            &good.replacen(member, &format!("{twice},{member}"), 1),
+            "{}",
+        );
+        let of = report.errors[0].operation_id.clone().unwrap_or_default();
+        let message = report.errors[0].message.as_str();
+        assert_eq!(report.errors[0].code, Code::InvalidField, "{message}");
+        assert_eq!(
+            (report.errors.len(), of.as_str()),
+            (1, expected),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("stands twice: write it once"),
+            "{message}"
+        );
+    }
+    // What a workflow sends is its own affair.
+    let body = r#""method":"POST","url":"https://api.example.com/","body":{"a":1,"a":2}"#;
+    check(&one(&call(body)), &[]);
+    let wrapped = r#"{"operationUpdate":{"operations":[{"id":"a","id":"b","operation":{"Wait":{"duration":1}}}]}}
+{"beginExecution":{"root":"a","root":"b"}}"#;
+    check(wrapped, &["invalid_field", "invalid_field@b"]);
+}
+
+#[test]
 fn values_of_members() {
     let invalid = ["invalid_field@a"];
     check(
