@@ -47,7 +47,7 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Runs the bridge.
     Serve(serve::ServeArgs),
-    /// Checks a configuration without connecting to anything.
+    /// Checks a configuration and that its secrets are there, without connecting to anything.
     Check(check::CheckArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),

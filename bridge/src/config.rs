@@ -100,6 +100,17 @@ pub struct Config {
     pub warnings: Vec<Problem>,
 }
 
+/// Whether secrets are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Secrets {
+    /// No: the file names them.
+    Named,
+    /// Yes.
+    Read,
+}
+
+// === impl Config ===
+
 impl Config {
     /// Reads the file, puts the environment over it, and checks everything. Nothing is connected and no secret is read.
     ///
@@ -111,14 +122,18 @@ impl Config {
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigErrors> {
-        let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::read(&file, &text, environment).map(|config| Self {
-                file: Some(path.to_owned()),
-                ..config
-            }),
-            Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
-        }
+        Self::load_with(path, environment, Secrets::Named)
+    }
+
+    /// As [`Config::load`], and reads every secret that a start would read, to see that it is there.
+    ///
+    /// # Errors
+    /// As [`Config::load`], and every secret that cannot be read; never what one is.
+    pub fn load_with_secrets(
+        path: &Path,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigErrors> {
+        Self::load_with(path, environment, Secrets::Read)
     }
 
     /// As [`Config::load`], for text that is in memory; `file` is its name in problems.
@@ -130,6 +145,30 @@ impl Config {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigErrors> {
+        Self::read_with(file, text, environment, Secrets::Named)
+    }
+
+    fn load_with(
+        path: &Path,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        secrets: Secrets,
+    ) -> Result<Self, ConfigErrors> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::read_with(&file, &text, environment, secrets).map(|config| Self {
+                file: Some(path.to_owned()),
+                ..config
+            }),
+            Err(error) => Err(ConfigErrors::unreadable(&file, &error)),
+        }
+    }
+
+    fn read_with(
+        file: &str,
+        text: &str,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        secrets: Secrets,
+    ) -> Result<Self, ConfigErrors> {
         let mut problems = ConfigErrors::new(file);
         let Some(root) = raw::read(text, environment, &mut problems) else {
             return Err(problems);
@@ -140,6 +179,9 @@ impl Config {
         }
         let sections = section::Sections::new(&root, &mut problems);
         validate::check(&sections, &root, &mut problems);
+        if secrets == Secrets::Read {
+            validate::check_secrets(&sections, &root, &mut problems);
+        }
         problems.sort();
         match sections.into_config() {
             Some(mut config) if !problems.has_errors() => {

@@ -684,6 +684,68 @@ fn check_counts_the_environment_and_a_missing_file() {
     );
 }
 
+#[test]
+#[cfg(all(feature = "kafka", feature = "nats"))]
+fn check_tells_every_secret_without_which_the_bridge_does_not_start() {
+    let (folder, file) = config("");
+    let place = folder.path().display();
+    std::fs::write(folder.path().join("empty"), "\n").unwrap();
+    std::fs::write(folder.path().join("key"), "canary-key").unwrap();
+    let text = format!(
+        "
+transports:
+  bus: {{type: memory}}
+  k: {{type: kafka, brokers: ['h:1'], tls: {{cert_file: c, key_file: k, key_password: {{env: NOT_SET}}}},
+       sasl: {{mechanism: PLAIN, username: u, password: {{file: {place}/missing}}}}}}
+  n: {{type: nats, servers: ['nats://h:1'], auth: {{token: {{file: {place}/empty}}}}}}
+default_route: [{{transport: bus, topic: t}}, {{transport: k, topic: t}}, {{transport: n, topic: t}}]
+workflows:
+  enabled: true
+  apis: [{{id: x, base_url: 'https://x.example.com'}}]
+  credentials:
+    - {{id: good, type: custom, apis: [x], value: {{file: {place}/key}}}}
+    - {{id: bad, type: custom, apis: [x], value: {{file: {place}/missing}}}}
+  agents:
+    - {{id: a, keys: [{{file: {place}/key}}, {{env: NOT_SET}}]}}
+    - {{id: b, keys: [{{file: {place}/empty}}, {{file: {place}/key}}]}}
+"
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "-c", file], "");
+    let gone = "No such file or directory (os error 2)";
+    let unset = "the environment variable NOT_SET is not set";
+    let missing = format!("cannot read the secret file {place}/missing: {gone}");
+    let empty = format!("the secret in {place}/empty is empty");
+    let taken = "is the key at workflows.agents[0].keys[0] already";
+    let expected = [
+        (4, "transports.k.tls.key_password", unset),
+        (5, "transports.k.sasl.password", &missing),
+        (6, "transports.n.auth.token", &empty),
+        (13, "workflows.credentials[1].value", &missing),
+        (15, "workflows.agents[0].keys[1]", unset),
+        (16, "workflows.agents[1].keys[0]", &empty),
+        (16, "workflows.agents[1].keys[1]", taken),
+    ];
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    for (told, (line, path, message)) in lines.iter().zip(expected) {
+        assert!(told.starts_with(&format!("{file}:{line}:")), "{told}");
+        assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
+    }
+    let verdict = format!("{file} is refused: 7 errors");
+    assert_eq!((ran.status, lines.len()), (1, 8), "{}", ran.stdout);
+    assert_eq!(lines[7], verdict);
+    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+    let alone = run(&["check", "-c", file, "--without-secrets"], "");
+    assert_eq!(alone.status, 0, "{}", alone.stdout);
+
+    // What is switched off needs none.
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, text.replace("enabled: true", "enabled: false")).unwrap();
+    let told = run(&["check", "--json", "-c", file], "").one();
+    assert_eq!(told["errors"].as_array().unwrap().len(), 3, "{told}");
+}
+
 // === call ===
 
 #[test]

@@ -190,6 +190,48 @@ workflows:
 }
 
 #[test]
+fn what_is_forbidden_for_where_it_is_comes_with_the_policy_that_permits_it() {
+    let call = |url: &str| {
+        let call = json!({"ApiCall": {"method": "GET", "url": url, "outputPath": "/workflow/x"}});
+        workflow(&[("a", call)], &["a"])
+    };
+    let told = "hint: an API that is not globally reachable by HTTPS is permitted by a policy that registers its base \
+        URL: --policy FILE; `a2abus workflow run --help` shows one";
+    // In the text, and by a value that only the run has.
+    let address = "http://127.0.0.1:1/x";
+    let input = json!({"url": address}).to_string();
+    for (command, url) in [
+        ("validate", address),
+        ("run", address),
+        ("run", "{/workflow/url}"),
+    ] {
+        let (status, _, err) = run(&[command, "--input", &input], &call(url));
+        assert_eq!(status, 1, "{err}");
+        let hints = err.lines().filter(|line| line.starts_with("hint")).count();
+        assert_eq!(
+            (hints, err.lines().last()),
+            (1, Some(told)),
+            "{command} {url}"
+        );
+    }
+    let (_, _, err) = run(&["validate", "--json"], &call(address));
+    assert_eq!(err, "");
+    let (_, _, err) = run(&["run"], &call("https://api.example.com/{/workflow/x}"));
+    assert!(!err.contains("hint"), "{err}");
+
+    // What the help shows does permit it: nothing is forbidden, but nobody listens.
+    let (_, help, _) = run(&["run", "--help"], "");
+    let (_, shown) = help.split_once("on this machine:\n").unwrap();
+    let (shown, _) = shown.split_once("\n\n").unwrap();
+    let policy = file(&shown.replace(":8080", ":1"));
+    let policy = ["validate", "--policy", policy.path().to_str().unwrap()];
+    let (status, out, err) = run(&policy, &call(address));
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    let (_, _, err) = run(&policy, &call("http://127.0.0.1:2/x"));
+    assert!(err.ends_with("shows one\n"), "{err}");
+}
+
+#[test]
 fn misuse_ends_with_2() {
     for args in [
         &["run", "/no/such/file"] as &[&str],

@@ -32,11 +32,12 @@ use crate::environment::{Environment, HttpError, HttpRequest, HttpResponse, Reac
 use crate::failure::{Failure, FailureCode};
 use crate::meter::execution_timeout;
 use crate::model::Model;
-use crate::quota::{Exceeded, Quotas};
+use crate::quota::{Exceeded, Quotas, whole_seconds};
 use crate::value::Value;
 use header::Headers;
 pub(crate) use redact::Redactor;
 use response::Failed;
+use retry::Next;
 pub use retry::RetryUnsafe;
 
 /// Who calls, and with what.
@@ -212,32 +213,36 @@ async fn attempt(
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };
-        let Some(delay) = next_delay(&failed, operation.method, prepared, caller, *attempts) else {
-            return Err(failed.failure);
+        let delay = match next(&failed, operation.method, prepared, caller, *attempts) {
+            Next::After(delay) => delay,
+            Next::AskedTooLong(asked) => return Err(asked_too_long(failed.failure, asked)),
+            Next::Nothing => return Err(failed.failure),
         };
         (caller.on_retry)(*attempts, delay);
         environment.clock.sleep(delay).await;
     }
 }
 
-/// How long to wait before the next attempt; `None` when there is none.
-fn next_delay(
+/// What follows an attempt that failed.
+fn next(
     failed: &Failed,
     method: Method,
     prepared: &Prepared,
     caller: &Caller<'_>,
     attempts: u32,
-) -> Option<Duration> {
+) -> Next {
     let repeatable = retry::may_repeat(method, prepared.headers.has_idempotency_key());
     let permitted = failed
         .cause
         .permits_retry(repeatable || caller.retry_unsafe.is_always());
-    let now = caller.environment.clock.now();
-    let asked = failed.retry_after.as_deref();
-    let delay = permitted
-        .then(|| retry::delay(attempts, asked, now, caller.environment.random.as_ref()))??;
-    let left = caller.time_left().ok()?;
-    (delay < left).then_some(delay)
+    if !permitted {
+        return Next::Nothing;
+    }
+    // None when nothing is left.
+    let left = caller.time_left().unwrap_or_default();
+    let environment = caller.environment;
+    let (now, random) = (environment.clock.now(), environment.random.as_ref());
+    retry::next(attempts, failed.retry_after.as_deref(), left, now, random)
 }
 
 /// Answers from where something was changed are not given again.
@@ -281,6 +286,20 @@ fn refused(refusal: Refusal, target: &Target) -> Failure {
             format!("no API that is permitted covers this URL of {host}"),
         ),
     }
+}
+
+/// The failure at hand, with why it is not tried again.
+fn asked_too_long(mut failure: Failure, asked: Duration) -> Failure {
+    let seconds = whole_seconds(asked);
+    let why = if asked > retry::MAX_DELAY {
+        format!("a retry waits {} s at most", retry::MAX_DELAY.as_secs())
+    } else {
+        "the execution has no time for that".to_owned()
+    };
+    failure.message += &format!(" and asked to wait {seconds} s; {why}");
+    failure
+        .with("retry_after", seconds)
+        .suggest(FailureCode::RateLimited.suggestion())
 }
 
 fn rate_limited(exceeded: &Exceeded) -> Failure {

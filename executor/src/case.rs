@@ -17,12 +17,15 @@
 //! | `options` | `onError`: `stop` or `continue`; `level`: `strict`, `moderate` or `lenient` |
 //! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (least and most of each), `stored`, `waited_ms`, `skipped`, `warnings`, each none if absent |
 //!
-//! Other members are for people.
+//! `note`, `source` and `original_observed` are for people. Any other member is refused, as is one within these that
+//! nobody looks at.
 
 mod compare;
+mod members;
 mod recorded;
 mod set_up;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +85,8 @@ struct Observed {
     retry_delays: Vec<Duration>,
     waited: Duration,
     requests: Vec<Value>,
+    /// Requests that the case holds no answer for, as `METHOD URL`.
+    unanswered: BTreeSet<String>,
     stored: Vec<(Storage, Text, Value)>,
 }
 
@@ -111,7 +116,14 @@ impl Case {
     /// is removed in the end.
     pub async fn run(&self) -> Verdict {
         let differences = match self.observe().await {
-            Ok(observed) => compare::compare(&self.expected, &observed),
+            Ok(observed) => {
+                let mut differences = compare::compare(&self.expected, &observed);
+                if !differences.is_empty() {
+                    // First, since the others mostly follow from it.
+                    differences.splice(0..0, observed.unanswered());
+                }
+                differences
+            }
             Err(error) => vec![error],
         };
         Verdict {
@@ -152,6 +164,7 @@ impl Case {
             Err(refusal) => return Err(refusal.to_string()),
         }
         observed.requests = http.requests();
+        observed.unanswered = http.unanswered();
         Ok(observed)
     }
 }
@@ -169,6 +182,11 @@ impl Verdict {
 // === impl Observed ===
 
 impl Observed {
+    fn unanswered(&self) -> impl Iterator<Item = String> {
+        let requests = self.unanswered.iter();
+        requests.map(|request| format!("the case holds no answer for {request}"))
+    }
+
     fn note(&mut self, event: Event) {
         match event {
             Event::Ended { record, model } => {

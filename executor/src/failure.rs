@@ -17,6 +17,8 @@ pub struct Failure {
     pub operation_id: Option<Text>,
     /// Figures and values that belong to it.
     pub details: Object,
+    /// What may help, where it is not what mostly helps with such a code.
+    pub(crate) suggestion: Option<&'static str>,
 }
 
 /// What a failure is. Source: `a2e-execution` section 9.
@@ -84,13 +86,15 @@ impl FailureCode {
         self.words().1
     }
 
-    /// What may help.
-    const fn suggestion(self) -> &'static str {
+    /// What mostly helps.
+    pub(crate) const fn suggestion(self) -> &'static str {
         match self {
             Self::Invalid(_) => "correct the errors listed in details and send the workflow again",
             Self::Refused(_) => "ask the capabilities which APIs and credentials are permitted",
             Self::OperationTimeout => "give the call a longer timeout, or ask it for less",
-            Self::ExecutionTimeout => "split the workflow, or wait and call less in it",
+            Self::ExecutionTimeout => {
+                "split the workflow, wait and call less in it, or ask the operator for a longer max_execution_time"
+            }
             Self::PathNotFound => "test the path with a Conditional (exists) before it is read",
             Self::TypeMismatch => "bring the value into the kind that is needed with TransformData",
             Self::InvalidValue => "use strings, numbers and booleans there",
@@ -121,6 +125,7 @@ impl Failure {
             message: message.into(),
             operation_id: None,
             details: Object::default(),
+            suggestion: None,
         }
     }
 
@@ -135,6 +140,12 @@ impl Failure {
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.insert(Text::from_static(name), value.into());
+        self
+    }
+
+    /// Says what may help, in place of what mostly does.
+    pub(crate) fn suggest(mut self, suggestion: &'static str) -> Self {
+        self.suggestion = Some(suggestion);
         self
     }
 
@@ -156,13 +167,14 @@ impl Failure {
     /// `{"type","code","message","operationId","details","suggestions"}`.
     #[must_use]
     pub fn to_value(&self) -> Value {
+        let suggestion = self.suggestion.unwrap_or(self.code.suggestion());
         Value::object([
             ("type", Value::from(self.code.type_name())),
             ("code", self.code.as_str().into()),
             ("message", self.message.as_str().into()),
             ("operationId", self.operation_id.clone().into()),
             ("details", self.details.clone().into()),
-            ("suggestions", vec![self.code.suggestion().into()].into()),
+            ("suggestions", vec![suggestion.into()].into()),
         ])
     }
 }

@@ -75,10 +75,36 @@
 //! | `Wait` | `duration` (ms) | `null` |
 //! | `MergeData` | `sources`, `strategy` (`concat`, `union`, `intersect`, `deepMerge`), `outputPath` | the array or object |
 //!
-//! Operators: `==`, `!=`, `>`, `<`, `>=`, `<=`, `in`, `contains`, `startsWith`, `endsWith`; in a Conditional also `exists` and
-//! `empty`. Paths begin with `/workflow/`: `/workflow/users[0].name`, `/workflow/users.length`. In the body of a Loop
+//! | `transform` | members of `config` | value |
+//! |---|---|---|
+//! | `sort` | `field`?, `order`? (`asc`, `desc`), or `by` (a list of `field`?, `order`?); `offset`?, `limit`? | the elements in order, those without the field last |
+//! | `select` | `field`, or `fields` (a list of fields, or an object of expressions); `offset`?, `limit`? | the field or an object of the fields; for an array, one for each element |
+//! | `map` | `field` with `function`?, or `fields` with `merge`?, or `template`; `offset`?, `limit`? | for each element a value, an object, a text |
+//! | `group` | `field` | an object of lists of elements, by the text of the field |
+//! | `aggregate` | `operation`, `field`?, or `aggregations` (a list of `operation`, `field`?, `as`?); `groupBy`? | a figure; an object of figures; with `groupBy` an array of objects |
+//!
+//! An expression is a field, `{"field","function"?}`, `{"value"}`, `{"path"}` or `{"template"}`. Functions: `upper`, `lower`,
+//! `trim`, `length`, `number`, `string`, `abs`, `round`, `floor`, `ceil`, `not`. Aggregates: `count`, which needs no field, `sum`,
+//! `avg`, `min`, `max`, `first`, `last`, `countDistinct`.
+//!
+//! Operators: `==`, `!=`, `>`, `<`, `>=`, `<=`, `in`, `contains`, `startsWith`, `endsWith`; in a Conditional also `exists`,
+//! `empty` and `isEmpty`, which take no value. A field that is missing reads as `null`.
+//!
+//! Paths begin with `/workflow/`: `/workflow/users[0].name`, `/workflow/users.length`. A field is what follows that:
+//! `name`, `addr.city`, and `.` for the element itself. In the body of a Loop
 //! `/workflow/item` and `/workflow/index` are the item and its index, and `/workflow/parent` those of the loop around it.
-//! `{"path":"/workflow/x"}` in a configuration is the value, `{/workflow/x}` within text its text.
+//! `{"path":"/workflow/x"}` in a configuration is the value, `{/workflow/x}` within text its text; in the template of a
+//! `map` it is `{field}`, and `{{` and `}}` are braces.
+//!
+//! Outside of loops an operation runs once at most. One that is in a branch or the body of a loop runs where its parent
+//! does, wherever else it stands in the order.
+//!
+//! # Retries
+//!
+//! An ApiCall is tried up to four times: again after about 1, 2 and 4 s, or what `Retry-After` asks for, when there is no
+//! connection or no answer in time, and after 408, 429 and every status from 500 on. A POST or PATCH without an
+//! `Idempotency-Key` is tried again only when it has not acted: without a connection, and after 408, 429 and 503
+//! ([`RetryUnsafe`]). A wait of more than 60 s, or than the execution has left, ends it at once.
 //!
 //! # Limits
 //!
@@ -101,6 +127,7 @@
 //! operations, what the agent may do, whether everything that is read is there, and whether it is of the right kind.
 //!
 //! - What an agent is not granted: an empty list grants nothing.
+//! - A member that stands twice in a line or a configuration: two readers could see two different workflows.
 //! - Calls into the operator's own network: every address a name resolves to must be globally reachable, unless that base
 //!   URL was registered. Redirects are not followed, proxies not used, and what was checked is what is connected to.
 //! - Credentials in a body or for another API than they are bound to. A secret an API sends back is stored as

@@ -241,8 +241,10 @@ fn unix_seconds(time: SystemTime) -> u64 {
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }
 
-fn whole_seconds(wait: Duration) -> u32 {
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+/// At least one, and rounded up, so that whoever waits so long has waited long enough.
+pub(crate) fn whole_seconds(wait: Duration) -> u32 {
+    let begun = u64::from(wait.subsec_nanos() > 0);
+    let seconds = wait.as_secs().saturating_add(begun);
     u32::try_from(seconds).unwrap_or(u32::MAX).max(1)
 }
 

@@ -55,6 +55,119 @@ async fn a_case_that_expects_something_else_says_what_differs() {
     );
 }
 
+const CALL: &str = r#"{"name":"calls","workflow":[
+    {"type":"operationUpdate","operationId":"c","operation":{"ApiCall":
+        {"method":"GET","url":"https://api.example.com/x","outputPath":"/workflow/x"}}},
+    {"type":"beginExecution","executionId":"e","operationOrder":["c"]}],
+    "http_fixtures":{"GET https://api.example.com/X":[{"status":200,"body":1}]},"#;
+
+#[tokio::test]
+async fn a_request_without_a_recorded_answer_is_named_first() {
+    let text =
+        format!(r#"{CALL}"expected":{{"valid":true,"status":"success","results":{{"c":1}}}}}}"#);
+    let cases = Case::parse(text.as_bytes()).unwrap();
+    let verdict = cases[0].run().await;
+    assert_eq!(
+        verdict.differences[..2],
+        [
+            "the case holds no answer for GET https://api.example.com/x",
+            r#"status: expected "success", got "failed""#,
+        ]
+    );
+    let named = verdict.differences.iter();
+    let named = named.filter(|difference| difference.contains("no answer for"));
+    assert_eq!(named.count(), 1, "however often it was tried");
+}
+
+#[test]
+fn a_member_that_nobody_looks_at_is_refused_with_those_there_are() {
+    let good = format!(
+        r#"{CALL}"input":{{}},"note":"for people","source":"x","original_observed":7,
+        "credentials":{{"k":{{"type":"custom","value":"v","apis":[]}}}},
+        "policy":{{"operations":[],"apis":[],"credentials":[],"maxOperations":1,
+            "maxExecutionTimeMs":1,"maxLoopItems":1,"fileStorage":false}},
+        "options":{{"onError":"stop","level":"strict"}},
+        "expected":{{"valid":false,"status":"failed","results":{{}},"model":{{}},"error":{{}},
+            "errors":[{{"code":"x","level":"x","operationId":"c"}}],
+            "requests":[],"retry_delays_ms":[],"stored":{{}},"waited_ms":0,"skipped":[],
+            "warnings":[{{"code":"x","operationId":"c"}}]}}}}"#
+    );
+    assert_eq!(Case::parse(good.as_bytes()).unwrap().len(), 1);
+    for (member, misspelt, reason) in [
+        (
+            "results",
+            "resutls",
+            r#"calls: expected: unknown member "resutls"; known are valid, status, results, model, error, errors, requests, retry_delays_ms, stored, waited_ms, skipped, warnings"#,
+        ),
+        (
+            "http_fixtures",
+            "http_fixture",
+            r#"calls: case: unknown member "http_fixture"; known are name, workflow, "#,
+        ),
+        (
+            "body",
+            "bdoy",
+            r#"calls: http_fixtures["GET https://api.example.com/X"][0]: unknown member "bdoy"; known are status, headers, body, body_text, error"#,
+        ),
+        (
+            "value",
+            "valeu",
+            r#"calls: credentials.k: unknown member "valeu"; known are type, value, apis"#,
+        ),
+        (
+            "maxLoopItems",
+            "maxLoopItem",
+            r#"calls: policy: unknown member "maxLoopItem"; known are operations, "#,
+        ),
+        (
+            "onError",
+            "on_error",
+            r#"calls: options: unknown member "on_error"; known are onError, level"#,
+        ),
+        (
+            "level",
+            "levl",
+            r#"calls: options: unknown member "levl"; known are onError, level"#,
+        ),
+    ] {
+        let text = good.replace(&format!("\"{member}\":"), &format!("\"{misspelt}\":"));
+        let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(reason), "{error}");
+    }
+    for (right, wrong, reason) in [
+        (
+            r#""code":"x","operationId":"c"}]"#,
+            r#""code":"x","operation":"c"}]"#,
+            r#"calls: expected.warnings[0]: unknown member "operation"; known are code, operationId"#,
+        ),
+        (
+            r#"[{"status":200,"body":1}]"#,
+            r#"{"status":200,"body":1}"#,
+            r#"calls: http_fixtures["GET https://api.example.com/X"] is no list"#,
+        ),
+        (
+            r#""status":200,"#,
+            r#""error":"slow","#,
+            r#"calls: http_fixtures["GET https://api.example.com/X"][0].error: connect or timeout"#,
+        ),
+        (
+            r#""fileStorage":false"#,
+            r#""fileStorage":"no""#,
+            "calls: policy.fileStorage: true or false",
+        ),
+        (
+            r#""onError":"stop""#,
+            r#""onError":1"#,
+            "calls: onError: stop or continue",
+        ),
+    ] {
+        let text = good.replace(right, wrong);
+        assert_ne!(text, good, "{right}");
+        let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, reason);
+    }
+}
+
 #[test]
 fn a_file_that_holds_no_case_is_refused_with_the_reason() {
     for (text, reason) in [

@@ -124,6 +124,20 @@ impl Serialize for Secret {
     }
 }
 
+// === impl SecretError ===
+
+impl SecretError {
+    /// The file or variable that the secret should be in.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Self::File { path, .. } => path.display().to_string(),
+            Self::Env { name } => name.clone(),
+            Self::Empty { place } => place.clone(),
+        }
+    }
+}
+
 // === impl Revealed ===
 
 impl Revealed {

@@ -1,4 +1,4 @@
-//! `a2abus check`: is the configuration right? Nothing is connected.
+//! `a2abus check`: is the configuration right, and is every secret there? Nothing is connected.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,9 @@ use crate::config::{Config, Problem, Severity};
   a2abus check -c a2abus.yaml
   a2abus check -c a2abus.yaml --json | jq .errors
   A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     the environment counts, too
+  a2abus check --without-secrets                  where the secrets are not
 
+Secrets are read to see that they are there, as the start of the bridge needs them; none is shown.
 Exit status 1 when the configuration is refused; warnings alone do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
@@ -27,6 +29,9 @@ pub(crate) struct CheckArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
+    /// Judge the file alone: do not look whether the secrets that it names can be read.
+    #[arg(long)]
+    without_secrets: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -74,7 +79,13 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Status> {
 
 impl Verdict {
     fn of(args: &CheckArgs) -> Self {
-        match Config::load(&args.config, std::env::vars_os()) {
+        let environment = std::env::vars_os();
+        let loaded = if args.without_secrets {
+            Config::load(&args.config, environment)
+        } else {
+            Config::load_with_secrets(&args.config, environment)
+        };
+        match loaded {
             Ok(config) => Self {
                 ok: true,
                 file: args.config.display().to_string(),

@@ -10,13 +10,13 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use a2abus_executor::{Object, Value};
-use a2abus_plugin::protocol::a2e_workflow::{Issue, Report, Strictness};
+use a2abus_plugin::protocol::a2e_workflow::{Code, Issue, Report, Strictness};
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 
 pub(super) use self::run::shown;
-use super::output::Output;
+use super::output::{Output, complain_line};
 use super::{Misuse, Status};
 
 /// Arguments of `a2abus workflow`.
@@ -155,6 +155,20 @@ fn told(issue: &Issue, file: &str) -> String {
         "{file}{place}: {severity} {code}{of}: {}{suggestion}",
         issue.message
     )
+}
+
+/// Tells how to permit what is forbidden for where it is; otherwise nobody would guess that it can be.
+fn hint() {
+    complain_line(
+        "hint: an API that is not globally reachable by HTTPS is permitted by a policy that registers its base URL: \
+         --policy FILE; `a2abus workflow run --help` shows one",
+    );
+}
+
+/// Whether something is forbidden for where it is.
+fn has_forbidden_target(report: &Report) -> bool {
+    let mut errors = report.errors.iter();
+    errors.any(|issue| issue.code == Code::ForbiddenTarget)
 }
 
 /// The verdict in one line.

@@ -1,5 +1,6 @@
 //! The `transports` section: the buses there are.
 
+use a2abus_transports::Secret;
 use a2abus_transports::memory::MemoryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,5 +58,16 @@ impl TransportConfig {
             .map(|problem| problem.split_once(": ").unwrap_or(("", problem)))
             .map(|(place, what)| (place.to_owned(), what.to_owned()))
             .collect()
+    }
+
+    /// The secrets it needs: where, as `sasl.password`, and which.
+    pub(super) fn secrets(&self) -> Vec<(&'static str, Secret)> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.secrets(),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.secrets(),
+            Self::Memory(_) => Vec::new(),
+        }
     }
 }

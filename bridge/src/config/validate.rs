@@ -4,6 +4,7 @@
 //! could not be read makes no further problem.
 
 mod graph;
+mod secrets;
 mod workflows;
 
 use std::collections::{BTreeSet, HashMap};
@@ -40,6 +41,15 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     graph::loops(&mut checker);
     workflows::check(&mut checker);
     checker.unused_transports();
+}
+
+/// Reads every secret that a start would read.
+pub(super) fn check_secrets(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
+    secrets::check(&mut Checker {
+        sections,
+        root,
+        problems,
+    });
 }
 
 struct Checker<'a> {

@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use super::value::{Name, Written};
 
 /// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the file
-/// or a secret changes; everything else needs a restart.
+/// or a secret changes; everything else needs a restart. A key or credential whose file is then gone or empty, two looks
+/// in a row, does not count until it is back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkflowsConfig {
@@ -134,7 +135,8 @@ pub struct CredentialConfig {
     pub kind: CredentialType,
     /// Where the secret is: a file or a variable.
     ///
-    /// Wrong: one that is not there, or is empty, keeps the bridge from starting.
+    /// Wrong: one that is not there, or is empty, keeps the bridge from starting; while it runs, the credential is absent
+    /// until the secret is back.
     pub value: Secret,
     /// The ids of the APIs it may be sent to, and no others.
     #[serde(default)]
@@ -167,6 +169,9 @@ pub struct AgentConfig {
     /// The id, unique among the agents; on the bus its `sourceagent`.
     pub id: Name,
     /// The API keys it shows over HTTP. Without one it is known on the bus only.
+    ///
+    /// Wrong: one that is not there, or is empty, keeps the bridge from starting; while it runs, the key is revoked until
+    /// it is back.
     #[serde(default)]
     pub keys: Vec<ApiKey>,
     /// The types of operations it may use, as `ApiCall`, or `*` for all.

@@ -50,6 +50,8 @@ pub enum Refused {
 pub enum Reload {
     /// It counts from now on.
     Taken,
+    /// It counts from now on, without the keys and credentials whose secrets are not there.
+    Partial,
     /// It is wrong: the one before stays.
     Refused,
 }
@@ -158,13 +160,14 @@ impl Refused {
 
 impl Reload {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 2] = [Self::Taken, Self::Refused];
+    pub const ALL: [Self; 3] = [Self::Taken, Self::Partial, Self::Refused];
 
     /// The label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Taken => "taken",
+            Self::Partial => "partial",
             Self::Refused => "refused",
         }
     }
@@ -206,7 +209,7 @@ const RELOADS: Definition = Definition {
     name: "a2abus_workflow_reloads_total",
     unit: "reloads",
     labels: &["outcome"],
-    help: "Changes of the agents, APIs and credentials of workflows while the bridge ran.",
+    help: "Changes of the agents, APIs and credentials of workflows while the bridge ran; partial when a secret was not there.",
 };
 
 #[cfg(test)]

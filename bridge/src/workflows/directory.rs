@@ -39,11 +39,11 @@ struct Key {
     owner: Arc<Member>,
 }
 
-/// Why there is no directory.
+/// A secret that cannot be read: whose it is, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DirectoryError {
-    /// A secret cannot be read.
+pub enum Unread {
+    /// That of a credential.
     #[error("credential {id}")]
     Credential {
         /// Whose secret it is.
@@ -51,7 +51,7 @@ pub enum DirectoryError {
         /// Why.
         source: SecretError,
     },
-    /// A key cannot be read.
+    /// A key of an agent.
     #[error("agent {id}: a key")]
     Key {
         /// Whose key it is.
@@ -59,6 +59,15 @@ pub enum DirectoryError {
         /// Why.
         source: SecretError,
     },
+}
+
+/// Why there is no directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// A secret cannot be read.
+    #[error(transparent)]
+    Unread(#[from] Unread),
     /// A digest is none.
     #[error("agent {id}: sha256 is not 64 hexadecimal digits")]
     Digest {
@@ -83,26 +92,42 @@ impl Directory {
     /// # Errors
     /// Whose secret cannot be read, and why; never what it is.
     pub fn read(config: &WorkflowsConfig) -> Result<Self, DirectoryError> {
+        let (directory, unread) = Self::read_what_is_there(config)?;
+        match unread.into_iter().next() {
+            None => Ok(directory),
+            Some(unread) => Err(unread.into()),
+        }
+    }
+
+    /// The same without the keys and credentials whose secrets cannot be read, which are told.
+    pub(super) fn read_what_is_there(
+        config: &WorkflowsConfig,
+    ) -> Result<(Self, Vec<Unread>), DirectoryError> {
+        let mut unread = Vec::new();
         let apis: Vec<Arc<ApiConfig>> = config.apis.iter().cloned().map(Arc::new).collect();
-        let credentials = credentials(config, &apis)?;
+        let credentials = credentials(config, &apis, &mut unread);
         let mut directory = Self::default();
         for agent in &config.agents {
             let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
             for key in &agent.keys {
-                directory.add_key(&agent.id, key, &member)?;
+                let id = agent.id.clone();
+                match digest(key) {
+                    Ok(Some(digest)) => directory.add_key(&id, digest, &member)?,
+                    Ok(None) => return Err(DirectoryError::Digest { id }),
+                    Err(source) => unread.push(Unread::Key { id, source }),
+                }
             }
             directory.members.insert(agent.id.text().clone(), member);
         }
-        Ok(directory)
+        Ok((directory, unread))
     }
 
     fn add_key(
         &mut self,
         id: &Name,
-        key: &ApiKey,
+        digest: [u8; 32],
         owner: &Arc<Member>,
     ) -> Result<(), DirectoryError> {
-        let digest = digest(id, key)?;
         let taken = self.keys.iter().find(|key| key.digest == digest);
         if let Some(taken) = taken.filter(|taken| !Arc::ptr_eq(&taken.owner, owner)) {
             return Err(DirectoryError::SharedKey {
@@ -169,6 +194,17 @@ impl Member {
     }
 }
 
+// === impl Unread ===
+
+impl Unread {
+    /// Why it cannot be read, and where it should be.
+    pub(super) fn cause(&self) -> &SecretError {
+        match self {
+            Self::Credential { source, .. } | Self::Key { source, .. } => source,
+        }
+    }
+}
+
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Key")
@@ -192,26 +228,31 @@ pub(super) fn secret_files(config: &WorkflowsConfig) -> Vec<PathBuf> {
 fn credentials(
     config: &WorkflowsConfig,
     apis: &[Arc<ApiConfig>],
-) -> Result<BTreeMap<Text, Credential>, DirectoryError> {
-    let credential = |credential: &CredentialConfig| {
-        let revealed = credential.value.reveal();
-        let secret = revealed.map_err(|source| DirectoryError::Credential {
-            id: credential.id.clone(),
-            source,
-        })?;
+    unread: &mut Vec<Unread>,
+) -> BTreeMap<Text, Credential> {
+    let mut credentials = BTreeMap::new();
+    for credential in &config.credentials {
+        let secret = match credential.value.reveal() {
+            Ok(revealed) => Secret::new(revealed.as_str().to_owned()),
+            Err(source) => {
+                let id = credential.id.clone();
+                unread.push(Unread::Credential { id, source });
+                continue;
+            }
+        };
         let of_it = |api: &&Arc<ApiConfig>| credential.apis.contains(&api.id);
         let entry = Credential {
             kind: kind(credential.kind),
-            secret: Secret::new(secret.as_str().to_owned()),
+            secret,
             apis: Apis {
                 any: false,
                 bases: bases(apis.iter().filter(of_it)),
             },
             description: credential.description.clone(),
         };
-        Ok((credential.id.text().clone(), entry))
-    };
-    config.credentials.iter().map(credential).collect()
+        credentials.insert(credential.id.text().clone(), entry);
+    }
+    credentials
 }
 
 fn member(
@@ -255,7 +296,10 @@ fn member(
         apis: own_apis,
         credentials: configured
             .iter()
-            .filter(|credential| may_use.contains(credential.id.as_str()))
+            .filter(|credential| {
+                let id = credential.id.as_str();
+                may_use.contains(id) && credentials.contains_key(id)
+            })
             .cloned()
             .collect(),
     }
@@ -287,19 +331,14 @@ fn rates(config: &RatesConfig) -> Rates {
     }
 }
 
-fn digest(id: &Name, key: &ApiKey) -> Result<[u8; 32], DirectoryError> {
+/// The SHA-256 of a key; `None` of one that is written as a digest and is none.
+pub(crate) fn digest(key: &ApiKey) -> Result<Option<[u8; 32]>, SecretError> {
     let secret = match key {
-        ApiKey::Sha256(hex) => {
-            return from_hex(hex).ok_or_else(|| DirectoryError::Digest { id: id.clone() });
-        }
+        ApiKey::Sha256(hex) => return Ok(from_hex(hex)),
         ApiKey::File(path) => a2abus_transports::Secret::file(path),
         ApiKey::Env(name) => a2abus_transports::Secret::env(name),
     };
-    let revealed = secret.reveal().map_err(|source| DirectoryError::Key {
-        id: id.clone(),
-        source,
-    })?;
-    Ok(sha256(revealed.as_str()))
+    Ok(Some(sha256(secret.reveal()?.as_str())))
 }
 
 fn sha256(text: &str) -> [u8; 32] {

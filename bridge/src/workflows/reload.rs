@@ -1,9 +1,11 @@
 //! When do other agents, APIs and credentials count? Soon after the configuration file or a secret has changed.
 //!
 //! Files are looked at now and then: what tells of changes at once does not work on every file system, and a secret of
-//! Kubernetes changes by a link. What is wrong changes nothing.
+//! Kubernetes changes by a link. A configuration that is wrong changes nothing. A secret that is gone is gone: its key or
+//! credential does not count until it is back, and holds up nothing else. But who writes a file may empty it first, so
+//! that it takes two looks in a row to believe it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::directory::{self, Directory};
+use super::directory::{self, Directory, Unread};
 use super::{Workflows, WorkflowsError};
 use crate::config::{Config, WorkflowsConfig};
 use crate::metrics::Reload;
@@ -22,6 +24,10 @@ pub(crate) struct Watch {
     workflows: Workflows,
     file: PathBuf,
     seen: Seen,
+    /// Where secrets were not, when they were last read.
+    absent: BTreeSet<String>,
+    /// Whether it takes another look to believe that.
+    is_in_doubt: bool,
 }
 
 /// How often files are looked at.
@@ -33,6 +39,16 @@ type State = Option<(u64, u64, i64, i64)>;
 /// The files as they were when they were looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen(BTreeMap<PathBuf, State>);
+
+/// What came of reading everything again.
+enum Read {
+    /// So many agents count.
+    Taken(usize),
+    /// So many agents count, without these secrets.
+    Partial(usize, Vec<Unread>),
+    /// A secret has just gone, which may be for a moment.
+    InDoubt,
+}
 
 /// Why what has changed is not taken over.
 #[derive(Debug, thiserror::Error)]
@@ -69,18 +85,25 @@ impl Watch {
     /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
     fn look(&mut self) {
         let now = self.seen.again();
-        if now == self.seen {
+        if now == self.seen && !self.is_in_doubt {
             return;
         }
         // Looked at before it is read: a change meanwhile is seen the next time.
         self.seen = now;
-        match self.read() {
-            Ok(agents) => {
-                tracing::info!(
-                    agents,
-                    "agents, APIs and credentials of workflows are read again"
-                );
-                self.workflows.0.metrics.workflow_reload(Reload::Taken);
+        self.is_in_doubt = false;
+        let outcome = match self.read() {
+            Ok(Read::InDoubt) => {
+                self.is_in_doubt = true;
+                return;
+            }
+            Ok(Read::Taken(agents)) => {
+                tell_taken(agents);
+                Reload::Taken
+            }
+            Ok(Read::Partial(agents, unread)) => {
+                tell_taken(agents);
+                unread.iter().for_each(tell_unread);
+                Reload::Partial
             }
             Err(error) => {
                 tracing::error!(
@@ -88,20 +111,45 @@ impl Watch {
                     error = &error as &dyn std::error::Error,
                     "the configuration has changed and cannot be used: agents, APIs and credentials of workflows stay as they were"
                 );
-                self.workflows.0.metrics.workflow_reload(Reload::Refused);
+                Reload::Refused
             }
-        }
+        };
+        self.workflows.0.metrics.workflow_reload(outcome);
     }
 
-    fn read(&mut self) -> Result<usize, ReloadError> {
+    fn read(&mut self) -> Result<Read, ReloadError> {
         let config = Config::load(&self.file, std::env::vars_os())?;
         // Also when a secret cannot be read: its file is then waited for.
         self.seen.watch(&config.workflows);
-        let directory = Directory::read(&config.workflows).map_err(WorkflowsError::from)?;
+        let read = Directory::read_what_is_there(&config.workflows);
+        let (directory, unread) = read.map_err(WorkflowsError::from)?;
+        let absent = unread.iter().map(|unread| unread.cause().place()).collect();
+        let before = std::mem::replace(&mut self.absent, absent);
+        if !self.absent.is_subset(&before) {
+            return Ok(Read::InDoubt);
+        }
         let agents = directory.len();
         self.workflows.replace(directory);
-        Ok(agents)
+        Ok(if unread.is_empty() {
+            Read::Taken(agents)
+        } else {
+            Read::Partial(agents, unread)
+        })
     }
+}
+
+fn tell_taken(agents: usize) {
+    tracing::info!(
+        agents,
+        "agents, APIs and credentials of workflows are read again"
+    );
+}
+
+fn tell_unread(unread: &Unread) {
+    tracing::error!(
+        error = unread as &dyn std::error::Error,
+        "a secret of workflows is gone: its key is revoked, or its credential absent, until it is back"
+    );
 }
 
 // === impl Seen ===
@@ -121,6 +169,8 @@ impl Seen {
             workflows: workflows.clone(),
             file: config.file.clone()?,
             seen: self,
+            absent: BTreeSet::new(),
+            is_in_doubt: false,
         })
     }
 
@@ -141,4 +191,77 @@ impl Seen {
 fn state(file: &Path) -> State {
     let of = |found: Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
     std::fs::metadata(file).ok().map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    /// An executor whose agent has a key in a file, and what watches it.
+    fn watched(directory: &Path) -> (Workflows, Watch, Arc<Metrics>, PathBuf) {
+        let (key, file) = (directory.join("key"), directory.join("a2abus.yaml"));
+        std::fs::write(&key, "the-key").unwrap();
+        let text = format!(
+            "calls: {{enabled: false}}\nworkflows: {{enabled: true, agents: [{{id: a, keys: [{{file: {}}}]}}]}}",
+            key.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let config = Config::load(&file, []).unwrap();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let seen = Seen::of(&config);
+        let workflows = Workflows::build(&config.workflows, Arc::clone(&metrics)).unwrap();
+        let watch = seen.watch_for(&workflows, &config).unwrap();
+        (workflows, watch, metrics, key)
+    }
+
+    #[test]
+    fn a_file_that_is_empty_for_one_look_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, metrics, key) = watched(directory.path());
+        for gone in [
+            |key: &Path| std::fs::write(key, ""),
+            |key: &Path| std::fs::remove_file(key),
+        ] {
+            gone(&key).unwrap();
+            watch.look();
+            assert!(workflows.authenticate("the-key").is_some());
+            std::fs::write(&key, "the-key").unwrap();
+            watch.look();
+            watch.look();
+            assert!(workflows.authenticate("the-key").is_some());
+        }
+        let text = metrics.render().unwrap();
+        for line in [
+            "a2abus_workflow_reloads_total{outcome=\"taken\"} 2",
+            "a2abus_workflow_reloads_total{outcome=\"partial\"} 0",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_for_two_looks_in_a_row_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, metrics, key) = watched(directory.path());
+        std::fs::remove_file(&key).unwrap();
+        watch.look();
+        // Empty is as bad as missing.
+        std::fs::write(&key, "\n").unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_none());
+        assert!(workflows.agent("a").is_some(), "it is known on the bus");
+        watch.look();
+        let line = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
+        assert!(metrics.render().unwrap().contains(line));
+        std::fs::write(&key, "the-key").unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
+        // What was believed before is not believed again at the first look.
+        std::fs::remove_file(&key).unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
+    }
 }

@@ -32,12 +32,12 @@ pub(super) fn judge(
     match answer {
         Ok(response) if (200..300).contains(&response.status) => {
             if response.body.len() > request.max_response_bytes {
-                return Err(no_answer(HttpError::TooLarge, request));
+                return Err(no_answer(HttpError::TooLarge, request, caller));
             }
             Ok(response)
         }
         Ok(response) => Err(other_status(&response, caller)),
-        Err(error) => Err(no_answer(error, request)),
+        Err(error) => Err(no_answer(error, request, caller)),
     }
 }
 
@@ -78,7 +78,7 @@ fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
     }
 }
 
-fn no_answer(error: HttpError, request: &HttpRequest) -> Failed {
+fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Failed {
     let host = request.target.host().unwrap_or_default();
     let (failure, cause) = match error {
         HttpError::Connect => (
@@ -95,12 +95,7 @@ fn no_answer(error: HttpError, request: &HttpRequest) -> Failed {
             ),
             Cause::NoAnswer,
         ),
-        HttpError::Timeout => {
-            let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
-            let message = format!("no answer of {host} within {milliseconds} ms");
-            let failure = Failure::new(FailureCode::OperationTimeout, message);
-            (failure.with("timeout", milliseconds), Cause::NoAnswer)
-        }
+        HttpError::Timeout => (late(host, request, caller), Cause::NoAnswer),
         HttpError::TooLarge => (too_large(request.max_response_bytes), Cause::Final),
         HttpError::Forbidden => (
             Failure::new(
@@ -117,6 +112,21 @@ fn no_answer(error: HttpError, request: &HttpRequest) -> Failed {
         cause,
         retry_after: None,
     }
+}
+
+/// Where the execution is over, a longer timeout of the call would not have helped.
+fn late(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
+    let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
+    let message = format!("no answer of {host} within {milliseconds} ms");
+    let failure = match caller.time_left() {
+        Ok(_) => Failure::new(FailureCode::OperationTimeout, message),
+        Err(over) => Failure::new(
+            FailureCode::OperationTimeout,
+            format!("{message}, all that was left of the execution"),
+        )
+        .suggest(over.code.suggestion()),
+    };
+    failure.with("timeout", milliseconds)
 }
 
 fn too_large(max: usize) -> Failure {

@@ -33,9 +33,20 @@ pub(super) enum Cause {
     Final,
 }
 
+/// What follows an attempt that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another, after so long.
+    After(Duration),
+    /// None: the service asked for a wait that is too long.
+    AskedTooLong(Duration),
+    /// None: there were enough, or there is no time.
+    Nothing,
+}
+
 const MAX_RETRIES: u32 = 3;
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-const MAX_DELAY: Duration = Duration::from_secs(60);
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(60);
 
 // === impl RetryUnsafe ===
 
@@ -67,25 +78,34 @@ pub(super) fn may_repeat(method: Method, has_idempotency_key: bool) -> bool {
     }
 }
 
-/// How long to wait after so many attempts, with what the service asked for; `None` when it is
-/// enough, or would be too long.
-pub(super) fn delay(
+/// What follows so many attempts, with what the service asked for and what is left of the execution.
+pub(super) fn next(
     attempts: u32,
     retry_after: Option<&str>,
+    left: Duration,
     now: SystemTime,
     random: &dyn Random,
-) -> Option<Duration> {
-    let retries = attempts.checked_sub(1).filter(|it| *it < MAX_RETRIES)?;
-    let doubled = FIRST_DELAY * 2_u32.pow(retries);
+) -> Next {
+    let Some(retries) = attempts.checked_sub(1).filter(|it| *it < MAX_RETRIES) else {
+        return Next::Nothing;
+    };
+    let doubled = (FIRST_DELAY * 2_u32.pow(retries)).min(MAX_DELAY);
     let asked = retry_after
         .and_then(|text| read_retry_after(text, now))
         .unwrap_or_default();
-    let base = doubled.min(MAX_DELAY).max(asked);
-    if base > MAX_DELAY {
-        return None;
+    let base = doubled.max(asked);
+    if base <= MAX_DELAY {
+        let fraction = f64::from((random.bits() & 0xffff_ffff) as u32) / f64::from(u32::MAX);
+        let delay = base.mul_f64(1.0 + fraction / 10.0).min(MAX_DELAY);
+        if delay < left {
+            return Next::After(delay);
+        }
     }
-    let fraction = f64::from((random.bits() & 0xffff_ffff) as u32) / f64::from(u32::MAX);
-    Some(base.mul_f64(1.0 + fraction / 10.0).min(MAX_DELAY))
+    if asked > doubled {
+        Next::AskedTooLong(asked)
+    } else {
+        Next::Nothing
+    }
 }
 
 /// Seconds, or a date; `None` when it is neither.
@@ -107,7 +127,10 @@ mod tests {
 
     fn wait(attempts: u32, retry_after: Option<&str>, bits: u128) -> Option<u128> {
         let now = NOW + Duration::from_secs(1_800_000_000);
-        delay(attempts, retry_after, now, &Chance(bits)).map(|delay| delay.as_millis())
+        match next(attempts, retry_after, Duration::MAX, now, &Chance(bits)) {
+            Next::After(delay) => Some(delay.as_millis()),
+            Next::AskedTooLong(_) | Next::Nothing => None,
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! HTTP answers that were recorded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use a2abus_plugin::protocol::a2e_workflow::target::Target;
@@ -25,6 +25,8 @@ struct State {
     /// The answers by method and URL, and how many have been given.
     answers: HashMap<String, (Vec<Value>, usize)>,
     requests: Vec<Value>,
+    /// Requests that nothing was recorded for, as `METHOD URL`.
+    unanswered: BTreeSet<String>,
 }
 
 // === impl Recorded ===
@@ -43,7 +45,7 @@ impl Recorded {
             clock,
             state: Mutex::new(State {
                 answers: answers.collect(),
-                requests: Vec::new(),
+                ..State::default()
             }),
         }
     }
@@ -55,13 +57,24 @@ impl Recorded {
         state.requests.clone()
     }
 
+    /// The requests that nothing was recorded for, each as `METHOD URL` once.
+    pub(super) fn unanswered(&self) -> BTreeSet<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unanswered.clone()
+    }
+
     fn next(&self, request: &HttpRequest) -> Option<Value> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.requests.push(as_written(request));
         let key = format!("{} {}", request.method.as_str(), request.target.as_str());
-        let (answers, given) = state.answers.get_mut(&key)?;
-        let answer = answers.get(*given).or(answers.last()).cloned();
-        *given += 1;
+        let answer = state.answers.get_mut(&key).and_then(|(answers, given)| {
+            let answer = answers.get(*given).or(answers.last()).cloned();
+            *given += 1;
+            answer
+        });
+        if answer.is_none() {
+            state.unanswered.insert(key);
+        }
         answer
     }
 

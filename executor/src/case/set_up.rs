@@ -11,7 +11,7 @@ use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Strictness};
 use bytes::Bytes;
 
 use super::recorded::Recorded;
-use super::{Case, CaseError};
+use super::{Case, CaseError, members};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
 use crate::environment::{Environment, Random};
 use crate::executor::{Executor, Options};
@@ -66,10 +66,12 @@ pub(super) fn case(value: &Value) -> Result<Case, CaseError> {
 }
 
 fn read(name: Text, value: &Value) -> Result<Case, String> {
+    members::check(value)?;
     let empty = Value::Object(Object::default());
     let member = |name| value.get(name).unwrap_or(&empty);
     let options = member("options");
-    let word = |name| options.get(name).and_then(Value::as_str);
+    // What is no string is no word.
+    let word = |name| Some(options.get(name)?.as_str().unwrap_or_default());
     let policy = member("policy");
     let credentials = credentials(object(member("credentials"), "credentials")?)?;
     let agent = agent(policy, credentials)?;
@@ -115,7 +117,8 @@ fn agent(policy: &Value, credentials: BTreeMap<Text, Credential>) -> Result<Agen
     };
     let files = match policy.get("fileStorage") {
         None | Some(Value::Bool(true)) => Some(Storage::File),
-        Some(_) => None,
+        Some(Value::Bool(false)) => None,
+        Some(_) => return Err("policy.fileStorage: true or false".to_owned()),
     };
     let storages = [Storage::Local, Storage::Session].into_iter().chain(files);
     let default = Policy::default();

@@ -7,7 +7,7 @@ use crate::build::{
     CONDITION, WAIT, call, check, conditional, filter, flat, get, merge, one, store, transform,
     with_header,
 };
-use crate::document;
+use crate::{document, report, words};
 
 #[test]
 fn lines_and_messages() {
@@ -230,6 +230,101 @@ fn required_members() {
         &one(&with_header("x", r#"{"credentialRef":{}}"#)),
         &["missing_field@a"],
     );
+}
+
+#[test]
+fn an_operator_that_there_is_not_is_one_issue_with_all_there_are() {
+    let only = |operation: &str| {
+        let report = report(&one(operation), r#"{"x":1,"xs":[1]}"#);
+        assert_eq!(words(&report.errors), ["invalid_field@a"], "{operation}");
+        let issue = &report.errors[0];
+        let suggestion = issue.suggestion.clone().unwrap_or_default();
+        (issue.message.clone(), suggestion)
+    };
+    let comparisons = "==, !=, >, <, >=, <=, in, contains, startsWith, endsWith";
+    for (operator, suggestion) in [
+        (r#""exist""#, r#"did you mean "exists"?"#),
+        (r#""isempty""#, r#"did you mean "isEmpty"?"#),
+        (r#""startswith""#, r#"did you mean "startsWith"?"#),
+        (r#""equals","value":1"#, ""),
+    ] {
+        let (message, suggested) = only(&format!(
+            r#"{{"Conditional":{{"condition":{{"path":"/workflow/x","operator":{operator}}},
+            "ifTrue":[]}}}}"#
+        ));
+        assert_eq!(
+            message,
+            format!("condition.operator: expected one of {comparisons}, exists, empty, isEmpty")
+        );
+        assert_eq!(suggested, suggestion, "{operator}");
+    }
+    for (condition, suggestion) in [
+        (
+            r#""operator":"exists""#,
+            "only a Conditional has it; here compare with null, by == or !=",
+        ),
+        (
+            r#""operator":"isEmpty","value":true"#,
+            "only a Conditional has it; here compare with null, by == or !=",
+        ),
+        (
+            r#""operator":"startswith","value":"a""#,
+            r#"did you mean "startsWith"?"#,
+        ),
+    ] {
+        let condition = format!(r#"[{{"field":"a",{condition}}}]"#);
+        let (message, suggested) = only(&filter(&condition, "/workflow/xs"));
+        assert_eq!(
+            message,
+            format!("conditions[0].operator: expected one of {comparisons}")
+        );
+        assert_eq!(suggested, suggestion, "{condition}");
+    }
+}
+
+#[test]
+fn a_member_that_stands_twice_is_told() {
+    let good = one(&call(
+        r#""method":"GET","url":"https://api.example.com/","headers":{"x":"1"},"timeout":1000"#,
+    ));
+    check(&good, &[]);
+    for (member, twice, expected) in [
+        (
+            r#""type":"operationUpdate""#,
+            r#""type":"beginExecution""#,
+            "a",
+        ),
+        (r#""operationId":"a""#, r#""operationId":"b""#, "a"),
+        (r#""operation":{"ApiCall""#, r#""operation":7"#, "a"),
+        (r#""ApiCall":{"#, r#""ApiCall":{}"#, "a"),
+        (r#""method":"GET""#, r#""method":"POST""#, "a"),
+        (r#""x":"1""#, r#""x":"2""#, "a"),
+        (r#""executionId":"e""#, r#""executionId":"f""#, ""),
+        (r#""operationOrder":["a"]"#, r#""operationOrder":[]"#, ""),
+    ] {
+        let report = report(
+            &good.replacen(member, &format!("{twice},{member}"), 1),
+            "{}",
+        );
+        let of = report.errors[0].operation_id.clone().unwrap_or_default();
+        let message = report.errors[0].message.as_str();
+        assert_eq!(report.errors[0].code, Code::InvalidField, "{message}");
+        assert_eq!(
+            (report.errors.len(), of.as_str()),
+            (1, expected),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("stands twice: write it once"),
+            "{message}"
+        );
+    }
+    // What a workflow sends is its own affair.
+    let body = r#""method":"POST","url":"https://api.example.com/","body":{"a":1,"a":2}"#;
+    check(&one(&call(body)), &[]);
+    let wrapped = r#"{"operationUpdate":{"operations":[{"id":"a","id":"b","operation":{"Wait":{"duration":1}}}]}}
+{"beginExecution":{"root":"a","root":"b"}}"#;
+    check(wrapped, &["invalid_field", "invalid_field@b"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Agents, keys and secrets that change while the bridge runs.
 
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
@@ -61,26 +62,76 @@ async fn what_is_wrong_changes_nothing_until_it_is_right() {
     )
     .await;
     assert_eq!(status(&house, OTHER_KEY).await, StatusCode::OK);
-    // A secret that is not there.
-    house.edit(|text| {
-        text.replace("/token\"", "/missing\"")
-            .replace("id: other", "id: renamed")
-    });
-    scraped(
-        &house,
-        "a2abus_workflow_reloads_total{outcome=\"refused\"} 2",
-    )
-    .await;
-    let ask = || {
-        house
-            .bare(Method::GET, "/api/v1/capabilities")
-            .bearer_auth(OTHER_KEY)
-    };
-    assert_eq!(told(ask()).await.1["agent_id"], "other");
-    // It comes later, and that is seen.
-    std::fs::write(house.file("missing"), "found-it").unwrap();
+    // It is right later, and that is seen.
+    house.edit(|text| text.replace("id: other", "id: renamed"));
     scraped(&house, "a2abus_workflow_reloads_total{outcome=\"taken\"} 1").await;
-    assert_eq!(told(ask()).await.1["agent_id"], "renamed");
+    assert_eq!(told(as_other(&house)).await.1["agent_id"], "renamed");
+}
+
+fn as_other(house: &House) -> reqwest::RequestBuilder {
+    let request = house.bare(Method::GET, "/api/v1/capabilities");
+    request.bearer_auth(OTHER_KEY)
+}
+
+const PARTIAL: &str = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
+
+#[tokio::test]
+async fn a_key_whose_file_is_gone_is_revoked_and_the_rest_is_taken_over() {
+    let house = House::open().await;
+    assert_eq!(status(&house, KEY).await, StatusCode::OK);
+    std::fs::remove_file(house.file("reporter.key")).unwrap();
+    house.edit(|text| text.replace("id: other", "id: renamed"));
+    scraped(&house, PARTIAL).await;
+    assert_eq!(status(&house, KEY).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(told(as_other(&house)).await.1["agent_id"], "renamed");
+    // It is back, and that is seen.
+    std::fs::write(house.file("reporter.key"), KEY).unwrap();
+    scraped(&house, "a2abus_workflow_reloads_total{outcome=\"taken\"} 1").await;
+    assert_eq!(status(&house, KEY).await, StatusCode::OK);
+    let none = "a2abus_workflow_reloads_total{outcome=\"refused\"} 0";
+    assert!(house.scraped().contains(none), "{}", house.scraped());
+}
+
+#[tokio::test]
+async fn a_credential_whose_file_is_empty_is_absent_until_it_is_back() {
+    let house = House::open().await;
+    let request = |id: &str| {
+        let call = json!({"ApiCall": {"method": "POST", "url": format!("{}/mirror", house.service.base), "outputPath": "/workflow/x",
+            "headers": {"X-Token": {"credentialRef": {"id": "token"}}}}});
+        house.execute(&json!({"workflow": workflow(id, &[("a", call)])}))
+    };
+    let offered = async || {
+        let (_, told) = told(house.get("/api/v1/capabilities")).await;
+        told["capabilities"]["availableCredentials"].clone()
+    };
+    assert_eq!(offered().await[0]["id"], "token");
+    std::fs::write(house.file("token"), "\n").unwrap();
+    scraped(&house, PARTIAL).await;
+    let (refused, error) = told(request("absent")).await;
+    assert_eq!(refused, StatusCode::BAD_REQUEST, "{error}");
+    assert_eq!(error["error"]["code"], "credential_not_found", "{error}");
+    assert_eq!(offered().await, json!([]));
+    assert_eq!(status(&house, KEY).await, StatusCode::OK);
+    std::fs::write(house.file("token"), "the-next-secret").unwrap();
+    scraped(&house, "a2abus_workflow_reloads_total{outcome=\"taken\"} 1").await;
+    assert_eq!(told(request("back")).await.0, StatusCode::OK);
+    assert_eq!(house.service.heard("x-token"), "Bearer the-next-secret");
+}
+
+#[tokio::test]
+async fn a_key_that_was_never_there_is_waited_for() {
+    let house = House::open().await;
+    let missing = house.file("missing");
+    house.edit(|text| {
+        let key = |file: &Path| format!("file: \"{}\"", file.display());
+        text.replace(&key(&house.file("reporter.key")), &key(&missing))
+    });
+    scraped(&house, PARTIAL).await;
+    assert_eq!(status(&house, KEY).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status(&house, OTHER_KEY).await, StatusCode::OK);
+    std::fs::write(&missing, "found-it").unwrap();
+    scraped(&house, "a2abus_workflow_reloads_total{outcome=\"taken\"} 1").await;
+    assert_eq!(status(&house, "found-it").await, StatusCode::OK);
 }
 
 #[tokio::test]

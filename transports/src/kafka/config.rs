@@ -182,6 +182,16 @@ impl KafkaConfig {
         }
     }
 
+    /// The secrets that a client needs, each with the path of the key below this one: `sasl.password`.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<(&'static str, Secret)> {
+        let key = self.tls.as_ref().and_then(|tls| tls.key_password.clone());
+        let key = key.map(|secret| ("tls.key_password", secret));
+        let password = self.sasl.as_ref().map(|sasl| sasl.password.clone());
+        let password = password.map(|secret| ("sasl.password", secret));
+        key.into_iter().chain(password).collect()
+    }
+
     /// Everything that is wrong, each with the path of the key below this one: `sasl: PLAIN needs tls`. Touches neither
     /// network nor files.
     #[must_use]

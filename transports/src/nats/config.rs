@@ -230,6 +230,12 @@ impl NatsConfig {
         }
     }
 
+    /// The secrets that a client needs, each with the path of the key below this one: `auth.token`.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<(&'static str, Secret)> {
+        self.auth.iter().map(NatsAuth::secret).collect()
+    }
+
     /// Everything that is wrong, each with the path of the key below this one: `tls: cert_file needs key_file`. Touches
     /// neither network nor files.
     #[must_use]
@@ -321,6 +327,15 @@ impl NatsConfig {
 // === impl NatsAuth ===
 
 impl NatsAuth {
+    fn secret(&self) -> (&'static str, Secret) {
+        match self {
+            Self::Password { password, .. } => ("auth.password", password.clone()),
+            Self::Token(token) => ("auth.token", token.clone()),
+            Self::Credentials(path) => ("auth.creds_file", Secret::file(path)),
+            Self::Nkey(seed) => ("auth.nkey", seed.clone()),
+        }
+    }
+
     /// Options that log in so. Passwords and tokens are read again for each connection, so that a rotated one is picked
     /// up; the signing kinds are read here.
     fn options(&self) -> Result<ConnectOptions, TransportError> {

@@ -6,6 +6,7 @@ use a2abus_executor::{
     Event, Execution, OnError, OperationStatus, Progress, Record, Refusal, Request, Started,
     Status, Value,
 };
+use a2abus_plugin::protocol::a2e_workflow::Code;
 use anyhow::bail;
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -24,8 +25,14 @@ use crate::cli::output::{Output, complain_line};
 
 Standard output gets one JSON object, as the REST service answers: {\"execution_id\":…,\"status\":…,
 \"results\":{…},\"duration_ms\":…}, with \"error\", \"errors\", \"skipped\" and \"warnings\" where there are
-any. On a terminal standard error shows each operation as it begins and ends. What StoreData puts into
-localStorage and sessionStorage is forgotten in the end. Ctrl-C cancels.
+any. On a terminal standard error shows each operation as it begins and ends. What StoreData puts
+into localStorage and sessionStorage is forgotten in the end. Ctrl-C cancels.
+
+A policy that permits an API on this machine:
+  workflows:
+    enabled: true
+    apis: [{id: local, base_url: \"http://127.0.0.1:8080\"}]
+    agents: [{id: me, operations: [\"*\"], apis: [local], storages: [\"*\"]}]
 
 Exit status 1 unless the status is success.")]
 pub(super) struct RunArgs {
@@ -56,6 +63,9 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         complain_line(&line);
         Ok(())
     })?;
+    if super::has_forbidden_target(&report) {
+        super::hint();
+    }
     let request = Request {
         workflow,
         input: asked.input.clone(),
@@ -77,11 +87,23 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     };
     let shows = args.progress || std::io::stderr().is_terminal();
     let record = watch(&profile, execution, shows).await?;
-    output.line(record.answer().to_string())?;
+    let answer = record.answer();
+    output.line(answer.to_string())?;
+    if was_forbidden(&answer) {
+        super::hint();
+    }
     Ok(match record.status() {
         Status::Success => crate::cli::Status::Right,
         _ => crate::cli::Status::Wrong,
     })
+}
+
+/// Whether an operation failed since a target is forbidden for where it is.
+fn was_forbidden(answer: &Value) -> bool {
+    let errors = answer.get("errors").and_then(Value::as_array);
+    let mut all = errors.into_iter().flatten().chain(answer.get("error"));
+    let forbidden = Code::ForbiddenTarget.as_str();
+    all.any(|error| error.get("code").and_then(Value::as_str) == Some(forbidden))
 }
 
 async fn watch(

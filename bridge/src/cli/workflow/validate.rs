@@ -38,6 +38,9 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
     } else {
         super::tell(&report, &asked.shown(), |line| output.line(line))?;
         super::verdict(&report, &asked.shown(), &mut output)?;
+        if super::has_forbidden_target(&report) {
+            super::hint();
+        }
     }
     Ok(if report.is_valid() {
         Status::Right

@@ -51,6 +51,32 @@ async fn a_late_answer_is_a_timeout() {
 }
 
 #[tokio::test]
+async fn a_late_answer_is_told_from_the_end_of_the_execution() {
+    let told = async |milliseconds| {
+        let called = within(milliseconds, [slow(400_000, json(200, "1"))])
+            .call(GET_X)
+            .await;
+        let failure = called.result.unwrap_err();
+        let suggestions = failure.to_value().get("suggestions").cloned();
+        (failure.message, suggestions.unwrap().to_string())
+    };
+    let (message, suggestions) = told(1_000_000).await;
+    assert_eq!(message, "no answer of api.example.com within 30000 ms");
+    assert!(suggestions.contains("a longer timeout"), "{suggestions}");
+    for milliseconds in [20_000, 30_000] {
+        let (message, suggestions) = told(milliseconds).await;
+        assert_eq!(
+            message,
+            format!(
+                "no answer of api.example.com within {milliseconds} ms, all that was left of the execution"
+            )
+        );
+        assert!(!suggestions.contains("timeout"), "{suggestions}");
+        assert!(suggestions.contains("max_execution_time"), "{suggestions}");
+    }
+}
+
+#[tokio::test]
 async fn without_time_left_nothing_is_sent() {
     let world = within(5_000, [json(200, "1")]);
     world.clock.advance(Duration::from_millis(5_000));

@@ -114,6 +114,55 @@ async fn the_service_says_how_long_to_wait() {
 }
 
 #[tokio::test]
+async fn a_wait_for_which_there_is_no_time_is_told() {
+    let told = async |milliseconds, after: &str, turns: usize| {
+        let asks = answer(503, &[("retry-after", after)], "");
+        let mut world = World::new(std::iter::repeat_n(asks, turns));
+        world.deadline = Duration::from_millis(milliseconds);
+        let called = world.call(GET_X).await;
+        let asked = detail(&called, "retry_after");
+        let failure = called.result.unwrap_err();
+        let suggestions = failure.to_value().get("suggestions").cloned();
+        let says = suggestions.unwrap().to_string();
+        (failure.message, asked, says.contains("retry_after seconds"))
+    };
+    let plain = "the service answered with status 503";
+    for (milliseconds, after, asked, why) in [
+        (100_000, "61", 61, "a retry waits 60 s at most"),
+        (
+            100_000,
+            "99999999999999999999999",
+            u32::MAX,
+            "a retry waits 60 s at most",
+        ),
+        (29_000, "30", 30, "the execution has no time for that"),
+        (30_000, "30", 30, "the execution has no time for that"),
+        (
+            20_000,
+            "Fri, 15 Jan 2027 08:00:30 GMT",
+            30,
+            "the execution has no time for that",
+        ),
+    ] {
+        let message = format!("{plain} and asked to wait {asked} s; {why}");
+        let asked = Some(Value::from(i64::from(asked)));
+        assert_eq!(
+            told(milliseconds, after, 1).await,
+            (message, asked, true),
+            "{after} in {milliseconds} ms"
+        );
+    }
+    // It is not what the service asked for that ends these.
+    for (milliseconds, after) in [(900, "1"), (900, "soon"), (100_000, "1")] {
+        assert_eq!(
+            told(milliseconds, after, 4).await,
+            (plain.to_owned(), None, false),
+            "{after} in {milliseconds} ms"
+        );
+    }
+}
+
+#[tokio::test]
 async fn every_attempt_counts_against_the_quota() {
     let world = World::new([json(503, "1")]);
     // 30 attempts a minute are seven calls of four and two attempts more.

@@ -6,14 +6,14 @@ use crate::protocol::a2e_workflow::Dialect;
 use crate::protocol::a2e_workflow::config_transform;
 use crate::protocol::a2e_workflow::facts::{Kind, Need};
 use crate::protocol::a2e_workflow::fields::{
-    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, path, text, word,
-    word_with_aliases,
+    Fields, OUTPUT_PATH, Scope, field, integer, list, members, output_path, path, text,
+    unknown_word, word, word_with_aliases,
 };
 use crate::protocol::a2e_workflow::issue::{Code, shown};
 use crate::protocol::a2e_workflow::operation::{
     ApiCall, Conditional, DEFAULT_TIMEOUT, FilterCondition, FilterData, HeaderValue, Loop,
     MergeData, Method, OperationKind, OperationType, Operator, Storage, StoreData, Strategy, Test,
-    Wait,
+    Wait, from_word,
 };
 use crate::protocol::a2e_workflow::path::Path;
 use crate::protocol::a2e_workflow::target::UrlTemplate;
@@ -196,13 +196,26 @@ fn filter_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<FilterData>
 fn filter_condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<FilterCondition> {
     let fields = Fields::open(scope, json, at, &["field", "operator", "value"])?;
     let field = fields.need(scope, "field", field);
-    let operator = fields.need(scope, "operator", word::<Operator>);
-    let value = fields.need(scope, "value", operand);
+    let operator = fields.need(scope, "operator", filter_operator);
+    let value = match fields.object().get("operator").and_then(presence) {
+        Some(_) => fields.may(scope, "value", operand).flatten(),
+        None => fields.need(scope, "value", operand),
+    };
     Some(FilterCondition {
         field: field?,
         operator: operator?,
         value: value?,
     })
+}
+
+fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
+    if presence(json).is_none() {
+        return word(scope, at, json);
+    }
+    let message = format!("{at}: expected one of {}", comparisons().join(", "));
+    let instead = "only a Conditional has it; here compare with null, by == or !=";
+    scope.suggest(Code::InvalidField, message, Some(instead.to_owned()));
+    None
 }
 
 fn operand(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operand> {
@@ -228,22 +241,48 @@ fn conditional(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Conditional
 
 fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test)> {
     let fields = Fields::open(scope, json, at, &["path", "operator", "value"])?;
-    let asks_for_presence = match fields.object().get("operator").and_then(Json::as_str) {
-        Some("exists") => Some(Test::Exists),
-        Some("empty" | "isEmpty") => Some(Test::Empty),
-        _ => None,
-    };
+    let operator = fields.object().get("operator");
+    let asks_for_presence = operator.and_then(presence);
     let path = fields.need(scope, "path", path);
     if let Some(path) = &path {
         let presence = asks_for_presence.is_some();
         scope.reads(path, if presence { Need::Nothing } else { Need::Any });
     }
     let test = asks_for_presence.or_else(|| {
-        let operator = fields.need(scope, "operator", word::<Operator>);
-        let value = fields.need(scope, "value", operand);
-        Some(Test::Compare(operator?, value?))
+        let comparison = fields.need(scope, "operator", comparison);
+        let value = match (operator, comparison) {
+            // What it was meant to be may need none.
+            (Some(_), None) => fields.may(scope, "value", operand).flatten(),
+            _ => fields.need(scope, "value", operand),
+        };
+        Some(Test::Compare(comparison?, value?))
     });
     Some((path?, test?))
+}
+
+/// The operator of a Conditional that asks for no presence.
+fn comparison(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
+    let word = text(scope, at, json)?;
+    from_word(word).or_else(|| {
+        let known = [comparisons().as_slice(), &PRESENCE].concat();
+        unknown_word(scope, at, word, &known)
+    })
+}
+
+fn comparisons() -> Vec<&'static str> {
+    let operators = Operator::ALL.iter();
+    operators.map(|operator| operator.as_str()).collect()
+}
+
+/// The operators of a Conditional that compare with nothing.
+const PRESENCE: [&str; 3] = ["exists", "empty", "isEmpty"];
+
+fn presence(operator: &Json) -> Option<Test> {
+    match operator.as_str()? {
+        "exists" => Some(Test::Exists),
+        "empty" | "isEmpty" => Some(Test::Empty),
+        _ => None,
+    }
 }
 
 /// The ids of a branch; in the wrapped dialect one alone may stand without its list.

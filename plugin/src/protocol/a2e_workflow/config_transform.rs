@@ -60,7 +60,7 @@ fn transform(scope: &mut Scope<'_>, name: TransformName, config: &Fields<'_>) ->
         TransformName::Map => map(scope, config),
         TransformName::Sort => sort(scope, config),
         TransformName::Group => {
-            scope.warn_unknown(config.object(), "config", &["field"]);
+            scope.check_members(config.object(), "config", &["field"]);
             config.need(scope, "field", field).map(Transform::Group)
         }
         TransformName::Aggregate => aggregate(scope, config).map(Transform::Aggregate),
@@ -90,7 +90,7 @@ fn map(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
         "fields" => &["fields", "merge", "limit", "offset"],
         _ => &["template", "limit", "offset"],
     };
-    scope.warn_unknown(config.object(), "config", known);
+    scope.check_members(config.object(), "config", known);
     let projection = match choice {
         "field" => {
             let field = config.need(scope, "field", field);
@@ -112,7 +112,7 @@ fn map(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
 }
 
 fn select(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
-    scope.warn_unknown(
+    scope.check_members(
         config.object(),
         "config",
         &["field", "fields", "limit", "offset"],
@@ -157,7 +157,7 @@ fn expression(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Expression
     } else {
         known.get(..1).unwrap_or_default()
     };
-    scope.warn_unknown(object, at, known);
+    scope.check_members(object, at, known);
     match choice {
         "field" => {
             let field = fields.need(scope, "field", field);
@@ -186,7 +186,7 @@ fn field_template(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<FieldT
 fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     let slice = slice(scope, config);
     let keys = if config.object().contains("by") {
-        scope.warn_unknown(config.object(), "config", &["by", "limit", "offset"]);
+        scope.check_members(config.object(), "config", &["by", "limit", "offset"]);
         config.need(scope, "by", |scope, at, json| {
             let keys = list(scope, at, json, |scope, at, json| {
                 let key = Fields::open(scope, json, at, &["field", "order"])?;
@@ -198,7 +198,7 @@ fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
             Some(keys)
         })
     } else {
-        scope.warn_unknown(
+        scope.check_members(
             config.object(),
             "config",
             &["field", "order", "limit", "offset"],
@@ -223,7 +223,7 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
     let group_by = config.may(scope, "groupBy", field);
     let figures = match config.one_of(scope, &["operation", "aggregations"])? {
         "operation" => {
-            scope.warn_unknown(
+            scope.check_members(
                 config.object(),
                 "config",
                 &["operation", "field", "groupBy"],
@@ -240,7 +240,7 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
             })
         }
         _ => {
-            scope.warn_unknown(config.object(), "config", &["aggregations", "groupBy"]);
+            scope.check_members(config.object(), "config", &["aggregations", "groupBy"]);
             config
                 .need(scope, "aggregations", |scope, at, json| {
                     list(scope, at, json, named_figure)

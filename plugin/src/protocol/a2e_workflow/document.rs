@@ -302,6 +302,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
     let Some(object) = operation.as_object() else {
         return scope.invalid("operation", "an object");
     };
+    scope.refuse_repeated(object, "operation");
     let mut types = object.iter();
     let (Some((word, config)), None) = (types.next(), types.next()) else {
         let message = format!("operation: expected one type, found {}", object.len());

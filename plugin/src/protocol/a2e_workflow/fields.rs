@@ -62,7 +62,9 @@ impl Scope<'_> {
         });
     }
 
-    pub(super) fn warn_unknown(&mut self, object: &Object, at: &str, known: &[&str]) {
+    /// Warns of members that nobody looks at, and refuses those that stand twice.
+    pub(super) fn check_members(&mut self, object: &Object, at: &str, known: &[&str]) {
+        self.refuse_repeated(object, at);
         for (name, _) in object
             .iter()
             .filter(|(name, _)| !known.contains(&name.as_str()))
@@ -72,6 +74,19 @@ impl Scope<'_> {
             self.suggest(Code::UnknownField, message, suggestion);
         }
     }
+
+    /// One of the two would hold, and who read it before may have looked at the other.
+    pub(super) fn refuse_repeated(&mut self, object: &Object, at: &str) {
+        for name in object.repeated() {
+            let message = format!("{}: {}", here(at), stands_twice(name));
+            self.issue(Code::InvalidField, message);
+        }
+    }
+}
+
+/// What is said of a member that an object has twice.
+pub(super) fn stands_twice(name: &str) -> String {
+    format!("{} stands twice: write it once", shown(name))
 }
 
 /// The place as messages name it; the configuration as a whole has no name.
@@ -92,7 +107,7 @@ impl<'o> Fields<'o> {
         let Some(object) = json.as_object() else {
             return scope.invalid(here(at), "an object");
         };
-        scope.warn_unknown(object, at, known);
+        scope.check_members(object, at, known);
         Some(Self::of(object, at))
     }
 
@@ -228,8 +243,18 @@ pub(super) fn word_with_aliases<W: Words>(
         return Some(*value);
     }
     let words: Vec<_> = W::VALUES.iter().map(|value| value.word()).collect();
-    let message = format!("{at}: expected one of {}", words.join(", "));
-    let suggestion = scope.issues.nearest(text, words);
+    unknown_word(scope, at, text, &words)
+}
+
+/// Says that a word is none of these, and which of them is like it.
+pub(super) fn unknown_word<T>(
+    scope: &mut Scope<'_>,
+    at: &str,
+    text: &str,
+    known: &[&str],
+) -> Option<T> {
+    let message = format!("{at}: expected one of {}", known.join(", "));
+    let suggestion = scope.issues.nearest(text, known.iter().copied());
     scope.suggest(Code::InvalidField, message, suggestion);
     None
 }
@@ -286,6 +311,7 @@ pub(super) fn members<T>(
     object: &Object,
     mut read: impl FnMut(&mut Scope<'_>, &str, &Json) -> Option<T>,
 ) -> Option<Vec<(Text, T)>> {
+    scope.refuse_repeated(object, at);
     let read: Vec<_> = object
         .iter()
         .map(|(name, json)| {

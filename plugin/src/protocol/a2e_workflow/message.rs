@@ -5,6 +5,7 @@ use indexmap::map::Entry;
 
 use crate::protocol::a2e_workflow::Dialect;
 use crate::protocol::a2e_workflow::document::Order;
+use crate::protocol::a2e_workflow::fields::stands_twice;
 use crate::protocol::a2e_workflow::issue::{Code, Issue, Issues, shown};
 use crate::protocol::is_target;
 use crate::text::Text;
@@ -88,13 +89,13 @@ impl Reader<'_> {
         if self.is_late(id.as_ref()) {
             return Message::Nothing;
         }
-        self.warn_unknown(object, &["type", "operationId", "operation"], id.as_ref());
+        self.check_members(object, &["type", "operationId", "operation"], id.as_ref());
         let update = self.definition(object, "operationId");
         Message::Updates(update.into_iter().collect())
     }
 
     fn flat_begin(&mut self, object: &Object) -> Begin {
-        self.warn_unknown(
+        self.check_members(
             object,
             &["type", "executionId", "operationOrder", AGENT],
             None,
@@ -148,7 +149,7 @@ impl Reader<'_> {
         } else {
             known.get(..1).unwrap_or_default()
         };
-        self.warn_unknown(object, known, None);
+        self.check_members(object, known, None);
         let Some(content) = object.get(name).and_then(Json::as_object) else {
             return self.invalid(&format!("{name}: expected an object"), None);
         };
@@ -169,7 +170,7 @@ impl Reader<'_> {
         if self.is_late(None) {
             return Message::Nothing;
         }
-        self.warn_unknown(content, &["workflowId", "operations"], None);
+        self.check_members(content, &["workflowId", "operations"], None);
         let mut updates = IndexMap::new();
         let items = self
             .required(content, "operations", None)
@@ -187,7 +188,7 @@ impl Reader<'_> {
                 continue;
             };
             let id = item.get("id").and_then(Json::as_text);
-            self.warn_unknown(item, &["id", "operation"], id);
+            self.check_members(item, &["id", "operation"], id);
             let Some((id, update)) = self.definition(item, "id") else {
                 continue;
             };
@@ -205,7 +206,7 @@ impl Reader<'_> {
     }
 
     fn wrapped_begin(&mut self, object: &Object, content: &Object) -> Begin {
-        self.warn_unknown(content, &["workflowId", "root"], None);
+        self.check_members(content, &["workflowId", "root"], None);
         let root = self.required(content, "root", None);
         let root = root.and_then(|root| match root.as_text() {
             Some(root) => Some(root.clone()),
@@ -295,8 +296,11 @@ impl Reader<'_> {
         self.issues.push(issue.suggest(suggestion));
     }
 
-    /// Warns of members that a message does not have (D4).
-    fn warn_unknown(&mut self, object: &Object, known: &[&str], id: Option<&Text>) {
+    /// Warns of members that a message does not have (D4), and refuses those that stand twice.
+    fn check_members(&mut self, object: &Object, known: &[&str], id: Option<&Text>) {
+        for name in object.repeated() {
+            self.issue(Code::InvalidField, stands_twice(name), id);
+        }
         for (name, _) in object
             .iter()
             .filter(|(name, _)| !known.contains(&name.as_str()))

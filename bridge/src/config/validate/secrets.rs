@@ -1,0 +1,75 @@
+//! Is every secret there without which the bridge does not start? Nothing tells what one is.
+
+use std::collections::HashMap;
+use std::error::Error as _;
+
+use a2abus_transports::SecretError;
+
+use super::Checker;
+use crate::config::raw::ValuePath;
+use crate::config::transport::TransportConfig;
+use crate::config::workflows::WorkflowsConfig;
+use crate::workflows::digest;
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let path = ValuePath::root().key("transports");
+    for (name, transport) in &sections.transports {
+        for (place, secret) in transport.iter().flat_map(TransportConfig::secrets) {
+            if let Err(error) = secret.reveal() {
+                unread(checker, path.key(name).below(place), &error);
+            }
+        }
+    }
+    if let Some(workflows) = sections.workflows.as_ref().filter(|it| it.enabled) {
+        let path = ValuePath::root().key("workflows");
+        for (index, credential) in workflows.credentials.iter().enumerate() {
+            if let Err(error) = credential.value.reveal() {
+                let path = path.key("credentials").index(index).key("value");
+                unread(checker, path, &error);
+            }
+        }
+        keys(checker, &path, workflows);
+    }
+}
+
+/// A key tells one agent, wherever it is written.
+fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
+    let mut first: HashMap<[u8; 32], (usize, ValuePath)> = HashMap::new();
+    for (index, agent) in workflows.agents.iter().enumerate() {
+        for (place, key) in agent.keys.iter().enumerate() {
+            let path = path.key("agents").index(index).key("keys").index(place);
+            let digest = match digest(key) {
+                Ok(Some(digest)) => digest,
+                // Without reading any secret it is told that it is no digest.
+                Ok(None) => continue,
+                Err(error) => {
+                    unread(checker, path, &error);
+                    continue;
+                }
+            };
+            match first.get(&digest) {
+                None => {
+                    first.insert(digest, (index, path));
+                }
+                // So it is of two that are both written as digests.
+                Some((owner, first))
+                    if *owner != index && !checker.problems.has_error_under(&path) =>
+                {
+                    checker.error(path, format!("is the key at {first} already"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+fn unread(checker: &mut Checker<'_>, path: ValuePath, error: &SecretError) {
+    checker.error(
+        path,
+        match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
+    );
+}

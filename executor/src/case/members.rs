@@ -1,0 +1,130 @@
+//! Which members may a case have? One that is misspelt would be looked for in vain, and the test pass.
+
+use a2abus_plugin::Text;
+
+use crate::value::{Array, Object, Value};
+
+const CASE: [&str; 11] = [
+    "name",
+    "workflow",
+    "input",
+    "http_fixtures",
+    "credentials",
+    "policy",
+    "options",
+    "expected",
+    // For people.
+    "note",
+    "source",
+    "original_observed",
+];
+const ANSWER: [&str; 5] = ["status", "headers", "body", "body_text", "error"];
+const CREDENTIAL: [&str; 3] = ["type", "value", "apis"];
+const POLICY: [&str; 7] = [
+    "operations",
+    "apis",
+    "credentials",
+    "maxOperations",
+    "maxExecutionTimeMs",
+    "maxLoopItems",
+    "fileStorage",
+];
+const OPTIONS: [&str; 2] = ["onError", "level"];
+const EXPECTED: [&str; 12] = [
+    "valid",
+    "status",
+    "results",
+    "model",
+    "error",
+    "errors",
+    "requests",
+    "retry_delays_ms",
+    "stored",
+    "waited_ms",
+    "skipped",
+    "warnings",
+];
+/// Those of [`EXPECTED`] that are lists.
+const LISTS: [&str; 5] = [
+    "errors",
+    "requests",
+    "retry_delays_ms",
+    "skipped",
+    "warnings",
+];
+const ISSUE: [&str; 3] = ["code", "level", "operationId"];
+const WARNING: [&str; 2] = ["code", "operationId"];
+
+/// Refuses what would not be looked at.
+pub(super) fn check(case: &Value) -> Result<(), String> {
+    let members = only(case, "case", &CASE)?;
+    for (name, known) in [
+        ("policy", &POLICY as &[_]),
+        ("options", &OPTIONS),
+        ("expected", &EXPECTED),
+    ] {
+        if let Some(value) = members.get(name) {
+            only(value, name, known)?;
+        }
+    }
+    for (id, credential) in object(members.get("credentials")) {
+        only(credential, &format!("credentials.{id}"), &CREDENTIAL)?;
+    }
+    for (request, answers) in object(members.get("http_fixtures")) {
+        check_answers(answers, &format!("http_fixtures[\"{request}\"]"))?;
+    }
+    members.get("expected").map_or(Ok(()), check_expected)
+}
+
+fn check_answers(answers: &Value, at: &str) -> Result<(), String> {
+    for (index, answer) in list(answers, at)?.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        match only(answer, &at, &ANSWER)?.get("error").map(Value::as_str) {
+            None | Some(Some("connect" | "timeout")) => {}
+            Some(_) => return Err(format!("{at}.error: connect or timeout")),
+        }
+    }
+    Ok(())
+}
+
+fn check_expected(expected: &Value) -> Result<(), String> {
+    for name in LISTS {
+        let at = format!("expected.{name}");
+        let Some(elements) = expected.get(name).map(|value| list(value, &at)) else {
+            continue;
+        };
+        let known: &[_] = match (name, expected.get("valid")) {
+            ("warnings", _) => &WARNING,
+            ("errors", Some(Value::Bool(false))) => &ISSUE,
+            // Others are compared with all they have.
+            _ => continue,
+        };
+        for (index, element) in elements?.iter().enumerate() {
+            only(element, &format!("{at}[{index}]"), known)?;
+        }
+    }
+    Ok(())
+}
+
+/// An object with none but these members.
+fn only<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Object, String> {
+    let object = value.as_object();
+    let object = object.ok_or_else(|| format!("{at} is no object"))?;
+    let mut names = object.iter().map(|(name, _)| name);
+    match names.find(|name| !known.contains(&name.as_str())) {
+        None => Ok(object),
+        Some(name) => Err(format!(
+            "{at}: unknown member {name:?}; known are {}",
+            known.join(", ")
+        )),
+    }
+}
+
+/// The members of an object; that it is one is checked where it is read.
+fn object(value: Option<&Value>) -> impl Iterator<Item = (&Text, &Value)> {
+    value.and_then(Value::as_object).into_iter().flatten()
+}
+
+fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Array, String> {
+    value.as_array().ok_or_else(|| format!("{at} is no list"))
+}
