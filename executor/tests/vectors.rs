@@ -79,10 +79,18 @@ async fn a_request_without_a_recorded_answer_is_named_first() {
     assert_eq!(named.count(), 1, "however often it was tried");
 }
 
-#[test]
-fn a_member_that_nobody_looks_at_is_refused_with_those_there_are() {
+/// What is told of a case that is malformed, and of nothing else.
+async fn malformed(text: &str) -> String {
+    let cases = Case::parse(text.as_bytes()).unwrap();
+    let verdict = cases[0].run().await;
+    assert_eq!(verdict.differences.len(), 1, "{verdict:?}");
+    verdict.differences[0].clone()
+}
+
+#[tokio::test]
+async fn a_case_with_a_member_that_nobody_looks_at_fails_with_those_there_are() {
     let good = format!(
-        r#"{CALL}"input":{{}},"note":"for people","source":"x","original_observed":7,
+        r#"{CALL}"input":{{}},"note":"for people","case":1,"source":"x","original_observed":7,
         "credentials":{{"k":{{"type":"custom","value":"v","apis":[]}}}},
         "policy":{{"operations":[],"apis":[],"credentials":[],"maxOperations":1,
             "maxExecutionTimeMs":1,"maxLoopItems":1,"fileStorage":false}},
@@ -92,79 +100,108 @@ fn a_member_that_nobody_looks_at_is_refused_with_those_there_are() {
             "requests":[],"retry_delays_ms":[],"stored":{{}},"waited_ms":0,"skipped":[],
             "warnings":[{{"code":"x","operationId":"c"}}]}}}}"#
     );
-    assert_eq!(Case::parse(good.as_bytes()).unwrap().len(), 1);
+    let cases = Case::parse(good.as_bytes()).unwrap();
+    let told = cases[0].run().await.differences.join(" ");
+    assert!(!told.contains("unknown member"), "{told}");
     for (member, misspelt, reason) in [
         (
             "results",
             "resutls",
-            r#"calls: expected: unknown member "resutls"; known are valid, status, results, model, error, errors, requests, retry_delays_ms, stored, waited_ms, skipped, warnings"#,
+            r#"expected: unknown member "resutls"; known are valid, status, results, model, error, errors, requests, retry_delays_ms, stored, waited_ms, skipped, warnings"#,
         ),
         (
             "http_fixtures",
             "http_fixture",
-            r#"calls: case: unknown member "http_fixture"; known are name, workflow, "#,
+            r#"unknown member "http_fixture"; did you mean "http_fixtures"?"#,
         ),
         (
             "body",
             "bdoy",
-            r#"calls: http_fixtures["GET https://api.example.com/X"][0]: unknown member "bdoy"; known are status, headers, body, body_text, error"#,
+            r#"http_fixtures["GET https://api.example.com/X"][0]: unknown member "bdoy"; known are status, headers, body, body_text, error"#,
         ),
         (
             "value",
             "valeu",
-            r#"calls: credentials.k: unknown member "valeu"; known are type, value, apis"#,
+            r#"credentials.k: unknown member "valeu"; known are type, value, apis"#,
         ),
         (
             "maxLoopItems",
             "maxLoopItem",
-            r#"calls: policy: unknown member "maxLoopItem"; known are operations, "#,
+            r#"policy: unknown member "maxLoopItem"; known are operations, "#,
         ),
         (
             "onError",
             "on_error",
-            r#"calls: options: unknown member "on_error"; known are onError, level"#,
+            r#"options: unknown member "on_error"; known are onError, level"#,
         ),
         (
             "level",
             "levl",
-            r#"calls: options: unknown member "levl"; known are onError, level"#,
+            r#"options: unknown member "levl"; known are onError, level"#,
         ),
     ] {
         let text = good.replace(&format!("\"{member}\":"), &format!("\"{misspelt}\":"));
-        let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = malformed(&text).await;
         assert!(error.starts_with(reason), "{error}");
     }
     for (right, wrong, reason) in [
         (
             r#""code":"x","operationId":"c"}]"#,
             r#""code":"x","operation":"c"}]"#,
-            r#"calls: expected.warnings[0]: unknown member "operation"; known are code, operationId"#,
+            r#"expected.warnings[0]: unknown member "operation"; known are code, level, operationId, severity, message, line, suggestion"#,
         ),
         (
             r#"[{"status":200,"body":1}]"#,
             r#"{"status":200,"body":1}"#,
-            r#"calls: http_fixtures["GET https://api.example.com/X"] is no list"#,
+            r#"http_fixtures["GET https://api.example.com/X"] is no list"#,
         ),
         (
             r#""status":200,"#,
             r#""error":"slow","#,
-            r#"calls: http_fixtures["GET https://api.example.com/X"][0].error: connect or timeout"#,
+            r#"http_fixtures["GET https://api.example.com/X"][0].error: connect or timeout"#,
         ),
         (
             r#""fileStorage":false"#,
             r#""fileStorage":"no""#,
-            "calls: policy.fileStorage: true or false",
+            "policy.fileStorage: true or false",
         ),
         (
             r#""onError":"stop""#,
             r#""onError":1"#,
-            "calls: onError: stop or continue",
+            "onError: stop or continue",
         ),
     ] {
         let text = good.replace(right, wrong);
         assert_ne!(text, good, "{right}");
-        let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = malformed(&text).await;
         assert_eq!(error, reason);
+    }
+}
+
+#[tokio::test]
+async fn a_case_that_is_malformed_fails_and_the_others_run() {
+    for (case, reason) in [
+        (r#"{"name":"x","expected":{}}"#, "workflow is missing"),
+        (r#"{"name":"x","workflow":[]}"#, "expected is missing"),
+        (
+            r#"{"name":"x","workflow":[],"expected":{},"options":{"onError":"go"}}"#,
+            "onError",
+        ),
+        (
+            r#"{"name":"x","workflow":[],"expected":{},"policy":{"apis":["ftp://x"]}}"#,
+            "apis",
+        ),
+        ("7", "it is no object"),
+    ] {
+        let good = r#"{"name":"good","workflow":[
+            {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+            {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
+            "expected":{"valid":true,"status":"success","results":{"w":null},"model":{},"waited_ms":5}}"#;
+        let text = format!(r#"{{"cases":[{case},{good}]}}"#);
+        let told = malformed(&text).await;
+        assert!(told.contains(reason), "{case}: {told}");
+        let cases = Case::parse(text.as_bytes()).unwrap();
+        assert!(cases[1].run().await.is_passed(), "{case}");
     }
 }
 
@@ -173,16 +210,7 @@ fn a_file_that_holds_no_case_is_refused_with_the_reason() {
     for (text, reason) in [
         ("", "not JSON"),
         (r#"{"cases":{}}"#, "cases is no array"),
-        (r#"{"name":"x","expected":{}}"#, "x: workflow is missing"),
-        (r#"{"name":"x","workflow":[]}"#, "x: expected is missing"),
-        (
-            r#"{"name":"x","workflow":[],"expected":{},"options":{"onError":"go"}}"#,
-            "onError",
-        ),
-        (
-            r#"{"name":"x","workflow":[],"expected":{},"policy":{"apis":["ftp://x"]}}"#,
-            "x: apis",
-        ),
+        ("7", "a case is an object"),
     ] {
         let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");

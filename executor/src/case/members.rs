@@ -4,7 +4,7 @@ use a2abus_plugin::Text;
 
 use crate::value::{Array, Object, Value};
 
-const CASE: [&str; 11] = [
+const CASE: [&str; 8] = [
     "name",
     "workflow",
     "input",
@@ -13,10 +13,6 @@ const CASE: [&str; 11] = [
     "policy",
     "options",
     "expected",
-    // For people.
-    "note",
-    "source",
-    "original_observed",
 ];
 const ANSWER: [&str; 5] = ["status", "headers", "body", "body_text", "error"];
 const CREDENTIAL: [&str; 3] = ["type", "value", "apis"];
@@ -52,12 +48,24 @@ const LISTS: [&str; 5] = [
     "skipped",
     "warnings",
 ];
-const ISSUE: [&str; 3] = ["code", "level", "operationId"];
-const WARNING: [&str; 2] = ["code", "operationId"];
+/// An issue as validation tells it, although no more than these are compared: of errors `code`, `level`, `operationId`, of
+/// warnings `code` and `operationId`.
+const ISSUE: [&str; 7] = [
+    "code",
+    "level",
+    "operationId",
+    "severity",
+    "message",
+    "line",
+    "suggestion",
+];
 
 /// Refuses what would not be looked at.
 pub(super) fn check(case: &Value) -> Result<(), String> {
-    let members = only(case, "case", &CASE)?;
+    let members = case.as_object().ok_or("it is no object")?;
+    for (name, _) in members {
+        refuse_misspelt(name)?;
+    }
     for (name, known) in [
         ("policy", &POLICY as &[_]),
         ("options", &OPTIONS),
@@ -74,6 +82,18 @@ pub(super) fn check(case: &Value) -> Result<(), String> {
         check_answers(answers, &format!("http_fixtures[\"{request}\"]"))?;
     }
     members.get("expected").map_or(Ok(()), check_expected)
+}
+
+/// Others are for people.
+fn refuse_misspelt(name: &str) -> Result<(), String> {
+    let is_near = |known: &&&str| {
+        let distance = strsim::osa_distance(name, known);
+        distance > 0 && distance <= known.len() / 4
+    };
+    match CASE.iter().find(is_near) {
+        Some(known) => Err(format!("unknown member {name:?}; did you mean {known:?}?")),
+        None => Ok(()),
+    }
 }
 
 fn check_answers(answers: &Value, at: &str) -> Result<(), String> {
@@ -94,7 +114,7 @@ fn check_expected(expected: &Value) -> Result<(), String> {
             continue;
         };
         let known: &[_] = match (name, expected.get("valid")) {
-            ("warnings", _) => &WARNING,
+            ("warnings", _) => &ISSUE,
             ("errors", Some(Value::Bool(false))) => &ISSUE,
             // Others are compared with all they have.
             _ => continue,

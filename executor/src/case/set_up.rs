@@ -11,7 +11,7 @@ use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Strictness};
 use bytes::Bytes;
 
 use super::recorded::Recorded;
-use super::{Case, CaseError, members};
+use super::{Case, Test, members};
 use crate::agent::{Agent, Credential, CredentialKind, Rates, Secret};
 use crate::environment::{Environment, Random};
 use crate::executor::{Executor, Options};
@@ -32,7 +32,7 @@ impl Random for Always {
     }
 }
 
-impl Case {
+impl Test {
     pub(super) fn executor(
         &self,
         clock: VirtualClock,
@@ -57,15 +57,15 @@ impl Case {
     }
 }
 
-pub(super) fn case(value: &Value) -> Result<Case, CaseError> {
-    let name = value
-        .get("name")
-        .and_then(Value::as_str)
-        .unwrap_or("unnamed");
-    read(name.into(), value).map_err(|error| CaseError(format!("{name}: {error}")))
+pub(super) fn case(value: &Value) -> Case {
+    let name = value.get("name").and_then(Value::as_str);
+    Case {
+        name: name.unwrap_or("unnamed").into(),
+        test: test(value),
+    }
 }
 
-fn read(name: Text, value: &Value) -> Result<Case, String> {
+fn test(value: &Value) -> Result<Test, String> {
     members::check(value)?;
     let empty = Value::Object(Object::default());
     let member = |name| value.get(name).unwrap_or(&empty);
@@ -75,7 +75,7 @@ fn read(name: Text, value: &Value) -> Result<Case, String> {
     let policy = member("policy");
     let credentials = credentials(object(member("credentials"), "credentials")?)?;
     let agent = agent(policy, credentials)?;
-    Ok(Case {
+    Ok(Test {
         workflow: workflow(value.get("workflow").ok_or("workflow is missing")?)?,
         input: object(member("input"), "input")?.clone(),
         fixtures: object(member("http_fixtures"), "http_fixtures")?.clone(),
@@ -92,7 +92,6 @@ fn read(name: Text, value: &Value) -> Result<Case, String> {
             }
         },
         expected: value.get("expected").ok_or("expected is missing")?.clone(),
-        name,
     })
 }
 

@@ -21,11 +21,12 @@ A case is a JSON object, or a file has several in \"cases\": [...]:
      \"headers\": {\"content-type\": \"application/json\"}, \"body\": []}]},
    \"expected\": {\"valid\": true, \"status\": \"success\", \"results\": {…}, \"model\": {…},
      \"requests\": [{\"method\": \"GET\", \"url\": \"https://api.example.com/users\"}]}}
-Other members: input, credentials, policy, options, and note and source for people; expected also
-knows errors, error, skipped, stored, warnings, waited_ms, retry_delays_ms ([least, most] of each).
-Any other member is refused. What expected leaves out must not happen: requests, retries, stored
-values and the like are none, and model is the whole data model at the end. Nothing is called and no
-time passes: answers are recorded, the clock is virtual.
+Other members: input, credentials, policy, options; expected also knows errors, error, skipped,
+stored, warnings, waited_ms, retry_delays_ms ([least, most] of each). Whatever else a case has is for
+people, as a note; a misspelt member, and one within these that is not known, makes the case fail.
+What expected leaves out must not happen: requests, retries, stored values and the like are none, and
+model is the whole data model at the end. Nothing is called and no time passes: answers are recorded,
+the clock is virtual.
 
 Exit status 1 when a case fails.")]
 pub(super) struct TestArgs {

@@ -197,10 +197,7 @@ fn filter_condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Filt
     let fields = Fields::open(scope, json, at, &["field", "operator", "value"])?;
     let field = fields.need(scope, "field", field);
     let operator = fields.need(scope, "operator", filter_operator);
-    let value = match fields.object().get("operator").and_then(presence) {
-        Some(_) => fields.may(scope, "value", operand).flatten(),
-        None => fields.need(scope, "value", operand),
-    };
+    let value = fields.need(scope, "value", operand);
     Some(FilterCondition {
         field: field?,
         operator: operator?,
@@ -241,8 +238,7 @@ fn conditional(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<Conditional
 
 fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test)> {
     let fields = Fields::open(scope, json, at, &["path", "operator", "value"])?;
-    let operator = fields.object().get("operator");
-    let asks_for_presence = operator.and_then(presence);
+    let asks_for_presence = fields.object().get("operator").and_then(presence);
     let path = fields.need(scope, "path", path);
     if let Some(path) = &path {
         let presence = asks_for_presence.is_some();
@@ -250,11 +246,7 @@ fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test
     }
     let test = asks_for_presence.or_else(|| {
         let comparison = fields.need(scope, "operator", comparison);
-        let value = match (operator, comparison) {
-            // What it was meant to be may need none.
-            (Some(_), None) => fields.may(scope, "value", operand).flatten(),
-            _ => fields.need(scope, "value", operand),
-        };
+        let value = fields.need(scope, "value", operand);
         Some(Test::Compare(comparison?, value?))
     });
     Some((path?, test?))
