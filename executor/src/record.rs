@@ -183,23 +183,25 @@ impl Record {
 
     /// The same without what may be too large to keep: values, trace, and all errors but the one that ended it.
     pub(crate) fn without_values(&self) -> Self {
-        const EMPTY: [(&str, fn() -> Value); 2] = [
-            ("results", || Object::default().into()),
-            ("operations", || Array::default().into()),
-        ];
-        let mut record = self.clone();
-        let dropped = ["errors", "skipped", "warnings"];
-        let members = self.members.iter();
-        record.members = members
-            .filter(|(name, _)| !dropped.contains(&name.as_str()))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        for (name, empty) in EMPTY {
-            record.members.insert(Text::from_static(name), empty());
+        let kept = |(name, value): (&Text, &Value)| {
+            let value = match name.as_str() {
+                "errors" | "skipped" | "warnings" => return None,
+                "results" => Object::default().into(),
+                "operations" => Array::default().into(),
+                _ => value.clone(),
+            };
+            Some((name.clone(), value))
+        };
+        let removed = (Text::from_static(RESULTS_REMOVED), Value::Bool(true));
+        Self {
+            members: self
+                .members
+                .iter()
+                .filter_map(kept)
+                .chain([removed])
+                .collect(),
+            ..self.clone()
         }
-        let removed = Text::from_static(RESULTS_REMOVED);
-        record.members.insert(removed, true.into());
-        record
     }
 
     /// Whether its values have been taken away.
