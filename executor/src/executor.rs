@@ -41,6 +41,7 @@ pub struct Executor(Arc<Inner>);
 
 struct Inner {
     shared: Shared,
+    archive: Archive,
     running: Running,
 }
 
@@ -127,10 +128,10 @@ impl Executor {
         let cache = Cache::new(Arc::clone(&clock), options.caching);
         Self(Arc::new(Inner {
             running: Running::default(),
+            archive: Archive::new(Arc::clone(&store), options.limits.max_record_bytes),
             shared: Shared {
                 cache,
                 quotas: Quotas::new(Arc::clone(&clock), MAX_COUNTED),
-                archive: Archive::new(Arc::clone(&store), options.limits.max_record_bytes),
                 keeper: Keeper::new(store, options.files, clock),
                 limits: options.limits,
                 retry_unsafe: options.retry_unsafe,
@@ -220,7 +221,7 @@ impl Executor {
         id: &Text,
         digest: &Text,
     ) -> Result<Option<Record>, Refusal> {
-        let archive = &self.0.shared.archive;
+        let archive = &self.0.archive;
         let Some(mut stored) = archive.load(agent.id(), id).await? else {
             return Ok(None);
         };
@@ -301,7 +302,7 @@ impl Executor {
     }
 
     async fn load(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
-        let stored = self.0.shared.archive.load(agent, id).await?;
+        let stored = self.0.archive.load(agent, id).await?;
         let record = stored.map(|stored| stored.record);
         Ok(record.filter(|record| !self.is_over(record)))
     }
@@ -322,7 +323,7 @@ impl Executor {
         let mut records = Vec::new();
         let (mut looked_at, mut next) = (0, Some(String::new()));
         while let Some(after) = next.filter(|_| looked_at < LOOKED_AT && records.len() < most) {
-            let page = self.0.shared.archive.summaries(agent, &after).await?;
+            let page = self.0.archive.summaries(agent, &after).await?;
             looked_at += page.0.len();
             for summary in page.0 {
                 if records.len() >= most {
@@ -354,17 +355,12 @@ impl Executor {
     /// # Errors
     /// That the store failed.
     pub async fn expire(&self) -> Result<usize, StoreError> {
-        let Shared {
-            environment,
-            limits,
-            archive,
-            ..
-        } = &self.0.shared;
-        let Some(before) = environment.clock.now().checked_sub(limits.keep_records) else {
+        let now = self.0.shared.environment.clock.now();
+        let Some(before) = now.checked_sub(self.limits().keep_records) else {
             return Ok(0);
         };
         let runs = |agent: &Text, id: &str| self.0.running.contains(agent, id);
-        archive.expire(before, runs).await
+        self.0.archive.expire(before, runs).await
     }
 
     /// What StoreData has stored.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::a2e_workflow::WorkflowLimits;
 
-use crate::archive::Archive;
 use crate::cache::Cache;
 use crate::call::RetryUnsafe;
 use crate::environment::Environment;
@@ -17,7 +16,6 @@ pub(crate) struct Shared {
     pub(crate) cache: Cache,
     pub(crate) quotas: Quotas,
     pub(crate) keeper: Keeper,
-    pub(crate) archive: Archive,
     pub(crate) retry_unsafe: RetryUnsafe,
 }
 

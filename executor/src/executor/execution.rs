@@ -240,7 +240,7 @@ impl Mark {
 }
 
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-    let saved = inner.shared.archive.save(agent, stored).await;
+    let saved = inner.archive.save(agent, stored).await;
     saved.inspect_err(|error| {
         tracing::error!(
             error = &*error.0,
