@@ -31,7 +31,6 @@ use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::Report;
 use tokio::sync::oneshot;
 
-pub(crate) use self::directory::digest;
 pub use self::directory::{Directory, DirectoryError, Member, Unread};
 pub(crate) use self::reload::{Seen, Watch};
 

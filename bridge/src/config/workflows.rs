@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
-use a2abus_transports::Secret;
+use a2abus_transports::{Secret, SecretError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::value::{Name, Written};
 
@@ -276,6 +277,40 @@ impl CredentialType {
             Self::Custom => "custom",
         }
     }
+}
+
+// === impl ApiKey ===
+
+impl ApiKey {
+    /// The SHA-256 of the key; `None` where it is written as a digest and is none.
+    ///
+    /// # Errors
+    /// Why the key cannot be read; never what it is.
+    pub fn digest(&self) -> Result<Option<[u8; 32]>, SecretError> {
+        let secret = match self {
+            Self::Sha256(hex) => return Ok(from_hex(hex)),
+            Self::File(path) => Secret::file(path),
+            Self::Env(name) => Secret::env(name),
+        };
+        Ok(Some(Self::digest_of(secret.reveal()?.as_str())))
+    }
+
+    /// The SHA-256 of a key that somebody shows.
+    #[must_use]
+    pub fn digest_of(key: &str) -> [u8; 32] {
+        Sha256::digest(key.as_bytes()).into()
+    }
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 2 * digest.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 // === impl Grant ===

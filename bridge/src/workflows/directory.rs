@@ -10,7 +10,6 @@ use a2abus_executor::{Agent, Credential, CredentialKind, Rates, Secret};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy};
 use a2abus_transports::SecretError;
-use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use crate::config::{
@@ -111,7 +110,7 @@ impl Directory {
             let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
             for key in &agent.keys {
                 let id = agent.id.clone();
-                match digest(key) {
+                match key.digest() {
                     Ok(Some(digest)) => directory.add_key(&id, digest, &member)?,
                     Ok(None) => return Err(DirectoryError::Digest { id }),
                     Err(source) => unread.push(Unread::Key { id, source }),
@@ -149,7 +148,7 @@ impl Directory {
     /// The agent that shows an API key. How long it takes tells nothing of the keys there are.
     #[must_use]
     pub fn authenticate(&self, key: &str) -> Option<&Arc<Member>> {
-        let digest = sha256(key);
+        let digest = ApiKey::digest_of(key);
         let none = u64::MAX;
         let found = (0_u64..).zip(&self.keys).fold(none, |found, (index, key)| {
             let same: Choice = key.digest.ct_eq(&digest);
@@ -331,31 +330,6 @@ fn rates(config: &RatesConfig) -> Rates {
     }
 }
 
-/// The SHA-256 of a key; `None` of one that is written as a digest and is none.
-pub(crate) fn digest(key: &ApiKey) -> Result<Option<[u8; 32]>, SecretError> {
-    let secret = match key {
-        ApiKey::Sha256(hex) => return Ok(from_hex(hex)),
-        ApiKey::File(path) => a2abus_transports::Secret::file(path),
-        ApiKey::Env(name) => a2abus_transports::Secret::env(name),
-    };
-    Ok(Some(sha256(secret.reveal()?.as_str())))
-}
-
-fn sha256(text: &str) -> [u8; 32] {
-    Sha256::digest(text.as_bytes()).into()
-}
-
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 2 * digest.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(digest)
-}
-
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
@@ -393,7 +367,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("key");
         std::fs::write(&file, "one-key\n").unwrap();
-        let (file, hex) = (file.display(), hex(&sha256("one-key")));
+        let (file, hex) = (file.display(), hex(&ApiKey::digest_of("one-key")));
         let agents = |other: &str| {
             format!(
                 "{{agents: [{{id: a, keys: [{{file: {file}}}, {{sha256: {hex}}}]}}, {{id: b, keys: [{other}]}}]}}"

@@ -9,7 +9,6 @@ use super::Checker;
 use crate::config::raw::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
-use crate::workflows::digest;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let sections = checker.sections;
@@ -39,7 +38,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
     for (index, agent) in workflows.agents.iter().enumerate() {
         for (place, key) in agent.keys.iter().enumerate() {
             let path = path.key("agents").index(index).key("keys").index(place);
-            let digest = match digest(key) {
+            let digest = match key.digest() {
                 Ok(Some(digest)) => digest,
                 // Without reading any secret it is told that it is no digest.
                 Ok(None) => continue,
