@@ -732,7 +732,9 @@ workflows:
         assert!(told.starts_with(&format!("{file}:{line}:")), "{told}");
         assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
     }
-    let verdict = format!("{file} is refused: 7 errors");
+    let verdict = format!(
+        "{file} is refused: 7 errors; but for its secrets it is right: see --without-secrets"
+    );
     assert_eq!((ran.status, lines.len()), (1, 8), "{}", ran.stdout);
     assert_eq!(lines[7], verdict);
     assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);

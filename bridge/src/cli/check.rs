@@ -46,6 +46,9 @@ struct Verdict {
     counts: Option<Counts>,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// Whether nothing but secrets is missing.
+    #[serde(skip)]
+    lacks_secrets_alone: bool,
 }
 
 /// What a right configuration holds.
@@ -96,6 +99,7 @@ impl Verdict {
                 }),
                 errors: Vec::new(),
                 warnings: config.warnings,
+                lacks_secrets_alone: false,
             },
             Err(problems) => {
                 let (errors, warnings) = problems
@@ -109,6 +113,8 @@ impl Verdict {
                     counts: None,
                     errors,
                     warnings,
+                    lacks_secrets_alone: !args.without_secrets
+                        && Config::load(&args.config, std::env::vars_os()).is_ok(),
                 }
             }
         }
@@ -131,11 +137,15 @@ impl Verdict {
                 count(counts.bindings, "binding"),
                 count(counts.routes, "route"),
             ),
-            None => format!(
-                "{} is refused: {}{warnings}",
-                self.file,
-                count(self.errors.len(), "error")
-            ),
+            None => {
+                let hint = if self.lacks_secrets_alone {
+                    "; but for its secrets it is right: see --without-secrets"
+                } else {
+                    ""
+                };
+                let errors = count(self.errors.len(), "error");
+                format!("{} is refused: {errors}{warnings}{hint}", self.file)
+            }
         })
     }
 }
