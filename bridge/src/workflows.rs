@@ -240,9 +240,8 @@ impl Workflows {
                 Refusal::Invalid(_) => self.refused(Refused::Invalid),
                 Refusal::Expired(_) => self.refused(Refused::Expired),
                 Refusal::Conflict(_) => self.refused(Refused::Conflict),
-                // Who waits for a free place is not refused.
-                Refusal::Busy(_) => {}
-                _ => self.refused(Refused::Store),
+                // Who waits for a free place, or for the store, is not refused.
+                _ => {}
             }
             NotBegun::Refused(refusal)
         })
@@ -341,6 +340,7 @@ impl Workflows {
 /// How the executor works, as configured.
 pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsError> {
     let mut options = Options::default();
+    options.limits.max_record_bytes = config.max_record_bytes;
     options.files = config
         .file_directory
         .as_ref()

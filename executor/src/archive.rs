@@ -2,11 +2,12 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | Executions | `<agent> NUL <execution id>` | `{"digest","unsafe","record"}` |
+//! | Executions | `<agent> NUL <execution id>` | `{"digest","unsafe","reports","record"}` |
 //! | Summaries | `<agent> NUL <start, the newest first> NUL <execution id>` | `{"bytes","summary"}` |
 //!
 //! A record answers a request that comes again, so that it stays as long as the operator says. Its results do not have
-//! to: those of an agent's oldest executions go when its records have more bytes than they may.
+//! to: those of an agent's oldest executions go when its records come near the bytes they may have, and its oldest
+//! records only when all the others have lost theirs.
 //! Source: `a2e-execution` D45.
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::time::SystemTime;
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use crate::environment::{Change, Store, StoreError, Table};
+use crate::environment::{Change, Store, StoreError, StoreFull, Table};
 use crate::record::Record;
 use crate::value::Value;
 
@@ -27,7 +28,7 @@ pub(crate) struct Archive {
     agents: std::sync::Mutex<HashMap<Text, Account>>,
 }
 
-/// What was written for an agent since room was made, in bytes; `None` while nobody has looked. One write at a time.
+/// What was written for an agent since room was made, in bytes; `None` where that is not known. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<usize>>>;
 
 /// A record, with what nobody outside needs to know.
@@ -79,24 +80,28 @@ impl Archive {
     pub(crate) async fn save(&self, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
         let account = self.account(agent);
         let mut written = account.lock().await;
+        // Not known while the write is under way: this future may be dropped there.
+        let before = written.take();
         let (changes, bytes) = stored.changes(agent);
-        self.store.write(changes).await?;
-        if !stored.record.status().is_final() {
+        if let Err(error) = self.store.write(changes.clone()).await {
+            if !error.0.is::<StoreFull>() || self.make_room(agent, 0).await.is_err() {
+                return Err(error);
+            }
+            self.store.write(changes).await?;
+        }
+        let since = before.map(|before| before.saturating_add(bytes));
+        if let Some(since) = since.filter(|since| *since <= self.max_agent_bytes / 4) {
+            *written = Some(since);
             return Ok(());
         }
-        let since = written.map(|written| written.saturating_add(bytes));
-        if since.is_some_and(|since| since <= self.max_agent_bytes / 4) {
-            *written = since;
-        } else {
-            // Some of the room is made ahead, so that it is seldom looked for.
-            match self.make_room(agent, self.max_agent_bytes / 4 * 3).await {
-                Ok(()) => *written = Some(0),
-                // The next one tries again.
-                Err(error) => tracing::warn!(
-                    %agent, error = &*error.0,
-                    "the results of old executions could not be removed"
-                ),
-            }
+        // Some of the room is made ahead, so that it is seldom looked for.
+        match self.make_room(agent, self.max_agent_bytes / 4 * 3).await {
+            Ok(()) => *written = Some(0),
+            // The next one tries again.
+            Err(error) => tracing::warn!(
+                %agent, error = &*error.0,
+                "the results of old executions could not be removed"
+            ),
         }
         Ok(())
     }
@@ -105,12 +110,8 @@ impl Archive {
     pub(crate) async fn remove(&self, agent: &Text, record: &Record) -> Result<(), StoreError> {
         let account = self.account(agent);
         let _one_at_a_time = account.lock().await;
-        self.store
-            .write(vec![
-                removal(Table::Executions, record_key(agent, record.execution_id())),
-                removal(Table::Summaries, summary_key(agent, record)),
-            ])
-            .await
+        let changes = removal(agent, record.execution_id(), summary_key(agent, record));
+        self.store.write(changes.into()).await
     }
 
     /// Summaries of an agent, the newest first, that come after a key; with the key of the last one looked at, if there
@@ -183,8 +184,7 @@ impl Archive {
             for (key, _) in &found {
                 let id = key.splitn(3, '\0').nth(2).unwrap_or_default();
                 if !runs(agent, id) {
-                    changes.push(removal(Table::Executions, record_key(agent, id)));
-                    changes.push(removal(Table::Summaries, key.clone()));
+                    changes.extend(removal(agent, id, key.clone()));
                 }
             }
             removed += changes.len() / 2;
@@ -196,19 +196,29 @@ impl Archive {
         }
     }
 
-    /// Takes away the results of an agent's oldest executions, until its records have so many bytes or there are none.
-    async fn make_room(&self, agent: &Text, most: usize) -> Result<(), StoreError> {
-        let mut bytes = 0_usize;
+    /// Takes away the results of an agent's oldest executions until the records that are whole have no more than
+    /// `max_whole` bytes, and its oldest records until those that have lost theirs have a quarter of what all may have.
+    /// What has not ended stays, and the newest.
+    async fn make_room(&self, agent: &Text, max_whole: usize) -> Result<(), StoreError> {
+        let (mut whole, mut reduced, mut removed) = (0_usize, 0_usize, 0_usize);
+        let mut is_over = false;
         let mut after = String::new();
         loop {
             let (page, next) = self.page(agent, &after).await?;
             let mut changes = Vec::new();
             for summary in page {
-                // The newest is kept, however large.
-                let is_newest = bytes == 0;
-                bytes = bytes.saturating_add(summary.bytes);
-                if bytes > most && !is_newest && summary.has_values() {
-                    changes.extend(self.without_values(agent, &summary).await?);
+                is_over |= whole > 0 && whole.saturating_add(summary.bytes) > max_whole;
+                if !is_over || !summary.record.status().is_final() {
+                    whole = whole.saturating_add(summary.bytes);
+                    continue;
+                }
+                let (written, bytes) = self.reduced(agent, &summary).await?;
+                if reduced.saturating_add(bytes) > self.max_agent_bytes / 4 {
+                    removed += 1;
+                    changes.extend(summary.removal(agent));
+                } else {
+                    reduced = reduced.saturating_add(bytes);
+                    changes.extend(written);
                 }
             }
             if !changes.is_empty() {
@@ -216,22 +226,33 @@ impl Archive {
             }
             match next {
                 Some(last) => after = last,
-                None => return Ok(()),
+                None => break,
             }
         }
+        if removed > 0 {
+            tracing::warn!(
+                %agent, removed,
+                "records of executions are removed before their time: a request of theirs that comes again runs again"
+            );
+        }
+        Ok(())
     }
 
-    async fn without_values(
+    /// What writes a record without its values, if it has any; and its bytes then.
+    async fn reduced(
         &self,
         agent: &Text,
         summary: &Summary,
-    ) -> Result<Vec<Change>, StoreError> {
-        let id = summary.record.execution_id();
-        let Some(stored) = self.load(agent, id).await? else {
+    ) -> Result<(Vec<Change>, usize), StoreError> {
+        if summary.record.is_without_values() {
+            return Ok((Vec::new(), summary.bytes));
+        }
+        let stored = self.load(agent, summary.record.execution_id()).await?;
+        Ok(match stored {
+            Some(stored) => stored.without_values().changes(agent),
             // A summary without a record tells of nothing.
-            return Ok(vec![removal(Table::Summaries, summary.key.clone())]);
-        };
-        Ok(stored.without_values().changes(agent).0)
+            None => (summary.removal(agent).into(), 0),
+        })
     }
 
     fn account(&self, agent: &Text) -> Account {
@@ -255,9 +276,9 @@ impl Summary {
         })
     }
 
-    /// Whether the record has something to take away. What runs has nothing yet.
-    fn has_values(&self) -> bool {
-        self.record.status().is_final() && !self.record.is_without_values()
+    /// What takes it away with its record.
+    fn removal(&self, agent: &Text) -> [Change; 2] {
+        removal(agent, self.record.execution_id(), self.key.clone())
     }
 }
 
@@ -282,6 +303,7 @@ impl Stored {
         let record = Value::object([
             ("digest", self.digest.clone().into()),
             ("unsafe", self.has_begun_unsafe.into()),
+            ("reports", self.record.reports().into()),
             ("record", self.record.to_value()),
         ]);
         let record = change(
@@ -300,20 +322,28 @@ impl Stored {
         let Some(Value::Bool(has_begun_unsafe)) = value.get("unsafe") else {
             return None;
         };
+        let Some(Value::Integer(reports)) = value.get("reports") else {
+            return None;
+        };
+        let record = Record::read(value.get("record")?)?;
         Some(Self {
-            record: Record::read(value.get("record")?)?,
+            record: record.reported(usize::try_from(*reports).ok()?),
             digest: value.get("digest")?.as_str()?.into(),
             has_begun_unsafe: *has_begun_unsafe,
         })
     }
 }
 
-fn removal(table: Table, key: String) -> Change {
-    Change {
+fn removal(agent: &Text, id: &str, summary_key: String) -> [Change; 2] {
+    let change = |table, key| Change {
         table,
         key,
         value: None,
-    }
+    };
+    [
+        change(Table::Executions, record_key(agent, id)),
+        change(Table::Summaries, summary_key),
+    ]
 }
 
 /// Neither names of agents nor ids of executions have controls, so that no two keys are the same.

@@ -120,7 +120,11 @@ pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
 impl<'a> Engine<'a> {
     async fn run(mut self) -> Ended {
         let plan = self.run.plan;
-        let mut error = self.check_input().err();
+        let mut error = if self.run.cancel.is_cancelled() {
+            Some(cancelled())
+        } else {
+            self.check_input().err()
+        };
         if error.is_none() {
             error = self
                 .sequence(&plan.roots)

@@ -168,6 +168,14 @@ pub struct Change {
 #[error("the store failed")]
 pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
+/// A [`StoreError`] with this inside says that something has to go before more fits.
+#[derive(Debug, thiserror::Error)]
+#[error("the store is full: it may hold {max_bytes} bytes")]
+pub struct StoreFull {
+    /// What it may hold.
+    pub max_bytes: usize,
+}
+
 /// All of it.
 #[derive(Clone)]
 pub struct Environment {

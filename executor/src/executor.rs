@@ -78,7 +78,8 @@ pub struct Request {
     /// When nobody waits any more.
     pub deadline: Option<SystemTime>,
     /// Whether it was cancelled before it began. Nothing of it runs, and that is recorded, so that nothing of it runs when
-    /// it is asked for again. It takes no place among those that run at a time.
+    /// it is asked for again. It takes no place among those that run at a time. It is refused as any other when it is not
+    /// valid or comes too late.
     pub is_cancelled: bool,
 }
 
@@ -170,29 +171,26 @@ impl Executor {
         let id = named.or(request.execution_id.as_ref()).cloned();
         let id = id.unwrap_or_else(|| self.new_id());
         let digest = digest(&request.workflow);
-        let places = if request.is_cancelled {
-            usize::MAX
-        } else {
-            self.0.shared.limits.max_concurrent
-        };
+        if !report.is_valid() {
+            let refusal = Refusal::Invalid(Failure::invalid(&report));
+            return self.answered(agent, &id, &digest).await?.ok_or(refusal);
+        }
+        let most = self.0.shared.limits.max_concurrent;
+        let places = (!request.is_cancelled).then_some(most);
         let slot = match self.0.running.admit(agent.id(), &id, &digest, places) {
             Admission::Slot(slot) => slot,
             Admission::Running(follow) => return Ok(Started::Running(follow)),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
-            Admission::Busy(most) => {
+            Admission::Busy => {
                 // What has run before needs no place.
-                let known = self.known(agent, &id, &digest).await?;
-                let finished = known.map(|record| Started::Finished(Arc::new(record)));
-                return finished.ok_or(Refusal::Busy(most));
+                let answered = self.answered(agent, &id, &digest).await?;
+                return answered.ok_or(Refusal::Busy(most));
             }
         };
         if let Some(record) = self.known(agent, &id, &digest).await? {
             let record = Arc::new(record);
             slot.end(&record);
             return Ok(Started::Finished(record));
-        }
-        if !report.is_valid() {
-            return Err(Refusal::Invalid(Failure::invalid(&report)));
         }
         let budget = self
             .budget(agent, request.deadline)
@@ -214,7 +212,32 @@ impl Executor {
             .map(Started::New)
     }
 
-    /// What is recorded under this id, if it is of this workflow and says all there is to say.
+    /// What runs or is recorded under this id, if it is of this workflow and has an answer. Nothing is changed: whoever
+    /// has no slot has no right to.
+    async fn answered(
+        &self,
+        agent: &Agent,
+        id: &Text,
+        digest: &Text,
+    ) -> Result<Option<Started>, Refusal> {
+        match self.0.running.find(agent.id(), id, digest) {
+            Some(Admission::Running(follow)) => return Ok(Some(Started::Running(follow))),
+            Some(Admission::Conflict) => return Err(Refusal::Conflict(id.clone())),
+            _ => {}
+        }
+        let stored = self.0.archive.load(agent.id(), id).await?;
+        let Some(stored) = stored.filter(|stored| !self.is_over(&stored.record)) else {
+            return Ok(None);
+        };
+        if stored.digest != *digest {
+            return Err(Refusal::Conflict(id.clone()));
+        }
+        let is_final = stored.record.status().is_final();
+        Ok(is_final.then(|| Started::Finished(Arc::new(stored.record))))
+    }
+
+    /// What is recorded under this id, if it is of this workflow and says all there is to say. For whoever has its slot:
+    /// what nobody runs is told to be interrupted, or makes way.
     async fn known(
         &self,
         agent: &Agent,

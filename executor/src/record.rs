@@ -19,6 +19,8 @@ pub struct Record {
     execution_id: Text,
     status: Status,
     started: SystemTime,
+    /// How often it was told how an operation stands.
+    reports: usize,
     /// The members of the record on the wire.
     members: Object,
 }
@@ -146,6 +148,7 @@ impl Record {
         }
         members.push(("operations", frame.trace.entries().into()));
         Self::new(frame.execution_id, status, frame.started, members)
+            .reported(frame.trace.reports())
     }
 
     fn new(
@@ -161,6 +164,7 @@ impl Record {
             execution_id: execution_id.clone(),
             status,
             started,
+            reports: 0,
             members: members.collect(),
         }
     }
@@ -224,8 +228,14 @@ impl Record {
             execution_id: value.get("execution_id")?.as_str()?.into(),
             status: Status::from_word(value.get("status")?.as_str()?)?,
             started: started.into(),
+            reports: 0,
             members: value.as_object()?.clone(),
         })
+    }
+
+    /// The same, told so often how an operation stands.
+    pub(crate) fn reported(self, reports: usize) -> Self {
+        Self { reports, ..self }
     }
 
     /// The id of the execution.
@@ -244,6 +254,13 @@ impl Record {
     #[must_use]
     pub fn started(&self) -> SystemTime {
         self.started
+    }
+
+    /// How often it was told how an operation stands: the number of its [`Event::Operation`](crate::Event::Operation)s.
+    /// Of one that was interrupted nobody knows.
+    #[must_use]
+    pub fn reports(&self) -> usize {
+        self.reports
     }
 
     /// The values of the operations that succeeded.

@@ -40,8 +40,8 @@ pub struct Limits {
     pub max_concurrent: usize,
     /// How long records are kept (default 24 h).
     pub keep_records: Duration,
-    /// Most bytes that the records of one agent take (default 64 MiB). When there would be more, the results of its oldest
-    /// executions are removed, and their records say so; that they ran is kept as long as any.
+    /// About the most bytes that the records of one agent take (default 64 MiB). Beyond three quarters of it the results
+    /// of its oldest executions are removed, and their records say so; beyond the last quarter those records, too.
     pub max_record_bytes: usize,
 }
 

@@ -32,7 +32,13 @@ pub struct Progress {
 
 /// Every run of an operation in an execution, as it stands.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Trace(Arc<Mutex<Vec<Progress>>>);
+pub(crate) struct Trace(Arc<Mutex<Runs>>);
+
+#[derive(Debug, Default)]
+struct Runs {
+    runs: Vec<Progress>,
+    reports: usize,
+}
 
 /// Whether an operation runs, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,7 +143,9 @@ impl Progress {
 impl Trace {
     /// Notes how a run of an operation stands.
     pub(crate) fn note(&self, progress: &Progress) {
-        let mut runs = self.lock();
+        let mut state = self.lock();
+        state.reports += 1;
+        let runs = &mut state.runs;
         let is_it = |run: &&mut Progress| {
             !run.status.is_final()
                 && run.operation_id == progress.operation_id
@@ -156,10 +164,15 @@ impl Trace {
 
     /// The entries of `operations` in a record.
     pub(crate) fn entries(&self) -> Array {
-        self.lock().iter().map(Progress::to_entry).collect()
+        self.lock().runs.iter().map(Progress::to_entry).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Progress>> {
+    /// How often something was noted.
+    pub(crate) fn reports(&self) -> usize {
+        self.lock().reports
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Runs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -369,6 +369,7 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
         record.answer().get("results_removed"),
         Some(&Value::Bool(true))
     );
+    assert_eq!(record.reports(), 2, "it began and it succeeded");
     let request = Request {
         workflow: named("e0", &[WAIT]).into(),
         ..Request::default()
@@ -380,6 +381,88 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
     run(&executor, &agent, "huge", 2 * MOST).await;
     assert_eq!(results(&executor, &agent, "huge").await, 1);
     assert_eq!(results(&executor, &agent, &newest).await, 0);
+}
+
+/// An executor whose store holds so many bytes.
+fn small(bytes: usize, options: Options) -> (Executor, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::new(bytes));
+    let world = World::new(0);
+    let environment = Environment {
+        clock: Arc::new(world.clock.clone()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::clone(&world.http) as Arc<_>,
+        store: Arc::clone(&store) as Arc<_>,
+    };
+    (Executor::new(environment, options), store)
+}
+
+#[tokio::test]
+async fn a_full_store_makes_room_from_what_the_agent_has() {
+    let (executor, _) = small(200_000, Options::default());
+    let [agent, other] = ["a", "b"].map(agent);
+    for (agent, id) in [(&other, "e".to_owned())]
+        .into_iter()
+        .chain((0..60).map(|number| (&agent, format!("e{number}"))))
+    {
+        let started = executor.execute(agent, large(&id, 10_000).1).await.unwrap();
+        finished(started).await;
+        let record = executor.record(agent.id(), &id).await.unwrap().unwrap();
+        assert_eq!(record.results().unwrap().len(), 1, "{id}");
+    }
+    let record = executor.record(other.id(), "e").await.unwrap().unwrap();
+    assert_eq!(record.results().unwrap().len(), 1, "it is of another");
+}
+
+#[tokio::test]
+async fn the_oldest_records_go_when_they_are_too_many_without_results() {
+    let mut options = Options::default();
+    options.limits.max_record_bytes = 40_000;
+    let (executor, store) = small(1 << 20, options);
+    let agent = agent("a");
+    let Started::New(running) = begin_as(&executor, &agent, named("r", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    for number in 0..400 {
+        run_as(&executor, &agent, named(&format!("e{number}"), &[WAIT])).await;
+    }
+    let left = store.scan(Table::Executions, "", "", 1_000).await.unwrap();
+    let bytes: usize = left.iter().map(|(_, record)| record.len()).sum();
+    assert!((30_000..55_000).contains(&bytes), "{bytes} bytes");
+    assert_eq!(executor.record(agent.id(), "e0").await.unwrap(), None);
+    for id in ["e399", "e380", "r"] {
+        let record = executor.record(agent.id(), id).await.unwrap();
+        assert!(record.is_some(), "{id}");
+    }
+    assert_eq!(running.finish().await.status(), Status::Success);
+}
+
+#[tokio::test]
+async fn who_finds_no_place_changes_no_record() {
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_concurrent = 1;
+    let executor = world.executor_with(options);
+    let agent = agent("a");
+    let ended = begin_as(&executor, &agent, named("y", &[WAIT])).await;
+    drop(ended);
+    let Started::New(running) = begin_as(&executor, &agent, named("x", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    let request = Request {
+        workflow: named("y", &[WAIT]).into(),
+        ..Request::default()
+    };
+    let refused = executor.execute(&agent, request.clone()).await;
+    assert!(matches!(refused, Err(Refusal::Busy(1))), "{refused:?}");
+    assert!(executor.record(agent.id(), "y").await.unwrap().is_some());
+    // What is cancelled before it begins needs no place, and takes none.
+    let cancelled = Request {
+        is_cancelled: true,
+        ..request
+    };
+    let record = finished(executor.execute(&agent, cancelled).await.unwrap()).await;
+    assert_eq!(record.status(), Status::Cancelled);
+    running.finish().await;
 }
 
 /// A service that is asked and says nothing.

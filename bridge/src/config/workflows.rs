@@ -28,12 +28,20 @@ pub struct WorkflowsConfig {
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub agent: Text,
-    /// The directory that records of executions and `localStorage` are kept in. Without it both are in memory.
+    /// The directory that records of executions and `localStorage` are kept in. Without it both are in memory, at most
+    /// 256 MiB of all agents together.
     ///
     /// Wrong: without it a restart forgets all records, so that a workflow that comes again runs again. Two processes
     /// cannot share one.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
+    /// About the most bytes of records that are kept of each agent. Beyond three quarters of it its oldest executions lose
+    /// their results, and beyond the last quarter their records.
+    ///
+    /// Wrong: too few, and results are gone before they are asked for; far too few, and a request that comes again runs
+    /// again.
+    #[schemars(range(min = 1_048_576))]
+    pub max_record_bytes: usize,
     /// The directory that StoreData writes files to, in a directory for each agent. Without it there is no storage
     /// `file`.
     #[schemars(length(min = 1))]
@@ -337,6 +345,7 @@ impl Default for WorkflowsConfig {
             enabled: false,
             agent: Text::from_static("a2e-executor"),
             data_directory: None,
+            max_record_bytes: 64 << 20,
             file_directory: None,
             ca_files: Vec::new(),
             retry_unsafe: RetryUnsafe::default(),

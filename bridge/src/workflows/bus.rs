@@ -29,6 +29,7 @@ mod turn;
 use std::cell::Cell;
 use std::sync::Arc;
 
+use a2abus_executor::Agent;
 use a2abus_plugin::{
     Event, Family, Hint, Limits, MapContext, MapOptions, Refused as Undecoded, Text, extension, map,
 };
@@ -293,12 +294,18 @@ impl WorkflowBinding {
             }
             Ok(Ask::Line(asker, line)) => assemblies.line(*asker, line, held),
             Ok(Ask::Cancel(cancel)) => {
+                let was_there = self.cancel(&cancel);
                 match assemblies.cancel(&cancel) {
+                    // Lines of what runs already, which came once more.
+                    Some(part) if was_there => part.held.into_iter().for_each(Held::done),
                     Some(part) => {
-                        let answer = Answer::cancelled(part.job.asker.collaboration_id.as_ref());
+                        let answer = Answer::cancelled(&part.job);
                         work.push(self.conclude(part, answer).boxed());
                     }
-                    None => self.cancel(&cancel),
+                    None if was_there => {}
+                    None => {
+                        tracing::debug!(binding = %self.name, "a cancel of nothing that runs");
+                    }
                 }
                 held.done();
                 None
@@ -359,19 +366,17 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Ends what waits or runs by that name. Whoever asks in his own name may end what he has begun over HTTP too.
-    fn cancel(&self, cancel: &Cancel) {
+    /// Ends what waits or runs by that name; whether there was anything. Whoever asks in his own name may end what he has
+    /// begun over HTTP too.
+    fn cancel(&self, cancel: &Cancel) -> bool {
         let is_known = self.waiting.cancel(cancel);
         let own = cancel
             .requester
             .as_ref()
             .filter(|_| !is_known && self.voice.run_as.is_none());
         let agent = own.and_then(|requester| self.workflows.agent(requester));
-        let is_cancelled =
-            agent.is_some_and(|agent| self.workflows.executor().cancel(agent.id(), &cancel.name));
-        if !is_known && !is_cancelled {
-            tracing::debug!(binding = %self.name, "a cancel of nothing that runs");
-        }
+        let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
+        is_known || agent.is_some_and(ends)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who may execute workflows, and what may they do?
 //!
-//! Made whole from the configuration, with every secret read, and never changed: a new one takes its place.
+//! Made whole from the configuration and its secrets, and never changed: a new one takes its place.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

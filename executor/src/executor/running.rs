@@ -24,6 +24,7 @@ struct Entry {
     cancel: CancellationToken,
     ended: watch::Receiver<Option<Arc<Record>>>,
     trace: Trace,
+    takes_place: bool,
 }
 
 /// The right to run an execution; given back when it is dropped.
@@ -48,34 +49,40 @@ pub(super) enum Admission {
     Slot(Slot),
     Running(Follow),
     Conflict,
-    Busy(usize),
+    Busy,
 }
 
 // === impl Running ===
 
 impl Running {
-    /// The right to run it, if the agent has fewer than `most` that run.
+    /// What runs under this id, if anything does.
+    pub(super) fn find(
+        &self,
+        agent: &Text,
+        execution_id: &Text,
+        digest: &Text,
+    ) -> Option<Admission> {
+        let agents = lock(&self.agents);
+        let entry = agents.get(agent)?.get(execution_id)?;
+        Some(entry.admission(execution_id, digest))
+    }
+
+    /// The right to run it, where nobody else does, and if it needs a place, where the agent has fewer than so many.
     pub(super) fn admit(
         &self,
         agent: &Text,
         execution_id: &Text,
         digest: &Text,
-        most: usize,
+        places: Option<usize>,
     ) -> Admission {
         let mut agents = lock(&self.agents);
         let running = agents.entry(agent.clone()).or_default();
         if let Some(entry) = running.get(execution_id) {
-            return if entry.digest == *digest {
-                Admission::Running(Follow {
-                    execution_id: execution_id.clone(),
-                    ended: entry.ended.clone(),
-                })
-            } else {
-                Admission::Conflict
-            };
+            return entry.admission(execution_id, digest);
         }
-        if running.len() >= most {
-            return Admission::Busy(most);
+        let taken = running.values().filter(|entry| entry.takes_place).count();
+        if places.is_some_and(|places| taken >= places) {
+            return Admission::Busy;
         }
         let (sender, ended) = watch::channel(None);
         let cancel = CancellationToken::new();
@@ -84,6 +91,7 @@ impl Running {
             cancel: cancel.clone(),
             ended,
             trace: Trace::default(),
+            takes_place: places.is_some(),
         };
         let trace = entry.trace.clone();
         running.insert(execution_id.clone(), entry);
@@ -120,6 +128,21 @@ impl Running {
 /// Nothing that holds a lock can leave what it guards half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// What becomes of another request for the same id.
+    fn admission(&self, execution_id: &Text, digest: &Text) -> Admission {
+        if self.digest != *digest {
+            return Admission::Conflict;
+        }
+        Admission::Running(Follow {
+            execution_id: execution_id.clone(),
+            ended: self.ended.clone(),
+        })
+    }
 }
 
 // === impl Slot ===

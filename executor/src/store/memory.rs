@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use crate::environment::{Change, Store, StoreError, Table};
+use crate::environment::{Change, Store, StoreError, StoreFull, Table};
 
 /// A store that ends with the process, and holds no more than so many bytes.
 ///
@@ -72,13 +72,8 @@ impl MemoryStore {
         for change in undo.into_iter().rev() {
             state.apply(change);
         }
-        Err(StoreError(
-            format!(
-                "the memory store is full: it may hold {} bytes",
-                self.max_bytes
-            )
-            .into(),
-        ))
+        let max_bytes = self.max_bytes;
+        Err(StoreError(StoreFull { max_bytes }.into()))
     }
 }
 

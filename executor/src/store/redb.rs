@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use ::redb::{Builder, Database, DatabaseError, Error, ReadableDatabase, TableDefinition};
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub struct RedbStore {
 /// The database, which does nothing more after the disk has failed once: then it is opened anew.
 struct Medium {
     open: Box<dyn Fn() -> Result<Database, OpenError> + Send + Sync>,
+    /// The least time between two openings.
+    pause: Duration,
     state: RwLock<State>,
 }
 
@@ -43,11 +46,15 @@ struct State {
     database: Option<Database>,
     /// How often it was opened.
     opened: u64,
+    since: Instant,
 }
 
 /// What is kept of the file in memory.
 const CACHE_BYTES: usize = 32 << 20;
 const READERS: usize = 8;
+const TABLES: [Table; 3] = [Table::Local, Table::Executions, Table::Summaries];
+/// How long a disk that failed is left alone.
+const PAUSE: Duration = Duration::from_secs(2);
 
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
 
@@ -68,19 +75,22 @@ impl RedbStore {
     /// [`OpenError::InUse`] while another process has it; else why it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let path = path.to_owned();
-        Self::open_with(move || open(&path))
+        Self::open_with(PAUSE, move || open(&path))
     }
 
     fn open_with(
+        pause: Duration,
         open: impl Fn() -> Result<Database, OpenError> + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
         let state = State {
             database: Some(open()?),
             opened: 1,
+            since: Instant::now(),
         };
         Ok(Self {
             medium: Arc::new(Medium {
                 open: Box::new(open),
+                pause,
                 state: RwLock::new(state),
             }),
             writer: Arc::new(Semaphore::new(1)),
@@ -122,26 +132,35 @@ impl Medium {
         };
         let done = match attempt() {
             (Err(error @ (Error::Io(_) | Error::PreviousIo)), opened) => {
-                tracing::warn!(%error, "the disk of a store failed: it is opened anew");
-                self.open_anew(opened)
-                    .map_err(|error| StoreError(error.into()))?;
-                attempt().0
+                match self.open_anew(opened) {
+                    Ok(true) => attempt().0,
+                    Ok(false) => Err(error),
+                    Err(error) => return Err(StoreError(error.into())),
+                }
             }
             (done, _) => done,
         };
         done.map_err(|error| StoreError(error.into()))
     }
 
-    /// Opens it, unless somebody has done so meanwhile.
-    fn open_anew(&self, opened: u64) -> Result<(), OpenError> {
+    /// Opens it, unless somebody has done so meanwhile; whether it is worth another try. Not again and again: everybody
+    /// waits for it, and a large file takes a while to be put right.
+    fn open_anew(&self, opened: u64) -> Result<bool, OpenError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if state.opened == opened {
-            // One at a time may have the file.
-            drop(state.database.take());
-            state.database = Some((self.open)()?);
-            state.opened += 1;
+        if state.opened != opened {
+            return Ok(true);
         }
-        Ok(())
+        if state.since.elapsed() < self.pause {
+            return Ok(false);
+        }
+        tracing::warn!("the disk of a store failed: it is opened anew");
+        // One at a time may have the file.
+        drop(state.database.take());
+        let database = (self.open)();
+        state.since = Instant::now();
+        state.opened += 1;
+        state.database = Some(database?);
+        Ok(true)
     }
 }
 
@@ -177,8 +196,15 @@ fn owned_file(path: &Path) -> std::io::Result<File> {
 
 /// Reading finds no table that was never opened for writing.
 fn make_tables(database: &Database) -> Result<(), Error> {
+    let reading = database.begin_read()?;
+    let are_there = TABLES
+        .into_iter()
+        .all(|table| reading.open_table(definition(table)).is_ok());
+    if are_there {
+        return Ok(());
+    }
     let transaction = database.begin_write()?;
-    for table in [Table::Local, Table::Executions, Table::Summaries] {
+    for table in TABLES {
         transaction.open_table(definition(table))?;
     }
     Ok(transaction.commit()?)
@@ -278,7 +304,7 @@ impl std::fmt::Debug for RedbStore {
 mod tests {
     use std::error::Error as _;
     use std::io;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use ::redb::StorageBackend;
     use ::redb::backends::InMemoryBackend;
@@ -351,11 +377,12 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn it_goes_on_when_the_disk_does() {
-        let disk = Disk::default();
-        let fails = Arc::clone(&disk.fails);
-        let store = RedbStore::open_with(move || {
+    /// A store on a disk, and how often it was opened.
+    fn store_on(disk: &Disk, pause: Duration) -> (RedbStore, Arc<AtomicUsize>) {
+        let (disk, opened) = (disk.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&opened);
+        let open = move || {
+            count.fetch_add(1, Ordering::SeqCst);
             let unusable = |source| OpenError::Unusable {
                 path: "disk".into(),
                 source,
@@ -364,21 +391,38 @@ mod tests {
             let database = database.map_err(|error| unusable(error.into()))?;
             make_tables(&database).map_err(|error| unusable(error.into()))?;
             Ok(database)
-        })
-        .unwrap();
+        };
+        (RedbStore::open_with(pause, open).unwrap(), opened)
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_when_the_disk_does() {
+        let disk = Disk::default();
+        let (store, _) = store_on(&disk, Duration::ZERO);
         put(&store, "a", "1").await.unwrap();
         for round in ["2", "3"] {
-            fails.store(true, Ordering::SeqCst);
+            disk.fails.store(true, Ordering::SeqCst);
             for _ in 0..3 {
                 assert!(put(&store, "b", round).await.is_err());
             }
-            fails.store(false, Ordering::SeqCst);
+            disk.fails.store(false, Ordering::SeqCst);
             put(&store, "c", round).await.unwrap();
             let all = store.scan(Table::Local, "", "", 10).await.unwrap();
             let expected =
                 [("a", "1"), ("c", round)].map(|(key, value)| (key.to_owned(), value.into()));
             assert_eq!(all, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_fails_is_left_alone_for_a_while() {
+        let disk = Disk::default();
+        let (store, opened) = store_on(&disk, Duration::MAX);
+        disk.fails.store(true, Ordering::SeqCst);
+        for _ in 0..9 {
+            assert!(put(&store, "b", "1").await.is_err());
+        }
+        assert_eq!(opened.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -79,6 +79,30 @@ async fn lines_that_are_cancelled_before_the_last_has_come_make_nothing() {
 }
 
 #[tokio::test]
+async fn a_line_that_comes_once_more_does_not_keep_a_cancel_from_what_runs() {
+    let mut world = World::named().await;
+    let lines = [
+        define("held", &world.service.get("/held")),
+        define("post", &world.service.post("/orders")),
+        begin("e-1", &["held", "post"]),
+    ];
+    for (number, line) in lines.iter().enumerate() {
+        send(&world, &format!("line-{number}"), Some(number), line).await;
+    }
+    world.service.until_held(1).await;
+    send(&world, "line-1", Some(1), &lines[1]).await;
+    world.publish(cancel_of("reporter", "c-1")).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
+    assert_eq!(answer.attribute("collaborationid"), "e-1");
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 5)
+        .await;
+    assert_eq!(world.service.posts(), 0);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn lines_out_of_order_are_put_in_the_order_of_seq() {
     for first in [0, 1] {
         let mut world = World::named().await;

@@ -7,7 +7,7 @@ use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
-use super::ask::{Action, Asker, Form, identity};
+use super::ask::{Action, Asker, Form, Job, identity};
 
 /// The executor as it signs its events.
 #[derive(Debug, Clone)]
@@ -211,7 +211,9 @@ impl Answer {
     }
 
     /// It was cancelled before all of its lines were there.
-    pub(super) fn cancelled(execution_id: Option<&Text>) -> Self {
+    pub(super) fn cancelled(job: &Job) -> Self {
+        let known = job.execution_id.as_ref();
+        let execution_id = known.or(job.asker.collaboration_id.as_ref());
         let failure = Failure::new(FailureCode::Cancelled, "cancelled before it was whole");
         let result = Value::object([
             ("execution_id", Value::from(execution_id.cloned())),
@@ -241,26 +243,6 @@ fn too_large(suggestion: &str) -> Value {
         suggestion,
     )
     .error
-}
-
-/// The number of events that were sent of an execution before its answer, if progress was told.
-pub(super) fn events_of(record: &Record) -> i32 {
-    let record = record.to_value();
-    let entries = record.get("operations").and_then(Value::as_array);
-    let told = |entry: &Value| {
-        let skipped = entry.get("status").and_then(Value::as_str) == Some("skipped");
-        let attempts = match entry.get("attempts") {
-            Some(Value::Integer(attempts)) => i32::try_from(*attempts).unwrap_or(i32::MAX),
-            _ => 0,
-        };
-        if skipped {
-            1
-        } else {
-            attempts.max(1).saturating_add(1)
-        }
-    };
-    let told = entries.into_iter().flatten().map(told);
-    told.fold(1, i32::saturating_add)
 }
 
 // === impl Voice ===

@@ -360,8 +360,13 @@ impl Job {
     /// Looks for the `executionId` in the workflow, where it was not known before: it may be cancelled by that.
     pub(super) fn read_execution_id(&mut self, limits: &WorkflowLimits) {
         if self.execution_id.is_none() && self.action == Action::Execute {
-            let workflow = Document::parse(&self.workflow, limits).into_workflow();
-            self.execution_id = workflow.ok().and_then(|workflow| workflow.execution_id);
+            // The line that begins is the last: reading all of it takes a while, and is done elsewhere.
+            let lines = self.workflow.trim_ascii_end();
+            let begins = lines.iter().rposition(|byte| *byte == b'\n');
+            let begin = self
+                .workflow
+                .slice_ref(&lines[begins.map_or(0, |end| end + 1)..]);
+            self.execution_id = Document::parse(&begin, limits).execution_id().cloned();
         }
     }
 

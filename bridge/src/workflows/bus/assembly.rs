@@ -132,13 +132,12 @@ impl Assemblies {
         let idle = self
             .open
             .extract_if(|_, assembly| assembly.touched + IDLE <= now);
-        // Lines that another bridge has meanwhile are answered there.
-        let (ours, others): (Vec<_>, Vec<_>) = idle
-            .map(|(_, assembly)| assembly)
-            .partition(|assembly| assembly.held.iter().all(|held| held.is_current()));
-        let held = others.into_iter().flat_map(|assembly| assembly.held);
-        held.for_each(Held::give_up);
-        ours.into_iter().filter_map(Assembly::into_whole).collect()
+        // Lines that another bridge has meanwhile, all of them, are answered there.
+        let is_ours = |assembly: &Assembly| assembly.held.iter().any(|held| held.is_current());
+        idle.map(|(_, assembly)| assembly)
+            .filter(is_ours)
+            .filter_map(Assembly::into_whole)
+            .collect()
     }
 
     /// Ends what has this name, if it is here; gives what there is of it. What else comes of it is dropped.

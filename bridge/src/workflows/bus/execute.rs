@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::WorkflowBinding;
-use super::answer::{Answer, News, Refused, events_of};
+use super::answer::{Answer, News, Refused};
 use super::ask::{Action, Asker, Job};
 use crate::metrics;
 use crate::pipeline::{BACKOFF, jittered};
@@ -214,7 +214,8 @@ impl WorkflowBinding {
     /// The answer of an execution that is over already.
     async fn again(&self, record: Arc<Record>) -> Outcome {
         let before = match self.workflows.reports() {
-            Reports::Operations => events_of(&record),
+            Reports::Operations => i32::try_from(record.reports())
+                .map_or(i32::MAX, |reports| reports.saturating_add(1)),
             Reports::Ends => 1,
         };
         written(record, before).await

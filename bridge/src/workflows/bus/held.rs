@@ -9,7 +9,7 @@ use a2abus_transports::{Acknowledger, Message, Outcome};
 use crate::metrics::BindingMetrics;
 
 /// A delivery, held by everything that is still to be answered. It is settled when the last of them is done; if one is
-/// given up, the source delivers it again.
+/// given up, or dropped, the source delivers it again.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The message, for its dead letter.

@@ -58,6 +58,7 @@ impl Rest {
                     self.workflows.refused(crate::metrics::Refused::Busy);
                     return Ok(answer::busy(most));
                 }
+                Err(NotBegun::Refused(Refusal::Store(error))) => return Err(self.store(&error)),
                 Err(not_begun) => return Err(problem(&not_begun)),
             }
         }
@@ -130,7 +131,7 @@ impl Rest {
     fn store(&self, error: &StoreError) -> Problem {
         tracing::error!(
             error = error as &dyn std::error::Error,
-            "records of executions cannot be read"
+            "records of executions cannot be read or written"
         );
         self.workflows.refused(crate::metrics::Refused::Store);
         Problem::store()

@@ -121,6 +121,12 @@ impl Document {
         self.issues.as_slice()
     }
 
+    /// The `executionId` of the message that begins, as far as it is one.
+    #[must_use]
+    pub fn execution_id(&self) -> Option<&Text> {
+        self.execution_id.as_ref()
+    }
+
     /// The workflow, when its form has no errors. Whether it may run, [`Document::validate`]
     /// tells.
     ///
