@@ -184,6 +184,7 @@ impl WorkflowBinding {
             reply_to: reply_to.as_ref(),
             replies: self.replies.as_ref(),
             collaboration_id: None,
+            place: None,
         };
         let mut begin = |asked: Result<Ask, NotAWorkflow>, body: Option<Bytes>| {
             self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
@@ -207,7 +208,8 @@ impl WorkflowBinding {
                 };
                 let new_id = stable_ids(held.origin.clone());
                 let context = self.context(&new_id);
-                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
+                let units = map(&body, &hint, &self.limits, &self.options, &context);
+                for (index, unit) in units.into_iter().enumerate() {
                     match unit {
                         Ok(mapped) => {
                             self.counts.unit(mapped.because.family, mapped.kind);
@@ -215,6 +217,11 @@ impl WorkflowBinding {
                             let asked = if mapped.because.family == Family::CloudEvent {
                                 self.event(&mapped.event, envelope)
                             } else {
+                                let place = place_of(&held, index);
+                                let envelope = Envelope {
+                                    place: Some(&place),
+                                    ..envelope
+                                };
                                 self.addressed(&mapped.event)
                                     .and_then(|()| Ask::of(&mapped.event, Some(&mapped), envelope))
                             };
@@ -377,6 +384,15 @@ impl WorkflowBinding {
         let agent = own.and_then(|requester| self.workflows.agent(requester));
         let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
         is_known || agent.is_some_and(ends)
+    }
+}
+
+/// Names one unit of a message: the same when it is read again.
+fn place_of(held: &Held, index: usize) -> Text {
+    match &held.origin {
+        Some(origin) => format!("{origin}/{index}").into(),
+        // What has no place does not come again.
+        None => crate::clock::new_event_id(),
     }
 }
 

@@ -321,3 +321,45 @@ async fn what_is_no_workflow_is_a_dead_letter() {
     }
     world.end().await;
 }
+
+/// The last event of each of so many requests.
+async fn answers(world: &mut World, requests: usize) -> Vec<Said> {
+    let mut answers = Vec::new();
+    for _ in 0..requests {
+        answers.push(world.answer().await);
+    }
+    answers
+}
+
+fn ids(answers: &[Said]) -> std::collections::BTreeSet<&str> {
+    answers.iter().map(|answer| answer.id.as_str()).collect()
+}
+
+#[tokio::test]
+async fn answers_that_differ_have_ids_that_differ() {
+    let mut world = World::new().await;
+    // Callers that all begin to count at one, and two that even ask the same.
+    for execution in ["e-7", "e-8", "e-8"] {
+        let lines = workflow(execution, &[("w", wait(1))]);
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "workflows/execute",
+            "params": {"_agentId": "a2e-executor", "workflow": lines}});
+        world.publish(Message::plain(call.to_string())).await;
+    }
+    let said = answers(&mut world, 3).await;
+    for answer in &said {
+        assert_eq!(answer.data["result"]["status"], "success", "{answer:?}");
+    }
+    assert_eq!(ids(&said).len(), 3);
+
+    // A workflow that is refused, and sent again as it should be, twice.
+    let right = workflow("e-1", &[("w", wait(1))]);
+    let wrong = right.replace("Wait", "Wate");
+    for lines in [&wrong, &right, &right] {
+        world
+            .send("1", &[("a2amethod", "workflows/execute")], lines)
+            .await;
+    }
+    let said = answers(&mut world, 3).await;
+    assert_eq!(ids(&said).len(), 2, "{said:?}");
+    world.end().await;
+}

@@ -287,7 +287,8 @@ impl Voice {
         Ok(event)
     }
 
-    /// The answer itself. Its id is the same however often it is given.
+    /// The answer itself. Its id is the same however often it is given, and of no other answer: who drops what has the
+    /// same source and id loses none.
     pub(super) fn answer(
         &self,
         asker: &Asker,
@@ -295,7 +296,16 @@ impl Voice {
         answer: &Answer,
         size: Size,
     ) -> Result<Event, EventError> {
-        let id = identity([&asker.identity, &Text::from_static("answer")]);
+        let of_events = || {
+            let named = answer.execution_id.as_ref();
+            let named = named.or(asker.collaboration_id.as_ref());
+            named.unwrap_or(&asker.identity)
+        };
+        let body = match &asker.form {
+            Form::Events => as_data(answer, of_events(), size),
+            Form::JsonRpc(token) => as_json_rpc(answer, token, size),
+        };
+        let id = identity([asker.identity.as_bytes(), &body]);
         let ty = match asker.form {
             Form::Events => format!("{}a2e.execution.resp", self.type_prefix),
             Form::JsonRpc(_) => format!("{}common.response", self.type_prefix),
@@ -303,18 +313,12 @@ impl Voice {
         let mut event = self.event(id, ty.into(), asker)?;
         event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
         event.set(extension::A2A_METHOD, action.method())?;
-        let body = match &asker.form {
+        match &asker.form {
             Form::Events => {
-                let execution = answer
-                    .execution_id
-                    .as_ref()
-                    .or(asker.collaboration_id.as_ref());
-                let execution = execution.unwrap_or(&asker.identity);
-                event.set(extension::COLLABORATION_ID, execution.clone())?;
+                event.set(extension::COLLABORATION_ID, of_events().clone())?;
                 self.sign_as_executor(&mut event, answer.seq)?;
-                as_data(answer, execution, size)
             }
-            Form::JsonRpc(token) => {
+            Form::JsonRpc(_) => {
                 event.set(extension::PROTOCOL, "A2A")?;
                 event.set(extension::PROTOCOL_VERSION, "2.0")?;
                 event.set(extension::IS_FINAL, true)?;
@@ -324,9 +328,8 @@ impl Voice {
                 if let Content::Refused(refused) = &answer.content {
                     event.set(extension::RPC_ERROR_CODE, refused.rpc_code)?;
                 }
-                as_json_rpc(answer, token, size)
             }
-        };
+        }
         event.set_data(Some(Data::Json(body)));
         Ok(event)
     }

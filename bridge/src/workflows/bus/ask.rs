@@ -110,6 +110,8 @@ pub(super) struct Envelope<'a> {
     pub(super) replies: Option<&'a Topic>,
     /// What ties a plain line to the others of its workflow.
     pub(super) collaboration_id: Option<&'a Text>,
+    /// Where what is no event was read: another one may have the same id. Source: `eventmesh-a2a` D4.
+    pub(super) place: Option<&'a Text>,
 }
 
 const EXECUTE: &str = "workflows/execute";
@@ -406,7 +408,7 @@ impl Asker {
             .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
         Self {
-            identity: identity([event.source(), event.id()]),
+            identity: identity_of(event, envelope.place),
             requester: text(extension::SOURCE_AGENT),
             reply_to: reply_address(event, envelope),
             form: Form::Events,
@@ -439,12 +441,20 @@ fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
+/// The source and the id, and where they may be of several: the call that it is, and where it was read first.
+fn identity_of(event: &Event, place: Option<&Text>) -> Text {
+    let call = event.extension_text(extension::CALL_ID);
+    let place = event.extension_text(extension::ORIGIN).or(place);
+    let names = [Some(event.source()), Some(event.id()), call, place];
+    identity(names.map(|name| name.map_or(&b""[..], |name| name.as_bytes())))
+}
+
 /// A name made of others, that no other names lead to: 32 hexadecimal digits.
-pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a Text>) -> Text {
+pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
     let mut digest = Sha256::new();
     for name in names {
         digest.update(u64::try_from(name.len()).unwrap_or(u64::MAX).to_be_bytes());
-        digest.update(name.as_bytes());
+        digest.update(name);
     }
     let digest = digest.finalize();
     digest
