@@ -23,6 +23,8 @@ use crate::metrics::Reload;
 pub(crate) struct Watch {
     workflows: Workflows,
     file: PathBuf,
+    /// The configuration that counts.
+    config: WorkflowsConfig,
     seen: Seen,
     /// Where secrets were not, when they were last read.
     absent: BTreeSet<String>,
@@ -118,23 +120,49 @@ impl Watch {
     }
 
     fn read(&mut self) -> Result<Read, ReloadError> {
-        let config = Config::load(&self.file, std::env::vars_os())?;
+        match self.changed() {
+            Ok((config, directory, unread)) => {
+                self.config = config;
+                Ok(self.take(directory, unread))
+            }
+            Err(error) => {
+                // What is wrong changes nothing; a secret that is gone is gone all the same.
+                if let Ok((directory, unread)) = Directory::read_what_is_there(&self.config) {
+                    match self.take(directory, unread) {
+                        Read::Taken(_) => {}
+                        Read::Partial(_, unread) => unread.iter().for_each(tell_unread),
+                        Read::InDoubt => self.is_in_doubt = true,
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The configuration as it is now, and what it makes.
+    fn changed(&mut self) -> Result<(WorkflowsConfig, Directory, Vec<Unread>), ReloadError> {
+        let config = Config::load(&self.file, std::env::vars_os())?.workflows;
         // Also when a secret cannot be read: its file is then waited for.
-        self.seen.watch(&config.workflows);
-        let read = Directory::read_what_is_there(&config.workflows);
+        self.seen.watch(&config);
+        let read = Directory::read_what_is_there(&config);
         let (directory, unread) = read.map_err(WorkflowsError::from)?;
+        Ok((config, directory, unread))
+    }
+
+    /// Takes agents over, unless it takes another look.
+    fn take(&mut self, directory: Directory, unread: Vec<Unread>) -> Read {
         let absent = unread.iter().map(|unread| unread.cause().place()).collect();
         let before = std::mem::replace(&mut self.absent, absent);
         if !self.absent.is_subset(&before) {
-            return Ok(Read::InDoubt);
+            return Read::InDoubt;
         }
         let agents = directory.len();
         self.workflows.replace(directory);
-        Ok(if unread.is_empty() {
+        if unread.is_empty() {
             Read::Taken(agents)
         } else {
             Read::Partial(agents, unread)
-        })
+        }
     }
 }
 
@@ -168,6 +196,7 @@ impl Seen {
         Some(Watch {
             workflows: workflows.clone(),
             file: config.file.clone()?,
+            config: config.workflows.clone(),
             seen: self,
             absent: BTreeSet::new(),
             is_in_doubt: false,
@@ -240,6 +269,32 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_gone_is_revoked_while_the_configuration_is_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, metrics, key) = watched(directory.path());
+        let file = directory.path().join("a2abus.yaml");
+        let right = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{right}\n  bogus")).unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
+        std::fs::remove_file(&key).unwrap();
+        watch.look();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_none());
+        let line = "a2abus_workflow_reloads_total{outcome=\"refused\"} 3";
+        assert!(metrics.render().unwrap().contains(line));
+        std::fs::write(&key, "the-key").unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
+        // Neither is there a configuration any more.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_file(&key).unwrap();
+        watch.look();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_none());
     }
 
     #[test]
