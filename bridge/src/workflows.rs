@@ -341,6 +341,7 @@ impl Workflows {
 pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsError> {
     let mut options = Options::default();
     options.limits.max_record_bytes = config.max_record_bytes;
+    options.limits.max_operation_runs = config.max_operation_runs;
     options.files = config
         .file_directory
         .as_ref()

@@ -225,7 +225,8 @@ impl<'a> Engine<'a> {
             let message = format!("more than {max} runs of operations");
             Err(Failure::new(FailureCode::LimitExceeded, message)
                 .with("limit", "operation_runs")
-                .with("max", max))
+                .with("max", max)
+                .suggest("work on less data, or ask the operator for more max_operation_runs"))
         } else {
             Ok(())
         }

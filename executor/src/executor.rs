@@ -21,7 +21,7 @@ use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
 use crate::environment::{Environment, StoreError};
 use crate::failure::Failure;
-use crate::meter::execution_timeout;
+use crate::meter::{by_the_deadline, execution_timeout};
 use crate::plan::Plan;
 use crate::quota::Quotas;
 use crate::record::{Record, Status};
@@ -192,9 +192,11 @@ impl Executor {
             slot.end(&record);
             return Ok(Started::Finished(record));
         }
-        let budget = self
-            .budget(agent, request.deadline)
-            .map_err(Refusal::Expired)?;
+        let most = agent.policy().max_execution_time;
+        let left = request.deadline.map(|deadline| self.until(deadline));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Refusal::Expired(by_the_deadline(execution_timeout())));
+        }
         if request.is_cancelled {
             slot.cancel.cancel();
         }
@@ -205,7 +207,8 @@ impl Executor {
             digest,
             request,
             report,
-            budget,
+            budget: left.map_or(most, |left| left.min(most)),
+            is_cut: left.is_some_and(|left| left < most),
         };
         Execution::begin(Arc::clone(&self.0), start, slot)
             .await
@@ -269,15 +272,10 @@ impl Executor {
         Ok(Some(stored.record))
     }
 
-    /// How long it may take.
-    fn budget(&self, agent: &Agent, deadline: Option<SystemTime>) -> Result<Duration, Failure> {
-        let most = agent.policy().max_execution_time;
-        let Some(deadline) = deadline else {
-            return Ok(most);
-        };
-        let left = deadline.duration_since(self.0.shared.environment.clock.now());
-        left.map(|left| left.min(most))
-            .map_err(|_| execution_timeout())
+    /// How long it is until then.
+    fn until(&self, deadline: SystemTime) -> Duration {
+        let now = self.0.shared.environment.clock.now();
+        deadline.duration_since(now).unwrap_or_default()
     }
 
     /// A random identifier (UUID version 4).

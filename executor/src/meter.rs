@@ -90,6 +90,17 @@ pub(crate) fn execution_timeout() -> Failure {
     )
 }
 
+/// The same failure where it was whoever asked that gave no more time.
+pub(crate) fn by_the_deadline(failure: Failure) -> Failure {
+    if failure.code != FailureCode::ExecutionTimeout {
+        return failure;
+    }
+    Failure {
+        message: "the time that whoever asked gave it is over".to_owned(),
+        ..failure.suggest("give it more time, or ask for less of it")
+    }
+}
+
 pub(crate) fn too_heavy(max: usize) -> Failure {
     let message = format!(
         "the data model would outgrow its limit of {} MiB",

@@ -25,7 +25,8 @@ pub(crate) struct Shared {
 pub struct Limits {
     /// What a workflow may cost before it is refused.
     pub workflow: WorkflowLimits,
-    /// Most runs of operations in one execution (default 1,000).
+    /// Most runs of operations in one execution (default 1,000). A loop is a run itself, and so is each operation in each
+    /// of its turns.
     pub max_operation_runs: usize,
     /// Most items of a loop (default 1,000).
     pub max_loop_items: usize,

@@ -42,6 +42,11 @@ pub struct WorkflowsConfig {
     /// again.
     #[schemars(range(min = 1_048_576))]
     pub max_record_bytes: usize,
+    /// Most runs of operations in one execution. A loop is a run itself, and so is each operation in each of its turns.
+    ///
+    /// Wrong: too few, and a loop that may have a thousand elements cannot go through all of them.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_operation_runs: usize,
     /// The directory that StoreData writes files to, in a directory for each agent. Without it there is no storage
     /// `file`.
     #[schemars(length(min = 1))]
@@ -346,6 +351,7 @@ impl Default for WorkflowsConfig {
             agent: Text::from_static("a2e-executor"),
             data_directory: None,
             max_record_bytes: 64 << 20,
+            max_operation_runs: 1_000,
             file_directory: None,
             ca_files: Vec::new(),
             retry_unsafe: RetryUnsafe::default(),

@@ -20,6 +20,7 @@ use crate::archive::Stored;
 use crate::engine::{self, Run};
 use crate::environment::StoreError;
 use crate::failure::{Failure, FailureCode};
+use crate::meter::by_the_deadline;
 use crate::plan::Plan;
 use crate::record::{Frame, Record};
 use crate::trace::Progress;
@@ -62,6 +63,8 @@ pub(super) struct Start {
     pub(super) request: Request,
     pub(super) report: Report,
     pub(super) budget: Duration,
+    /// Whether that is less than the agent has, since whoever asked waits no longer.
+    pub(super) is_cut: bool,
 }
 
 // === impl Execution ===
@@ -193,7 +196,10 @@ async fn run(
         report: &report,
         before_unsafe: &before_unsafe,
     };
-    let ended = engine::run(run, start.request.input).await;
+    let mut ended = engine::run(run, start.request.input).await;
+    if start.is_cut {
+        ended.error = ended.error.map(by_the_deadline);
+    }
     let frame = Frame {
         execution_id: &start.execution_id,
         started: stored.record.started(),

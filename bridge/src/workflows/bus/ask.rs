@@ -158,6 +158,24 @@ impl Ask {
         inside: Option<&Mapped>,
         envelope: Envelope<'_>,
     ) -> Result<Self, NotAWorkflow> {
+        let expiry = event.extension_text(extension::EXPIRY_TIME);
+        match Self::read(event, inside, envelope)? {
+            // To run without the deadline that was meant would be worse.
+            Self::Run(job) if job.asker.deadline.is_none() && expiry.is_some() => {
+                let message = "expirytime must be a time as in RFC 3339";
+                let invalid = code::INVALID_PARAMS;
+                let refused = Refused::request(invalid, "invalid_request", message.to_owned());
+                Ok(Self::Refuse(Box::new(job.asker), refused))
+            }
+            ask => Ok(ask),
+        }
+    }
+
+    fn read(
+        event: &Event,
+        inside: Option<&Mapped>,
+        envelope: Envelope<'_>,
+    ) -> Result<Self, NotAWorkflow> {
         if matches!(kind_of_event(event), Kind::Response | Kind::Stream) {
             return Err(NotAWorkflow::ANSWER);
         }
