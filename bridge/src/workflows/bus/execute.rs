@@ -112,6 +112,10 @@ impl WorkflowBinding {
                 Err(NotBegun::Draining) => return early.give_up().await,
                 Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
                 Err(NotBegun::Refused(Refusal::Store(error))) => {
+                    // Counted once, however often it is tried.
+                    if wait == BACKOFF.0 {
+                        self.workflows.refused(metrics::Refused::Store);
+                    }
                     tracing::error!(binding = %self.name, error = &error as &dyn std::error::Error,
                         "executions cannot be recorded: the workflow waits");
                     let message = "the execution cannot be recorded";
