@@ -83,6 +83,22 @@ fn test_reads_one_case_and_says_what_differs() {
 }
 
 #[test]
+fn test_counts_a_file_without_cases_as_failed_and_runs_the_others() {
+    let (no_json, empty) = (file("{"), file(r#"{"cases":[]}"#));
+    let path = |file: &NamedTempFile| file.path().to_str().unwrap().to_owned();
+    let (no_json, empty) = (path(&no_json), path(&empty));
+    let (status, out, _) = run(&["test", &no_json, EXAMPLES, &empty], "");
+    assert_eq!(status, 1, "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("FAIL {no_json}: not JSON: ")),
+        "{out}"
+    );
+    assert_eq!(lines[12], format!("FAIL {empty}: the file holds no case"));
+    assert_eq!(lines[13], "11 passed, 2 failed");
+}
+
+#[test]
 fn validate_tells_all_problems_with_their_lines() {
     let api = json!({"ApiCall": {"method": "GET", "url": "http://10.0.0.1/x", "outputPath": "/workflow/x"}});
     let check = json!({"Conditional": {"condition": {"path": "/workflow/x", "operator": "exists"}, "ifTrue": ["nowhere"]}});
@@ -243,7 +259,6 @@ fn misuse_ends_with_2() {
         &["validate", "--level", "easy"],
         &["test"],
         &["test", "/no/such/file"],
-        &["test", "Cargo.toml"],
     ] {
         let (status, out, err) = run(args, "");
         assert_eq!(status, 2, "{args:?}: {out}{err}");

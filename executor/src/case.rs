@@ -18,7 +18,7 @@
 //! | `expected` | `valid`; if false `errors` (`code`, `level`, `operationId`, in any order); if true `status`, `results` and `model` as a whole, `error` and `errors` in part, and `requests`, `retry_delays_ms` (least and most of each), `stored`, `waited_ms`, `skipped`, `warnings`, each none if absent |
 //!
 //! Any other member is for people, as long as it is not nearly one of these. Within these every member has to be known: a
-//! case in which one is misspelt fails and says so.
+//! case in which one is misspelt, or any stands twice, fails and says so.
 
 mod compare;
 mod members;
@@ -29,9 +29,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
 use a2abus_plugin::protocol::a2e_workflow::{OperationType, Report, Strictness};
+use a2abus_plugin::{Json, Text};
 use bytes::Bytes;
 use futures_util::StreamExt;
 
@@ -102,14 +102,22 @@ impl Case {
     /// Reads one case, or a file with `cases`. One that is malformed is a case that fails.
     ///
     /// # Errors
-    /// When it is neither.
+    /// When it is neither, or holds no case.
     pub fn parse(text: &[u8]) -> Result<Vec<Self>, CaseError> {
-        let value = Value::parse(text).map_err(|error| CaseError(format!("not JSON: {error}")))?;
-        match value.get("cases") {
-            Some(Value::Array(cases)) => Ok(cases.iter().map(set_up::case).collect()),
-            Some(_) => Err(CaseError("cases is no array".into())),
-            None if value.as_object().is_some() => Ok(vec![set_up::case(&value)]),
-            None => Err(CaseError("a case is an object".into())),
+        let error = |why: &str| Err(CaseError(why.to_owned()));
+        let json = Value::parse_as_written(text);
+        let json = json.map_err(|error| CaseError(format!("not JSON: {error}")))?;
+        let Some(file) = json.as_object() else {
+            return error("a case is an object");
+        };
+        match file.get("cases") {
+            Some(_) if file.repeated().iter().any(|name| name == "cases") => {
+                error("cases stands twice: write it once")
+            }
+            Some(Json::Array(cases)) if cases.is_empty() => error("the file holds no case"),
+            Some(Json::Array(cases)) => Ok(cases.iter().map(set_up::case).collect()),
+            Some(_) => error("cases is no array"),
+            None => Ok(vec![set_up::case(&json)]),
         }
     }
 

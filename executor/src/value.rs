@@ -94,11 +94,17 @@ impl Value {
         Self::parse_within(text, u32::MAX)
     }
 
+    /// Reads the same as it was written, which tells what members stand twice.
+    ///
+    /// # Errors
+    /// What is wrong with the text, with its byte offset.
+    pub fn parse_as_written(text: &[u8]) -> Result<Json, DecodeError> {
+        json_within(text, u32::MAX)
+    }
+
     /// The same, with at most so many members and elements in all.
     pub(crate) fn parse_within(text: &[u8], max_members: u32) -> Result<Self, DecodeError> {
-        let mut limits = Limits::default();
-        (limits.max_bytes, limits.max_members) = (64 << 20, max_members);
-        Json::parse(text, &limits).map(Self::from)
+        json_within(text, max_members).map(Self::from)
     }
 
     /// An object of these members.
@@ -240,6 +246,12 @@ impl Value {
         self.feed(state, &mut hasher);
         hasher.finish()
     }
+}
+
+fn json_within(text: &[u8], max_members: u32) -> Result<Json, DecodeError> {
+    let mut limits = Limits::default();
+    (limits.max_bytes, limits.max_members) = (64 << 20, max_members);
+    Json::parse(text, &limits)
 }
 
 impl PartialEq for Value {

@@ -205,11 +205,41 @@ async fn a_case_that_is_malformed_fails_and_the_others_run() {
     }
 }
 
+#[tokio::test]
+async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
+    let good = r#"{"name":"x","workflow":[
+        {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+        {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
+        "expected":{"valid":true,"status":"success","results":{"w":null},"model":{},"waited_ms":5}}"#;
+    assert!(
+        Case::parse(good.as_bytes()).unwrap()[0]
+            .run()
+            .await
+            .is_passed()
+    );
+    for (member, twice, place) in [
+        (
+            r#""duration""#,
+            r#""duration":6"#,
+            "workflow[0].operation.Wait.duration",
+        ),
+        (r#""expected""#, r#""expected":{}"#, "expected"),
+        (r#""waited_ms""#, r#""waited_ms":6"#, "expected.waited_ms"),
+        (r#""w":null"#, r#""w":1"#, "expected.results.w"),
+    ] {
+        let text = good.replacen(member, &format!("{twice},{member}"), 1);
+        let told = malformed(&text).await;
+        assert_eq!(told, format!("{place} stands twice: write it once"));
+    }
+}
+
 #[test]
 fn a_file_that_holds_no_case_is_refused_with_the_reason() {
     for (text, reason) in [
         ("", "not JSON"),
         (r#"{"cases":{}}"#, "cases is no array"),
+        (r#"{"cases":[]}"#, "the file holds no case"),
+        (r#"{"cases":[7],"cases":[7]}"#, "cases stands twice"),
         ("7", "a case is an object"),
     ] {
         let error = Case::parse(text.as_bytes()).unwrap_err().to_string();

@@ -143,6 +143,27 @@ impl Json {
         matches!(self, Self::Null)
     }
 
+    /// Where the first member is whose name stands twice in its object, such as `cases[2].expected`.
+    #[must_use]
+    pub fn first_repeated(&self) -> Option<String> {
+        let below = |name: &str, of_value: String| {
+            let dot = if of_value.starts_with('[') { "" } else { "." };
+            format!("{name}{dot}{of_value}")
+        };
+        match self {
+            Self::Object(object) => match object.repeated.first() {
+                Some(name) => Some(name.to_string()),
+                None => object
+                    .iter()
+                    .find_map(|(name, value)| Some(below(name, value.first_repeated()?))),
+            },
+            Self::Array(elements) => elements.iter().enumerate().find_map(|(index, element)| {
+                Some(below(&format!("[{index}]"), element.first_repeated()?))
+            }),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::String(_) => None,
+        }
+    }
+
     /// The JSON name of its type: `null`, `boolean`, `number`, `string`, `array` or `object`.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
@@ -510,6 +531,23 @@ mod tests {
         assert_eq!(twice.to_string(), r#"{"a":3,"b":2}"#);
         assert_eq!(twice.as_object().unwrap().repeated(), ["a"]);
         assert_eq!(twice, parse(r#"{"b":2,"a":3}"#).unwrap());
+    }
+
+    #[test]
+    fn a_member_that_stands_twice_is_found_wherever_it_is() {
+        for (text, expected) in [
+            (r#"{"a":1,"a":1}"#, Some("a")),
+            (
+                r#"{"a":[1,{"b":[[{"c":1,"d":2,"c":3}]]}]}"#,
+                Some("a[1].b[0][0].c"),
+            ),
+            (r#"[{},{"a":{},"a":{}}]"#, Some("[1].a")),
+            (r#"{"a":{"b":1},"b":[{"a":1},{"a":1}]}"#, None),
+            ("7", None),
+        ] {
+            let found = parse(text).unwrap().first_repeated();
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
     }
 
     #[test]

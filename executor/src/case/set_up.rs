@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
 use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Strictness};
+use a2abus_plugin::{Json, Text};
 use bytes::Bytes;
 
 use super::recorded::Recorded;
@@ -57,11 +57,16 @@ impl Test {
     }
 }
 
-pub(super) fn case(value: &Value) -> Case {
-    let name = value.get("name").and_then(Value::as_str);
+pub(super) fn case(json: &Json) -> Case {
+    let name = json.get("name").and_then(Json::as_text);
+    // One of the two would be lost, and the test pass without it.
+    let test = match json.first_repeated() {
+        Some(member) => Err(format!("{member} stands twice: write it once")),
+        None => test(&Value::from(json)),
+    };
     Case {
-        name: name.unwrap_or("unnamed").into(),
-        test: test(value),
+        name: name.cloned().unwrap_or_else(|| "unnamed".into()),
+        test,
     }
 }
 

@@ -3,7 +3,7 @@
 use a2abus_plugin::protocol::a2e_workflow::target::{
     ApiBase, Target, is_forbidden_address, is_forbidden_host,
 };
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy, Refusal};
+use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Refusal};
 
 const FORBIDDEN: [&str; 48] = [
     "http://127.0.0.1/",
@@ -112,6 +112,65 @@ fn a_registered_base_is_an_exception_for_itself_alone() {
     );
     assert_eq!(check("http://127.0.0.1:8081/api"), Err(Refusal::Forbidden));
     assert_eq!(check("https://127.0.0.1:8080/api"), Err(Refusal::Forbidden));
+}
+
+#[test]
+fn no_encoded_dots_lead_out_of_the_path_of_a_base() {
+    let base = "https://api.example.com/users";
+    let mut own = policy(&[base]);
+    own.credentials = Allowed::All;
+    let bound = Apis::parse([base]).unwrap();
+    own.bindings.insert("token".into(), bound);
+    let check = |path: &str| {
+        let target = Target::parse(&format!("{base}{path}")).unwrap();
+        let may_call = own.check_target(&target).is_ok();
+        let may_send = own.check_credential("token", Some(&target)).is_ok();
+        assert_eq!(may_call, may_send, "{path}");
+        may_call
+    };
+    for path in [
+        "/..%2fecho",
+        "/..%5cecho",
+        "/..;/echo",
+        "/..;a=b%2fc/echo",
+        "/%2e%2e;/echo",
+        "/%252e%252e/echo",
+        "/%252E./echo",
+        "/%25252e%25252e%25252fecho",
+        "/%%32%65%%32%65/echo",
+        "/a%2f..%2f..%2fecho",
+        "/a%5C..%5C..%5Cecho",
+        "/..%3becho",
+        "/..%3fecho",
+        "/..%23echo",
+        "/.%2fecho",
+        "/..%2f",
+        &format!("/%{}2e./echo", "25".repeat(20)),
+    ] {
+        assert!(!check(path), "{path}");
+    }
+    for path in [
+        "",
+        "/",
+        "/a/../b",
+        "/a..b/...",
+        "/..a;v=1",
+        "/a%2Fb",
+        "/100%25",
+        "/50%",
+        "/a%252Fb",
+        "/a?next=..%2fecho",
+        "/a#..%2fecho",
+    ] {
+        assert!(check(path), "{path}");
+    }
+    let target = Target::parse("https://api.example.com/a/..%2fecho").unwrap();
+    let whole = policy(&["https://api.example.com"]);
+    assert_eq!(
+        whole.check_target(&target),
+        Ok(()),
+        "it has no path to leave"
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use a2abus_executor::case::Case;
 use clap::Args;
 
+use crate::cli::Status;
 use crate::cli::output::Output;
-use crate::cli::{Misuse, Status};
 
 /// Arguments of `a2abus workflow test`.
 #[derive(Debug, Args)]
@@ -21,14 +21,24 @@ A case is a JSON object, or a file has several in \"cases\": [...]:
      \"headers\": {\"content-type\": \"application/json\"}, \"body\": []}]},
    \"expected\": {\"valid\": true, \"status\": \"success\", \"results\": {…}, \"model\": {…},
      \"requests\": [{\"method\": \"GET\", \"url\": \"https://api.example.com/users\"}]}}
-Other members: input, credentials, policy, options; expected also knows errors, error, skipped,
+Other members:
+  \"input\": {\"users\": []}, what the data model holds at the start
+  \"credentials\": {\"ID\": {\"type\": \"bearer-token\", \"value\": \"SECRET\", \"apis\": [\"BASE URL\"]}}; types are
+    bearer-token, basic, api-key, password and custom; apis is https://api.example.com if absent
+  \"policy\": {\"operations\": [\"ApiCall\"], \"apis\": [\"BASE URL\"], \"credentials\": [\"ID\"],
+    \"maxOperations\": 20, \"maxExecutionTimeMs\": 30000, \"maxLoopItems\": 1000, \"fileStorage\": true};
+    all is permitted, and the API https://api.example.com, where absent; [\"*\"] is all
+  \"options\": {\"onError\": \"stop\" or \"continue\", \"level\": \"strict\", \"moderate\" or \"lenient\"}
+An answer of http_fixtures has body_text in place of body for what is not JSON, or is
+{\"error\": \"connect\"} or {\"error\": \"timeout\"}. expected also knows errors, error, skipped,
 stored, warnings, waited_ms, retry_delays_ms ([least, most] of each). Whatever else a case has is for
-people, as a note; a misspelt member, and one within these that is not known, makes the case fail.
+people, as a note; a misspelt member, one within these that is not known, and one that stands twice
+make the case fail.
 What expected leaves out must not happen: requests, retries, stored values and the like are none, and
 model is the whole data model at the end. Nothing is called and no time passes: answers are recorded,
 the clock is virtual.
 
-Exit status 1 when a case fails.")]
+Exit status 1 when a case fails, or a file holds none.")]
 pub(super) struct TestArgs {
     /// The files with the cases.
     #[arg(required = true, value_name = "CASE.json")]
@@ -38,30 +48,34 @@ pub(super) struct TestArgs {
 /// Runs every case of every file.
 ///
 /// # Errors
-/// When a file cannot be read or holds no case, or writing fails; a case that fails is output, not an error.
+/// When a file cannot be read, or writing fails; a case that fails, or a file that holds none, is output, not an error.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
-    let mut cases = Vec::new();
-    for file in &args.files {
-        let text = super::read(Some(file))?;
-        let of_file = Case::parse(&text);
-        cases.extend(of_file.map_err(|error| Misuse(format!("{}: {error}", file.display())))?);
-    }
+    let texts = args.files.iter().map(|file| super::read(Some(file)));
+    let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
     let mut output = Output::new();
-    let mut failed = 0;
-    for case in &cases {
-        let verdict = case.run().await;
-        if verdict.is_passed() {
-            output.line(format!("ok {}", verdict.name))?;
-        } else {
-            failed += 1;
-            output.line(format!(
-                "FAIL {}: {}",
-                verdict.name,
-                verdict.differences.join("; ")
-            ))?;
+    let (mut passed, mut failed) = (0, 0);
+    for (file, text) in args.files.iter().zip(&texts) {
+        let cases = match Case::parse(text) {
+            Ok(cases) => cases,
+            Err(error) => {
+                failed += 1;
+                output.line(format!("FAIL {}: {error}", file.display()))?;
+                continue;
+            }
+        };
+        for case in &cases {
+            let verdict = case.run().await;
+            if verdict.is_passed() {
+                passed += 1;
+                output.line(format!("ok {}", verdict.name))?;
+            } else {
+                failed += 1;
+                let differences = verdict.differences.join("; ");
+                output.line(format!("FAIL {}: {differences}", verdict.name))?;
+            }
         }
     }
-    output.line(format!("{} passed, {failed} failed", cases.len() - failed))?;
+    output.line(format!("{passed} passed, {failed} failed"))?;
     Ok(if failed == 0 {
         Status::Right
     } else {

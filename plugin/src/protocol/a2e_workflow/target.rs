@@ -220,13 +220,14 @@ impl ApiBase {
     }
 
     /// Whether a target has its scheme, host and port, and its path as a prefix that ends where a
-    /// segment ends.
+    /// segment ends, and is not led out of it by dots that a service might decode.
     #[must_use]
     pub fn covers(&self, target: &Target) -> bool {
         let may_become = |segment: &str| target.is_template && segment.contains(PLACEHOLDER);
         let mut segments = target.url.path().split('/');
         let base = self.0.path().trim_end_matches('/');
         self.has_origin_of(target)
+            && (base.is_empty() || !has_hidden_dots(target.url.path()))
             && base.split('/').all(|of_base| {
                 segments
                     .next()
@@ -239,6 +240,54 @@ impl std::fmt::Display for ApiBase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0.as_str())
     }
+}
+
+// === paths ===
+
+/// How often a path is decoded: more often than the services on its way together.
+const MAX_DECODINGS: usize = 8;
+
+/// Whether a segment of a path becomes `.` or `..` for a service that decodes it, maybe more than
+/// once, reads a backslash as a slash, or drops what follows a semicolon. Those that stand there
+/// openly are gone from a path that is normalised.
+fn has_hidden_dots(path: &str) -> bool {
+    let is_dots = |segment: &[u8]| {
+        let mut parts = segment.split(|byte| b";?#".contains(byte));
+        matches!(parts.next(), Some(b"." | b".."))
+    };
+    let mut path = path.as_bytes().to_vec();
+    for _ in 0..MAX_DECODINGS {
+        if path.split(|byte| b"/\\".contains(byte)).any(is_dots) {
+            return true;
+        }
+        let decoded = percent_decoded(&path);
+        if decoded == path {
+            return false;
+        }
+        path = decoded;
+    }
+    // Nobody encodes a name that often but to hide it.
+    true
+}
+
+/// Decodes once; a percent sign without two hexadecimal digits stays.
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let escaped = match (first, after) {
+            (b'%', [high, low, after @ ..]) => digit(*high)
+                .zip(digit(*low))
+                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
+                .map(|byte| (byte, after)),
+            _ => None,
+        };
+        let (byte, after) = escaped.unwrap_or((*first, after));
+        decoded.push(byte);
+        rest = after;
+    }
+    decoded
 }
 
 // === addresses ===
