@@ -154,3 +154,38 @@ async fn what_waits_for_a_reconnect_is_confirmed_once_it_is_sent() {
     );
     within("a verdict", confirmation.unwrap()).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_managed_stream_is_made_by_what_is_published_to_it() {
+    let Some(url) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique().to_string();
+    let config = NatsConfig {
+        jetstream: JetStreamConfig {
+            manage: true,
+            streams: vec![StreamConfig {
+                name: format!("published-{name}"),
+                subjects: vec![format!("published.{name}.>")],
+                replicas: 1,
+                storage: StreamStorage::File,
+                max_age: Some(Duration::from_secs(600)),
+                duplicate_window: Duration::from_secs(120),
+            }],
+            ..JetStreamConfig::default()
+        },
+        ..NatsConfig::new([url.as_str()])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let to = Address {
+        guarantee: Guarantee::Stored { message_id: None },
+        ..Address::topic(Topic::new(format!("published.{name}.x")).unwrap())
+    };
+    within("it is stored", async {
+        // Who publishes tries again until the stream is there.
+        while let Err(error) = nats.send(&to, Message::plain("x")).await.unwrap().await {
+            assert_eq!(error.kind(), TransportErrorKind::Disconnected, "{error}");
+        }
+    })
+    .await;
+}

@@ -236,7 +236,7 @@ impl Transport for Nats {
     async fn ensure_topic(&self, topic: &Topic, _partitions: u32) -> Result<(), TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
-        inner.api.ensure_topic(topic).await
+        inner.api.ensure_topic(topic).await.map(drop)
     }
 
     fn health(&self) -> watch::Receiver<Health> {

@@ -144,8 +144,8 @@ impl Api {
         }
     }
 
-    /// Creates or updates the managed stream that stores the topic, if there is one.
-    pub(super) async fn ensure_topic(&self, topic: &Topic) -> Result<(), TransportError> {
+    /// Creates or updates the managed stream that stores the topic; whether there is one.
+    pub(super) async fn ensure_topic(&self, topic: &Topic) -> Result<bool, TransportError> {
         let stores = |stream: &&StreamConfig| {
             let mut filters = stream
                 .subjects
@@ -154,8 +154,8 @@ impl Api {
             filters.any(|filter| filter.matches(topic))
         };
         match self.config.streams.iter().find(stores) {
-            Some(stream) if self.config.manage => self.ensure_stream(stream).await,
-            _ => Ok(()),
+            Some(stream) if self.config.manage => self.ensure_stream(stream).await.map(|()| true),
+            _ => Ok(false),
         }
     }
 

@@ -93,11 +93,18 @@ impl Lookups {
     }
 }
 
-/// Asks the API whether a stream takes the subject.
+/// Asks the API whether a stream takes the subject. Where none does, the one that is managed is made.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     let body = json!({ "subject": subject.as_str() });
     let coverage = match tokio::time::timeout(PATIENCE, api.command("STREAM.NAMES", &body)).await {
-        Ok(Ok(answer)) => coverage(&answer),
+        Ok(Ok(answer)) => match coverage(&answer) {
+            Coverage::Nowhere => match api.ensure_topic(&subject).await {
+                Ok(true) => Coverage::Somewhere,
+                Ok(false) => Coverage::Nowhere,
+                Err(error) => Coverage::Untold(Some(error)),
+            },
+            told => told,
+        },
         Ok(Err(error)) => Coverage::Untold(Some(error)),
         Err(_) => Coverage::Untold(Some(TransportError::new(
             TransportErrorKind::TimedOut,

@@ -110,7 +110,7 @@ pub(super) struct Envelope<'a> {
     pub(super) replies: Option<&'a Topic>,
     /// What ties a plain line to the others of its workflow.
     pub(super) collaboration_id: Option<&'a Text>,
-    /// Where what is no event was read: another one may have the same id. Source: `eventmesh-a2a` D4.
+    /// Where it was read, if it is no event.
     pub(super) place: Option<&'a Text>,
 }
 
@@ -183,6 +183,7 @@ impl Ask {
         if let Some(mapped) = inside
             && let Some(message) = mapped.json_rpc.as_ref().filter(|message| message.is_call())
         {
+            asker.identity = identity_of_call(event, envelope.place);
             return call(asker, message.id.as_ref(), &mapped.bytes);
         }
         let workflow = inside.filter(|mapped| mapped.because.family == Family::A2eWorkflow);
@@ -426,7 +427,7 @@ impl Asker {
             .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
         Self {
-            identity: identity_of(event, envelope.place),
+            identity: identity([event.source().as_bytes(), event.id().as_bytes()]),
             requester: text(extension::SOURCE_AGENT),
             reply_to: reply_address(event, envelope),
             form: Form::Events,
@@ -459,8 +460,9 @@ fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// The source and the id, and where they may be of several: the call that it is, and where it was read first.
-fn identity_of(event: &Event, place: Option<&Text>) -> Text {
+/// The source and the id, which may be those of several calls since callers count from one; so also the call that it is,
+/// and where it was read first. Source: `eventmesh-a2a` D4.
+fn identity_of_call(event: &Event, place: Option<&Text>) -> Text {
     let call = event.extension_text(extension::CALL_ID);
     let place = event.extension_text(extension::ORIGIN).or(place);
     let names = [Some(event.source()), Some(event.id()), call, place];
