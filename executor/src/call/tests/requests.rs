@@ -222,6 +222,32 @@ async fn a_registered_base_may_be_anywhere_and_others_are_global() {
 }
 
 #[tokio::test]
+async fn no_value_leads_out_of_the_path_of_a_base() {
+    let base = "http://10.1.2.3:8080/users";
+    for (url, x) in [
+        (format!("{base}/{{/workflow/x}}"), "../echo".to_owned()),
+        (format!("{base}/{{/workflow/x}}"), "..\\echo".to_owned()),
+        (format!("{base}/..;{{/workflow/x}}/echo"), "a".to_owned()),
+        ("{/workflow/x}".to_owned(), format!("{base}/..%2fecho")),
+        (
+            "{/workflow/x}".to_owned(),
+            format!("{base}/%252e%252e/echo"),
+        ),
+    ] {
+        let input = Value::object([("x", Value::from(x.as_str()))]).to_string();
+        let mut world = World::new([json(200, "1")]).input(&input);
+        world.agent = agent("agent", &[base], []);
+        let called = world.call(&get(&url)).await;
+        assert_eq!(
+            failed(&called),
+            ("PermissionError", "forbidden_target"),
+            "{url} with {x}"
+        );
+        assert!(world.requests().is_empty(), "{url} with {x}");
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_sent_when_the_call_cannot_be_recorded() {
     let world = World::new([json(200, "1")]);
     world.hook_fails.store(true, Ordering::SeqCst);
