@@ -108,7 +108,9 @@ fn validate_tells_all_problems_with_their_lines() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
     assert!(
-        lines[0].starts_with("standard input:1: error forbidden_target (a): "),
+        lines[0].starts_with(
+            "standard input:1: error forbidden_target (a): url: 10.0.0.1 may not be called: its scheme is http, "
+        ),
         "{out}"
     );
     assert!(
@@ -125,8 +127,16 @@ fn validate_tells_all_problems_with_their_lines() {
 
 #[test]
 fn validate_knows_the_input() {
-    let (status, out, _) = run(&["validate"], &filter());
+    let (status, out, err) = run(&["validate"], &filter());
     assert_eq!(status, 1, "{out}");
+    assert!(
+        err.starts_with("hint: ") && err.contains("--input"),
+        "{err}"
+    );
+    let (_, _, err) = run(&["validate", "--input", r#"{"other":[]}"#], &filter());
+    assert_eq!(err, "");
+    let (_, _, err) = run(&["validate", "--json"], &filter());
+    assert_eq!(err, "");
     let (status, out, err) = run(&["validate", "--input", r#"{"users":[]}"#], &filter());
     assert_eq!(
         (status, out.as_str()),

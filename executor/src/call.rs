@@ -114,7 +114,9 @@ async fn run(
         },
     };
     let response = attempt(operation, &mut prepared, caller, &mut tally.attempts).await?;
-    let value = caller.redactor.value(response::value(&response)?);
+    let value = caller
+        .redactor
+        .value(response::value(&response, caller.redactor)?);
     if let Some((key, miss)) = kept {
         keep(
             key,
@@ -275,11 +277,11 @@ impl Caller<'_> {
 // === failures ===
 
 fn refused(refusal: Refusal, target: &Target) -> Failure {
-    let host = target.host().unwrap_or_default();
+    let host = target.host().unwrap_or("it");
     match refusal {
-        Refusal::Forbidden => Failure::new(
+        Refusal::Forbidden(why) => Failure::new(
             FailureCode::Refused(Code::ForbiddenTarget),
-            format!("{host} may not be called: it is not globally reachable by HTTPS"),
+            format!("{host} may not be called: {why}"),
         ),
         Refusal::NotPermitted => Failure::new(
             FailureCode::Refused(Code::ApiNotPermitted),

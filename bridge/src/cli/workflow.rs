@@ -171,6 +171,12 @@ fn has_forbidden_target(report: &Report) -> bool {
     errors.any(|issue| issue.code == Code::ForbiddenTarget)
 }
 
+/// Whether something is read that nothing writes, and that is not nearly something which is written.
+fn lacks_input(report: &Report) -> bool {
+    let mut issues = report.errors.iter().chain(&report.warnings);
+    issues.any(|issue| issue.code == Code::PathNotFound && issue.suggestion.is_none())
+}
+
 /// The verdict in one line.
 fn verdict(report: &Report, file: &str, output: &mut Output) -> anyhow::Result<()> {
     let warnings = match report.warnings.len() {

@@ -123,10 +123,10 @@ fn permitted<'a>(
         let message = format!("the credential {id} {what}");
         Failure::new(FailureCode::Refused(code), message)
     })?;
-    caller
-        .redactor
-        .learn(credential)
-        .map_err(|_| invalid(format!("the credential {id} is too long to be used")))?;
+    caller.redactor.learn(credential).map_err(|_| {
+        let failure = invalid(format!("the credential {id} is too long to be used"));
+        failure.suggest("ask the operator for a shorter credential")
+    })?;
     Ok(credential)
 }
 
@@ -155,12 +155,14 @@ fn check(name: &str, text: &str) -> Result<(), Failure> {
     }
     if text.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
         let message = format!("the value of the header {name} has a line end or a control in it");
-        return Err(invalid(message).with("header", name));
+        let failure = invalid(message).with("header", name);
+        return Err(failure.suggest("take line ends and control characters out of the value"));
     }
     Ok(())
 }
 
 fn too_long(name: &str) -> Failure {
     let message = format!("the value of the header {name} is longer than {MAX_VALUE_BYTES} bytes");
-    invalid(message).with("header", name)
+    let failure = invalid(message).with("header", name);
+    failure.suggest("put a shorter value into the header, or send it in the body")
 }

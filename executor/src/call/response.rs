@@ -4,14 +4,16 @@
 
 use a2abus_plugin::protocol::a2e_workflow::Code;
 
-use crate::call::Caller;
 use crate::call::retry::Cause;
+use crate::call::{Caller, Redactor};
 use crate::environment::{HttpError, HttpRequest, HttpResponse};
 use crate::failure::{Failure, FailureCode};
 use crate::value::Value;
 
 /// How much of an answer a failure shows, in characters.
 const MAX_SHOWN_CHARS: usize = 1_024;
+/// How much of a content type a failure shows, in characters.
+const MAX_TYPE_CHARS: usize = 100;
 /// Most members and elements of an answer: more of them than fit into the data model.
 const MAX_MEMBERS: u32 = 2_000_000;
 
@@ -135,7 +137,7 @@ fn too_large(max: usize) -> Failure {
 }
 
 /// The value of an answer of success: its body alone.
-pub(super) fn value(response: &HttpResponse) -> Result<Value, Failure> {
+pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Value, Failure> {
     if response.status == 204 || response.body.is_empty() {
         return Ok(Value::Null);
     }
@@ -148,11 +150,18 @@ pub(super) fn value(response: &HttpResponse) -> Result<Value, Failure> {
     match kind(&essence.trim().to_ascii_lowercase()) {
         Kind::Json => json(&response.body),
         Kind::Text => Ok(text(&response.body)?.into()),
-        Kind::Other => {
-            // The type comes from outside; it is not repeated.
-            Err(invalid("the answer is neither JSON nor text"))
-        }
+        Kind::Other => Err(invalid(neither(content_type, redactor))),
     }
+}
+
+/// The type comes from outside: it is cut, after it is redacted.
+fn neither(content_type: &str, redactor: &Redactor) -> String {
+    if content_type.is_empty() {
+        return "the answer has no content type, by which it would be JSON or text".to_owned();
+    }
+    let shown = redactor.text(content_type);
+    let shown: String = shown.chars().take(MAX_TYPE_CHARS).collect();
+    format!("the answer is neither JSON nor text; its content type is {shown:?}")
 }
 
 enum Kind {
@@ -204,7 +213,7 @@ mod tests {
             headers: headers.iter().map(header).collect(),
             body: Bytes::copy_from_slice(body),
         };
-        value(&response)
+        value(&response, &Redactor::default())
             .map(|value| value.to_string())
             .map_err(|failure| failure.code)
     }
@@ -239,6 +248,32 @@ mod tests {
             assert_eq!(found, expected, "{content_type} {body:?}");
         }
         assert_eq!(check(200, &[], b"1"), Err(FailureCode::InvalidResponse));
+    }
+
+    #[test]
+    fn an_answer_that_is_neither_json_nor_text_is_told_with_its_content_type() {
+        let long = "x".repeat(1_000);
+        for (headers, expected) in [
+            (
+                vec![("content-type", "image/png; q=\"1\"")],
+                r#"its content type is "image/png; q=\"1\"""#,
+            ),
+            (vec![("content-type", "")], "has no content type"),
+            (vec![], "has no content type"),
+            (
+                vec![("content-type", long.as_str())],
+                &format!("{:?}", &long[..100]),
+            ),
+        ] {
+            let header = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+            let response = HttpResponse {
+                status: 200,
+                headers: headers.into_iter().map(header).collect(),
+                body: Bytes::from_static(b"x"),
+            };
+            let failure = value(&response, &Redactor::default()).unwrap_err();
+            assert!(failure.message.contains(expected), "{}", failure.message);
+        }
     }
 
     #[test]

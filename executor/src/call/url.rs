@@ -15,13 +15,17 @@ use crate::value::Value;
 /// The longest URL that is sent, in bytes: the longest that HTTP libraries read.
 const MAX_URL_BYTES: usize = 65_534;
 
+/// What helps where a URL cannot be read.
+const WHOLE_URL: &str = "give a whole URL as a string, such as https://api.example.com/items?page=2, without spaces and braces";
+
 /// Where a call goes. Whether it may go there is not judged here.
 pub(super) fn resolve(url: &UrlTemplate, model: &Model) -> Result<Target, Failure> {
     let text = match url {
         UrlTemplate::Text(template) => encoded(template, model)?,
         UrlTemplate::Reference(path) => raw(path, model)?,
     };
-    let target = Target::parse(&text).map_err(|error| invalid(error.to_string()))?;
+    let target =
+        Target::parse(&text).map_err(|error| invalid(error.to_string()).suggest(WHOLE_URL))?;
     if target.as_str().len() > MAX_URL_BYTES {
         return Err(too_long());
     }
@@ -34,7 +38,8 @@ fn raw(path: &Path, model: &Model) -> Result<String, Failure> {
         Value::String(text) => Ok(text.as_str().to_owned()),
         other => {
             let message = format!("{path} is {}, not a URL", other.kind());
-            Err(invalid(message).with("path", path.to_string()))
+            let failure = invalid(message).with("path", path.to_string());
+            Err(failure.suggest(WHOLE_URL))
         }
     }
 }
@@ -71,6 +76,7 @@ fn write_encoded(byte: u8, out: &mut Bounded) -> std::fmt::Result {
 
 fn too_long() -> Failure {
     invalid(format!("the URL is longer than {MAX_URL_BYTES} bytes"))
+        .suggest("put shorter values into the URL, or send them in the body of a POST")
 }
 
 /// Watches that no value makes a segment of the path `.` or `..`, which would lead elsewhere.
@@ -113,7 +119,8 @@ impl Dots {
         if self.has_value && !self.is_over && matches!(dots.as_str(), "." | "..") {
             return Err(invalid(
                 "a value makes a segment of the path . or .., which leads elsewhere",
-            ));
+            )
+            .suggest("put a value there that does not make the segment . or .."));
         }
         self.segment.clear();
         self.has_value = false;

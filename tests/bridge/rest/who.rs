@@ -217,6 +217,20 @@ async fn bodies_that_cannot_be_used_say_why() {
         assert_eq!(answer["error"]["code"], code, "{path} {body}");
         assert_eq!(answer["error"]["type"], "ValidationError", "{path} {body}");
     }
+    for (body, named) in [
+        (r#"{"workflow":"a","workflow":"b"}"#, "workflow"),
+        (r#"{"workflow":"a","input":{"b":1,"b":2}}"#, "input.b"),
+        (r#"{"workflow":"a","onerror":"stop"}"#, "onerror"),
+    ] {
+        let request = house.bare(Method::POST, "/api/v1/workflows/execute");
+        let request = request
+            .bearer_auth(KEY)
+            .header("content-type", "application/json");
+        let (status, answer) = told(request.body(body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("{named:?}")), "{message}");
+    }
     for query in ["limit=0", "limit=1001", "limit=x", "status=done", "page=2"] {
         let (status, _) = told(house.get(&format!("/api/v1/executions?{query}"))).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");

@@ -23,20 +23,22 @@ A case is a JSON object, or a file has several in \"cases\": [...]:
      \"requests\": [{\"method\": \"GET\", \"url\": \"https://api.example.com/users\"}]}}
 Other members:
   \"input\": {\"users\": []}, what the data model holds at the start
-  \"credentials\": {\"ID\": {\"type\": \"bearer-token\", \"value\": \"SECRET\", \"apis\": [\"BASE URL\"]}}; types are
-    bearer-token, basic, api-key, password and custom; apis is https://api.example.com if absent
+  \"credentials\": {\"ID\": {\"type\": \"bearer-token\", \"value\": \"SECRET\", \"apis\": [\"BASE URL\"]}};
+    types are bearer-token, basic, api-key, password and custom;
+    apis is https://api.example.com if absent
   \"policy\": {\"operations\": [\"ApiCall\"], \"apis\": [\"BASE URL\"], \"credentials\": [\"ID\"],
-    \"maxOperations\": 20, \"maxExecutionTimeMs\": 30000, \"maxLoopItems\": 1000, \"fileStorage\": true};
-    all is permitted, and the API https://api.example.com, where absent; [\"*\"] is all
-  \"options\": {\"onError\": \"stop\" or \"continue\", \"level\": \"strict\", \"moderate\" or \"lenient\"}
+    \"maxOperations\": 20, \"maxExecutionTimeMs\": 30000, \"maxLoopItems\": 1000,
+    \"fileStorage\": true}; absent, all is permitted, and the API https://api.example.com
+  \"options\": {\"onError\": \"stop\" or \"continue\",
+    \"level\": \"strict\", \"moderate\" or \"lenient\"}
 An answer of http_fixtures has body_text in place of body for what is not JSON, or is
 {\"error\": \"connect\"} or {\"error\": \"timeout\"}. expected also knows errors, error, skipped,
-stored, warnings, waited_ms, retry_delays_ms ([least, most] of each). Whatever else a case has is for
-people, as a note; a misspelt member, one within these that is not known, and one that stands twice
-make the case fail.
-What expected leaves out must not happen: requests, retries, stored values and the like are none, and
-model is the whole data model at the end. Nothing is called and no time passes: answers are recorded,
-the clock is virtual.
+stored, warnings, waited_ms, retry_delays_ms ([least, most] of each).
+Whatever else a case has is for people, as a note; a misspelt member, one within these that
+is not known, and one that stands twice make the case fail. What expected leaves out must
+not happen: requests, retries, stored values and the like are none, and model is the whole
+data model at the end. Nothing is called and no time passes: answers are recorded, the
+clock is virtual.
 
 Exit status 1 when a case fails, or a file holds none.")]
 pub(super) struct TestArgs {

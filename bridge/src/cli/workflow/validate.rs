@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{Asked, profile};
 use crate::cli::Status;
-use crate::cli::output::Output;
+use crate::cli::output::{Output, complain_line};
 
 /// Arguments of `a2abus workflow validate`.
 #[derive(Debug, Args)]
@@ -40,6 +40,11 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
         super::verdict(&report, &asked.shown(), &mut output)?;
         if super::has_forbidden_target(&report) {
             super::hint();
+        }
+        if asked.input.is_empty() && super::lacks_input(&report) {
+            complain_line(
+                "hint: what the data model holds at the start is given with --input JSON or --input @FILE",
+            );
         }
     }
     Ok(if report.is_valid() {

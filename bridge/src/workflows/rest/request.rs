@@ -101,13 +101,25 @@ pub(super) fn listing(query: Option<&str>) -> Result<Listing, Problem> {
                 let words = "pending, running, success, partial_success, failed or cancelled";
                 listing.status = Some(status.ok_or_else(|| wrong("status", words))?);
             }
-            _ => {
-                let message = "the parameters are limit and status";
+            (name, _) => {
+                let message = format!(
+                    "unknown parameter {}; known are limit and status",
+                    shown(name)
+                );
                 return Err(Problem::malformed("unknown_field", message));
             }
         }
     }
     Ok(listing)
+}
+
+/// A foreign name as far as a message repeats it.
+fn shown(name: &str) -> String {
+    const SHOWN: usize = 100;
+    match name.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}...", name.get(..end).unwrap_or_default()),
+        None => format!("{name:?}"),
+    }
 }
 
 fn wrong(member: &str, wanted: &str) -> Problem {
@@ -118,19 +130,23 @@ fn wrong(member: &str, wanted: &str) -> Problem {
 
 impl Members {
     fn read(body: &[u8], known: &[&str]) -> Result<Self, Problem> {
-        let value = Value::parse(body).map_err(|error| {
+        let json = Value::parse_as_written(body).map_err(|error| {
             Problem::malformed("invalid_json", format!("the body is not JSON: {error}"))
         })?;
-        let Value::Object(members) = value else {
+        // One of the two would hold, and who read the body before may have looked at the other.
+        if let Some(member) = json.first_repeated() {
+            let message = format!("{} stands twice: write it once", shown(&member));
+            return Err(Problem::malformed("invalid_field", message));
+        }
+        let Value::Object(members) = Value::from(json) else {
             let message = "the body must be a JSON object";
             return Err(Problem::malformed("not_an_object", message));
         };
         // What is misspelt would be ignored otherwise, and a workflow run in another way than was meant.
-        if members
-            .iter()
-            .any(|(name, _)| !known.contains(&name.as_str()))
-        {
-            let message = format!("the members of the body are {}", known.join(", "));
+        let mut names = members.iter().map(|(name, _)| name.as_str());
+        if let Some(name) = names.find(|name| !known.contains(name)) {
+            let (name, known) = (shown(name), known.join(", "));
+            let message = format!("unknown member {name}; known are {known}");
             return Err(Problem::malformed("unknown_field", message));
         }
         Ok(Self(members))

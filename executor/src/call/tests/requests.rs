@@ -120,6 +120,31 @@ async fn values_that_cannot_stand_in_a_header_are_refused() {
 }
 
 #[tokio::test]
+async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
+    let long = format!("\"{}\"", "x".repeat(70_000));
+    let of_url = r#""url":"{/workflow/x}""#;
+    let in_path = r#""url":"https://api.example.com/{/workflow/x}/y""#;
+    let header = r#""url":"https://api.example.com/","headers":{"A":"{/workflow/x}"}"#;
+    for (member, x, expected) in [
+        (of_url, r#""nowhere""#, "a whole URL"),
+        (of_url, "7", "a whole URL"),
+        (in_path, r#""..""#, "does not make the segment"),
+        (in_path, &long, "shorter values into the URL"),
+        (in_path, "null", "strings, numbers and booleans"),
+        (header, r#""a\nb""#, "take line ends"),
+        (header, &long, "a shorter value into the header"),
+        (header, "[]", "strings, numbers and booleans"),
+    ] {
+        let world = World::new([json(200, "1")]).input(&format!(r#"{{"x":{x}}}"#));
+        let called = world.call(&format!(r#"{{"method":"GET",{member}}}"#)).await;
+        assert_eq!(failed(&called), ("DataError", "invalid_value"), "{member}");
+        let failure = called.result.unwrap_err().to_value();
+        let suggestions = failure.get("suggestions").unwrap().to_string();
+        assert!(suggestions.contains(expected), "{member}: {suggestions}");
+    }
+}
+
+#[tokio::test]
 async fn a_reference_that_leads_nowhere_is_a_data_error() {
     for config in [
         r#"{"method":"GET","url":"https://api.example.com/{/workflow/x}"}"#,
@@ -193,6 +218,32 @@ async fn a_registered_base_may_be_anywhere_and_others_are_global() {
         world.agent = agent("agent", &apis, []);
         assert!(world.call(&get(url)).await.result.is_ok());
         assert_eq!(world.requests()[0].reach, reach, "{apis:?} {url}");
+    }
+}
+
+#[tokio::test]
+async fn no_value_leads_out_of_the_path_of_a_base() {
+    let base = "http://10.1.2.3:8080/users";
+    for (url, x) in [
+        (format!("{base}/{{/workflow/x}}"), "../echo".to_owned()),
+        (format!("{base}/{{/workflow/x}}"), "..\\echo".to_owned()),
+        (format!("{base}/..;{{/workflow/x}}/echo"), "a".to_owned()),
+        ("{/workflow/x}".to_owned(), format!("{base}/..%2fecho")),
+        (
+            "{/workflow/x}".to_owned(),
+            format!("{base}/%252e%252e/echo"),
+        ),
+    ] {
+        let input = Value::object([("x", Value::from(x.as_str()))]).to_string();
+        let mut world = World::new([json(200, "1")]).input(&input);
+        world.agent = agent("agent", &[base], []);
+        let called = world.call(&get(&url)).await;
+        assert_eq!(
+            failed(&called),
+            ("PermissionError", "forbidden_target"),
+            "{url} with {x}"
+        );
+        assert!(world.requests().is_empty(), "{url} with {x}");
     }
 }
 

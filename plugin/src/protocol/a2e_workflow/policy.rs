@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::protocol::a2e_workflow::operation::{OperationType, Storage};
-use crate::protocol::a2e_workflow::target::{ApiBase, Target, TargetError};
+use crate::protocol::a2e_workflow::target::{ApiBase, Forbidden, Target, TargetError};
 use crate::text::Text;
 
 /// What one agent may do. The default permits nothing.
@@ -49,7 +49,7 @@ pub struct Apis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// By the rules against server-side request forgery: `forbidden_target`.
-    Forbidden,
+    Forbidden(Forbidden),
     /// No permitted API covers it: `api_not_permitted`.
     NotPermitted,
 }
@@ -97,8 +97,8 @@ impl Policy {
     /// # Errors
     /// Why it may not be called.
     pub fn check_target(&self, target: &Target) -> Result<(), Refusal> {
-        if target.is_forbidden(&self.apis.bases) {
-            Err(Refusal::Forbidden)
+        if let Some(why) = target.forbidden(&self.apis.bases) {
+            Err(Refusal::Forbidden(why))
         } else if self.apis.cover(target) {
             Ok(())
         } else {

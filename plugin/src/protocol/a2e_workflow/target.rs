@@ -50,6 +50,26 @@ pub enum TargetError {
     TemplateInAuthority,
 }
 
+/// Why a target is forbidden, whoever asks. Source: `a2e-execution` section 7, SSRF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Forbidden {
+    /// Another scheme than HTTP.
+    #[error("its scheme is neither https nor http")]
+    Scheme,
+    /// A user or a password in the URL.
+    #[error("its URL holds a user or a password; use a credential")]
+    UserInfo,
+    /// HTTP without TLS, where no registered base has it.
+    #[error(
+        "its scheme is http, and no permitted API is registered with that for this host and port"
+    )]
+    NotEncrypted,
+    /// A host that [`is_forbidden_host`], and no registered base covers it.
+    #[error("it is not globally reachable, and no permitted API is registered that covers the URL")]
+    NotGlobal,
+}
+
 /// Stands for a value while its URL is judged before the run. That weakens no check, for the final
 /// URL is judged too, and there this text is like any other.
 const PLACEHOLDER: &str = "%7B%7D";
@@ -172,17 +192,22 @@ impl Target {
         self.url.origin().ascii_serialization()
     }
 
-    /// Whether the rules forbid it, whoever asks: another scheme than HTTP, user information, HTTP
-    /// without TLS where no registered base has it, or a host that [`is_forbidden_host`] unless
-    /// that very base is registered. Source: `a2e-execution` section 7, SSRF.
+    /// Why the rules forbid it, whoever asks; `None` where they do not.
+    /// Source: `a2e-execution` section 7, SSRF.
     #[must_use]
-    pub fn is_forbidden(&self, registered: &[ApiBase]) -> bool {
-        let bare_http =
-            self.url.scheme() == "http" && !registered.iter().any(|base| base.has_origin_of(self));
-        !is_http(&self.url)
-            || self.has_userinfo
-            || bare_http
-            || (self.host().is_none_or(is_forbidden_host) && !self.is_within(registered))
+    pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
+        let has_origin = |base: &ApiBase| base.has_origin_of(self);
+        if !is_http(&self.url) {
+            Some(Forbidden::Scheme)
+        } else if self.has_userinfo {
+            Some(Forbidden::UserInfo)
+        } else if self.url.scheme() == "http" && !registered.iter().any(has_origin) {
+            Some(Forbidden::NotEncrypted)
+        } else if self.host().is_none_or(is_forbidden_host) && !self.is_within(registered) {
+            Some(Forbidden::NotGlobal)
+        } else {
+            None
+        }
     }
 
     /// Whether one of the bases covers it.

@@ -66,17 +66,21 @@ fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) 
         let message = format!("storage {} is not permitted", storage.as_str());
         refuse(Code::StorageNotPermitted, message, None);
     }
-    if let Some(Err(refusal)) = content
-        .facts
-        .target
-        .as_ref()
-        .map(|target| policy.check_target(target))
+    if let Some(target) = &content.facts.target
+        && let Err(refusal) = policy.check_target(target)
     {
         let (code, message) = match refusal {
-            Refusal::Forbidden => (Code::ForbiddenTarget, "url: the target is forbidden"),
-            Refusal::NotPermitted => (Code::ApiNotPermitted, "url: no permitted API covers it"),
+            Refusal::Forbidden(why) => {
+                let host = target.host().unwrap_or("it");
+                let message = format!("url: {host} may not be called: {why}");
+                (Code::ForbiddenTarget, message)
+            }
+            Refusal::NotPermitted => {
+                let message = "url: no permitted API covers it";
+                (Code::ApiNotPermitted, message.to_owned())
+            }
         };
-        refuse(code, message.into(), permitted_apis(policy));
+        refuse(code, message, permitted_apis(policy));
     }
     for id in &content.facts.credentials {
         check_credential(id, content, policy, refuse);
