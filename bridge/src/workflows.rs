@@ -342,6 +342,7 @@ pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsErro
     let mut options = Options::default();
     options.limits.max_record_bytes = config.max_record_bytes;
     options.limits.max_operation_runs = config.max_operation_runs;
+    options.limits.max_model_bytes = config.max_model_bytes;
     options.files = config
         .file_directory
         .as_ref()

@@ -47,6 +47,12 @@ pub struct WorkflowsConfig {
     /// Wrong: too few, and a loop that may have a thousand elements cannot go through all of them.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
+    /// The heaviest data model of an execution, and its results together the same, in bytes as they are in memory: small
+    /// objects take five times their JSON text.
+    ///
+    /// Wrong: too little, and large answers of APIs cannot be worked on; each execution may take twice as much memory.
+    #[schemars(range(min = 1_048_576))]
+    pub max_model_bytes: usize,
     /// The directory that StoreData writes files to, in a directory for each agent. Without it there is no storage
     /// `file`.
     #[schemars(length(min = 1))]
@@ -352,6 +358,7 @@ impl Default for WorkflowsConfig {
             data_directory: None,
             max_record_bytes: 64 << 20,
             max_operation_runs: 1_000,
+            max_model_bytes: 32 << 20,
             file_directory: None,
             ca_files: Vec::new(),
             retry_unsafe: RetryUnsafe::default(),
