@@ -131,13 +131,14 @@ impl Archive {
         after: &str,
     ) -> Result<(Vec<Summary>, Option<String>), StoreError> {
         let prefix = record_key(agent, "");
-        let mut found = self
+        let found = self
             .store
             .scan(Table::Summaries, &prefix, after, PAGE)
             .await?;
         let next = (found.len() == PAGE).then(|| found.last().map(|(key, _)| key.clone()));
         let read = |(key, bytes): (String, Bytes)| Summary::read(key, &bytes);
-        Ok((found.drain(..).filter_map(read).collect(), next.flatten()))
+        let page = found.into_iter().filter_map(read).collect();
+        Ok((page, next.flatten()))
     }
 
     /// Takes away the records of executions that began before this and do not run, and gives their number.

@@ -344,9 +344,9 @@ impl Executor {
         let mut records = Vec::new();
         let (mut looked_at, mut next) = (0, Some(String::new()));
         while let Some(after) = next.filter(|_| looked_at < LOOKED_AT && records.len() < most) {
-            let page = self.0.archive.summaries(agent, &after).await?;
-            looked_at += page.0.len();
-            for summary in page.0 {
+            let (page, rest) = self.0.archive.summaries(agent, &after).await?;
+            looked_at += page.len();
+            for summary in page {
                 if records.len() >= most {
                     return Ok(records);
                 }
@@ -359,7 +359,7 @@ impl Executor {
                 };
                 records.extend(record.filter(is_asked));
             }
-            next = page.1;
+            next = rest;
         }
         Ok(records)
     }

@@ -51,7 +51,12 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) enum Content {
     /// A result: JSON text, and what is said in its place where it is too large for the bus.
-    Result { whole: Bytes, reduced: Bytes },
+    Result {
+        whole: Bytes,
+        reduced: Bytes,
+        /// Tells it from other results.
+        digest: Text,
+    },
     /// Why there is none.
     Refused(Refused),
 }
@@ -151,6 +156,27 @@ impl Refused {
     }
 }
 
+// === impl Content ===
+
+impl Content {
+    /// A result, and what is said in its place. It may be large: this reads all of it.
+    fn result(whole: String, reduced: String) -> Self {
+        Self::Result {
+            digest: identity([whole.as_bytes()]),
+            whole: whole.into(),
+            reduced: reduced.into(),
+        }
+    }
+
+    /// The same of equal contents, and of no others.
+    fn digest(&self) -> Text {
+        match self {
+            Self::Result { digest, .. } => digest.clone(),
+            Self::Refused(refused) => identity([refused.error.to_string().as_bytes()]),
+        }
+    }
+}
+
 // === impl Answer ===
 
 impl Answer {
@@ -173,7 +199,6 @@ impl Answer {
 
     /// What validation found.
     pub(super) fn report(report: &Value) -> Self {
-        let whole = Bytes::from(report.to_string());
         let reduced = Value::object([
             ("valid", report.get("valid").cloned().unwrap_or_default()),
             (
@@ -184,10 +209,7 @@ impl Answer {
         Self {
             execution_id: None,
             seq: 0,
-            content: Content::Result {
-                whole,
-                reduced: reduced.to_string().into(),
-            },
+            content: Content::result(report.to_string(), reduced.to_string()),
         }
     }
 
@@ -203,10 +225,7 @@ impl Answer {
         Self {
             execution_id: Some(id.clone()),
             seq,
-            content: Content::Result {
-                whole: record.answer().to_string().into(),
-                reduced: reduced.to_string().into(),
-            },
+            content: Content::result(record.answer().to_string(), reduced.to_string()),
         }
     }
 
@@ -221,14 +240,11 @@ impl Answer {
             ("results", Value::object::<Text>([])),
             ("error", failure.to_value()),
         ]);
-        let whole = Bytes::from(result.to_string());
+        let whole = result.to_string();
         Self {
             execution_id: execution_id.cloned(),
             seq: 0,
-            content: Content::Result {
-                reduced: whole.clone(),
-                whole,
-            },
+            content: Content::result(whole.clone(), whole),
         }
     }
 }
@@ -296,16 +312,10 @@ impl Voice {
         answer: &Answer,
         size: Size,
     ) -> Result<Event, EventError> {
-        let of_events = || {
-            let named = answer.execution_id.as_ref();
-            let named = named.or(asker.collaboration_id.as_ref());
-            named.unwrap_or(&asker.identity)
-        };
-        let body = match &asker.form {
-            Form::Events => as_data(answer, of_events(), size),
-            Form::JsonRpc(token) => as_json_rpc(answer, token, size),
-        };
-        let id = identity([asker.identity.as_bytes(), &body]);
+        let id = identity([
+            asker.identity.as_bytes(),
+            answer.content.digest().as_bytes(),
+        ]);
         let ty = match asker.form {
             Form::Events => format!("{}a2e.execution.resp", self.type_prefix),
             Form::JsonRpc(_) => format!("{}common.response", self.type_prefix),
@@ -313,12 +323,18 @@ impl Voice {
         let mut event = self.event(id, ty.into(), asker)?;
         event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
         event.set(extension::A2A_METHOD, action.method())?;
-        match &asker.form {
+        let body = match &asker.form {
             Form::Events => {
-                event.set(extension::COLLABORATION_ID, of_events().clone())?;
+                let execution = answer
+                    .execution_id
+                    .as_ref()
+                    .or(asker.collaboration_id.as_ref());
+                let execution = execution.unwrap_or(&asker.identity);
+                event.set(extension::COLLABORATION_ID, execution.clone())?;
                 self.sign_as_executor(&mut event, answer.seq)?;
+                as_data(answer, execution, size)
             }
-            Form::JsonRpc(_) => {
+            Form::JsonRpc(token) => {
                 event.set(extension::PROTOCOL, "A2A")?;
                 event.set(extension::PROTOCOL_VERSION, "2.0")?;
                 event.set(extension::IS_FINAL, true)?;
@@ -328,8 +344,9 @@ impl Voice {
                 if let Content::Refused(refused) = &answer.content {
                     event.set(extension::RPC_ERROR_CODE, refused.rpc_code)?;
                 }
+                as_json_rpc(answer, token, size)
             }
-        }
+        };
         event.set_data(Some(Data::Json(body)));
         Ok(event)
     }
