@@ -6,4 +6,5 @@ mod limits;
 mod openapi;
 mod reload;
 mod secrets;
+mod store;
 mod who;

@@ -1,23 +1,18 @@
 //! Workflows that are judged and executed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_executor::{
-    Change, Client, ClientOptions, Environment, MemoryStore, Store, StoreError, SystemClock,
-    SystemRandom, Table,
-};
-use bytes::Bytes;
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, join_all};
+use a2abus_executor::{Client, ClientOptions, Environment, Store, SystemClock, SystemRandom};
+use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::battery::within;
-use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::harness::{House, OTHER_KEY, answer, body, call, header, told, wait, workflow};
+use super::store::Shaky;
 
 /// The record of an execution once it has ended.
 async fn ended(house: &House, id: &str) -> Value {
@@ -314,49 +309,9 @@ async fn more_executions_at_a_time_than_permitted_are_refused() {
     ended(&house, "busy-16").await;
 }
 
-/// A store in which records are found when the gate lets them.
-struct Gated {
-    store: MemoryStore,
-    gate: Semaphore,
-    asked: AtomicUsize,
-}
-
-impl Store for Gated {
-    fn get<'a>(
-        &'a self,
-        table: Table,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
-        async move {
-            self.asked.fetch_add(1, Ordering::SeqCst);
-            let _pass = self.gate.acquire().await.unwrap();
-            self.store.get(table, key).await
-        }
-        .boxed()
-    }
-
-    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.store.write(changes)
-    }
-
-    fn scan<'a>(
-        &'a self,
-        table: Table,
-        prefix: &'a str,
-        after: &'a str,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        self.store.scan(table, prefix, after, most)
-    }
-}
-
 #[tokio::test]
 async fn an_invalid_workflow_that_is_sent_twice_at_once_is_told_so_twice() {
-    let store = Arc::new(Gated {
-        store: MemoryStore::default(),
-        gate: Semaphore::new(0),
-        asked: AtomicUsize::new(0),
-    });
+    let store = Arc::new(Shaky::with_gate(0));
     let environment = Environment {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SystemRandom::new().unwrap()),

@@ -2,80 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_executor::{
-    Change, Client, ClientOptions, Environment, MemoryStore, Store, StoreError, SystemClock,
-    SystemRandom, Table,
-};
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use a2abus_executor::{Client, ClientOptions, Environment, Store, SystemClock, SystemRandom};
+use futures_util::{StreamExt as _, stream};
 use reqwest::{Body, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
 
 use super::harness::{BLOCKED_KEY, House, KEY, answer, call, wait, workflow};
-
-/// A store that fails when it is told to.
-#[derive(Default)]
-struct Shaky {
-    store: MemoryStore,
-    fails: AtomicBool,
-}
+use super::store::Shaky;
 
 /// What the document says, and what of it was met.
 struct Document {
     document: Value,
     met: BTreeSet<(String, String, String)>,
-}
-
-// === impl Shaky ===
-
-impl Shaky {
-    fn judge(&self) -> Result<(), StoreError> {
-        match self.fails.load(Ordering::SeqCst) {
-            true => Err(StoreError("told to fail".into())),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Shaky {
-    fn get<'a>(
-        &'a self,
-        table: Table,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
-        async move {
-            self.judge()?;
-            self.store.get(table, key).await
-        }
-        .boxed()
-    }
-
-    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
-        async move {
-            self.judge()?;
-            self.store.write(changes).await
-        }
-        .boxed()
-    }
-
-    fn scan<'a>(
-        &'a self,
-        table: Table,
-        prefix: &'a str,
-        after: &'a str,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        async move {
-            self.judge()?;
-            self.store.scan(table, prefix, after, most).await
-        }
-        .boxed()
-    }
 }
 
 // === impl Document ===
@@ -332,7 +274,7 @@ async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
 
 #[tokio::test]
 async fn the_document_says_what_is_answered() {
-    let store = Arc::new(Shaky::default());
+    let store = Arc::new(Shaky::with_gate(1));
     let environment = Environment {
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SystemRandom::new().unwrap()),

@@ -1,0 +1,77 @@
+//! A store that fails when it is told to, and can be asked no more than it is let.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use a2abus_executor::{Change, MemoryStore, Store, StoreError, Table};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+pub(super) struct Shaky {
+    store: MemoryStore,
+    pub(super) fails: AtomicBool,
+    /// What is read waits for a permit, and gives it back.
+    pub(super) gate: Semaphore,
+    /// How often a value was asked for.
+    pub(super) asked: AtomicUsize,
+}
+
+// === impl Shaky ===
+
+impl Shaky {
+    /// So many may read at a time.
+    pub(super) fn with_gate(permits: usize) -> Self {
+        Self {
+            store: MemoryStore::default(),
+            fails: AtomicBool::new(false),
+            gate: Semaphore::new(permits),
+            asked: AtomicUsize::new(0),
+        }
+    }
+
+    fn judge(&self) -> Result<(), StoreError> {
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(StoreError("told to fail".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store for Shaky {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        async move {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let _pass = self.gate.acquire().await.unwrap();
+            self.judge()?;
+            self.store.get(table, key).await
+        }
+        .boxed()
+    }
+
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move {
+            self.judge()?;
+            self.store.write(changes).await
+        }
+        .boxed()
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        async move {
+            self.judge()?;
+            self.store.scan(table, prefix, after, most).await
+        }
+        .boxed()
+    }
+}
