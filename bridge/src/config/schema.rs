@@ -408,29 +408,8 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = plain(word);
     known
         .iter()
-        .map(|known| (distance(&word, &plain(known)), *known))
+        .map(|known| (strsim::levenshtein(&word, &plain(known)), *known))
         .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
         .min()
         .map(|(_, known)| known)
-}
-
-/// Edits between two words (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (above, y) in row.iter_mut().skip(1).zip(&b) {
-            let edits = (*above + 1)
-                .min(left + 1)
-                .min(diagonal + usize::from(x != *y));
-            diagonal = std::mem::replace(above, edits);
-            left = edits;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

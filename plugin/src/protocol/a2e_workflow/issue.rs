@@ -434,7 +434,7 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     Some(format!("did you mean {:?}?", best.1))
 }
 
-/// The number of bytes to change, when it is small against the lengths and they are short; case
+/// The number of characters to change, when it is small against the lengths and they are short; case
 /// does not count.
 fn distance(a: &str, b: &str) -> Option<usize> {
     const LONGEST: usize = 64;
@@ -442,19 +442,6 @@ fn distance(a: &str, b: &str) -> Option<usize> {
     if a.len() > LONGEST || a.len().abs_diff(b.len()) > most {
         return None;
     }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
-            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
-            diagonal = *cell;
-            left = changed.min(diagonal + 1).min(left + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().filter(|distance| *distance <= most)
+    let distance = strsim::levenshtein(&a.to_ascii_lowercase(), &b.to_ascii_lowercase());
+    (distance <= most).then_some(distance)
 }
