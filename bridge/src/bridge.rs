@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::pipeline::{DataLook, Pipeline};
 use crate::reply::ReplyLegs;
+use crate::reply_place::ReplyPlaces;
 use crate::route::RouteTable;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::{Seen, Watch, Workflows, WorkflowsError};
@@ -331,6 +332,8 @@ impl Parts<'_> {
         let (dead_bus, dead) = find(binding.dead_letter_transport())?;
         let instance = self.config.instance.text();
         let source = binding.mapping.source.clone();
+        let no_glob =
+            |error: globset::Error| BridgeError::Config(format!("binding {name}: {error}"));
         Ok(Pipeline {
             name: name.clone(),
             bus,
@@ -347,7 +350,14 @@ impl Parts<'_> {
                 DataLook::Never
             },
             passed: PassedHeaders::new(binding.pass_headers.iter().map(|pattern| &pattern.0))
-                .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
+                .map_err(no_glob)?,
+            reply_places: ReplyPlaces::new(
+                binding.replies.as_ref().map(|topic| topic.0.clone()),
+                binding.reply_topics.iter().map(|pattern| &pattern.0),
+                &self.config.calls.reply_topic.0,
+                own.transport.binding(),
+            )
+            .map_err(no_glob)?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             dead_letters: DeadLetters {
                 bus: dead_bus,

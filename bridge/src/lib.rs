@@ -21,6 +21,7 @@ pub mod outbound;
 pub mod pending;
 pub mod pipeline;
 pub mod reply;
+pub mod reply_place;
 pub mod route;
 mod run;
 pub mod workflows;

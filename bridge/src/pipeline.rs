@@ -35,6 +35,7 @@ use crate::deadletter::{DeadLetters, Reason, Stage};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{From, Outbound, Outgoing, Place};
+use crate::reply_place::ReplyPlaces;
 
 /// One binding: what is done with the messages of its topics.
 #[derive(Debug)]
@@ -61,6 +62,8 @@ pub struct Pipeline {
     pub data: DataLook,
     /// Where answers to its requests go when they name no place.
     pub replies: Option<Topic>,
+    /// The places that its requests may name for their answers.
+    pub reply_places: ReplyPlaces,
     /// The headers that copies keep.
     pub passed: PassedHeaders,
     /// Where its dead letters go.

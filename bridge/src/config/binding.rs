@@ -88,6 +88,15 @@ pub struct BindingConfig {
     /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
+    /// The topics, on the binding's transport, that a request may name as the place of its answer (`replyto`,
+    /// `kafka_replyTopic`), by name or with `*` and `?`. Always allowed are `replies`, the place of `calls.reply_topic`, and
+    /// the NATS reply subject that the message itself came with; never allowed are other names that begin with `_` or `$`.
+    /// A request that names any other place is a dead letter (`reply_place_refused`).
+    ///
+    /// Wrong: whoever writes requests can have answers published to every topic that is listed, with the rights of the
+    /// bridge; with `*` to those of other agents and to the dead letters too.
+    #[serde(default)]
+    pub reply_topics: Vec<Written<Pattern>>,
 }
 
 /// What the messages of a binding are.

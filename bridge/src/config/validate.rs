@@ -212,6 +212,22 @@ impl<'a> Checker<'a> {
             }
         }
         self.shared_groups();
+        self.reply_topics();
+    }
+
+    /// Names that a request may never choose are not listed for it.
+    fn reply_topics(&mut self) {
+        for (path, binding) in self.each_binding() {
+            for (index, pattern) in binding.reply_topics.iter().enumerate() {
+                if pattern.text().starts_with(['_', '$']) {
+                    let path = path.key("reply_topics").index(index);
+                    self.error(
+                        path,
+                        "is reserved: a request may not name a topic that begins with '_' or '$'",
+                    );
+                }
+            }
+        }
     }
 
     /// What can be read from a bus of that type.

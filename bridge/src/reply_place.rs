@@ -1,0 +1,206 @@
+//! Which reply places may a request name?
+//!
+//! A request is answered with the rights of the bridge, so whoever writes it must not choose any topic at all: with
+//! `replyto: a2abus.dlq` or another agent's topic the answer would be a forged message there. Every place that a payload,
+//! an attribute or a header names is checked here, before anything is done for the request.
+//!
+//! | the place is | |
+//! |---|---|
+//! | the NATS reply subject that the message itself came with | allowed |
+//! | any other name that begins with `_` or `$` | refused, whatever is configured |
+//! | `replies` of the binding | allowed |
+//! | where answers to calls of this deployment come back (`calls.reply_topic`) | allowed |
+//! | matched by `reply_topics` of the binding | allowed |
+//! | anything else | refused |
+//!
+//! Source: `reliability` T5.
+
+use a2abus_plugin::Text;
+use a2abus_transports::content_mode::Binding;
+use a2abus_transports::{Topic, TopicError, TopicFilter};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::config::Pattern;
+
+/// The reply places that requests of one binding may name.
+#[derive(Debug, Clone)]
+pub struct ReplyPlaces {
+    replies: Option<Topic>,
+    /// Where answers to the bridge's own calls come back, on the transport of the binding.
+    calls: TopicFilter,
+    listed: GlobSet,
+}
+
+/// A request names a reply place that it may not name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The name belongs to the bus itself, or to somebody's inbox.
+    #[error(
+        "the request asks for its answer at {0:?}: a request may not name a place that begins with '_' or '$'"
+    )]
+    Reserved(Text),
+    /// The name is no topic.
+    #[error("the reply place of the request: {0}")]
+    NoTopic(#[from] TopicError),
+    /// The binding does not list it.
+    #[error(
+        "the request asks for its answer at {0}, which this binding does not allow: add the topic to its reply_topics, or let the request name another place"
+    )]
+    NotListed(Topic),
+}
+
+// === impl ReplyPlaces ===
+
+impl ReplyPlaces {
+    /// The places of a binding with these `replies` and `reply_topics`, on a transport of this kind; `calls` is
+    /// `calls.reply_topic`.
+    ///
+    /// # Errors
+    /// When a pattern is no glob.
+    pub fn new<'a>(
+        replies: Option<Topic>,
+        patterns: impl IntoIterator<Item = &'a Pattern>,
+        calls: &Topic,
+        binding: Binding,
+    ) -> Result<Self, globset::Error> {
+        let mut listed = GlobSetBuilder::new();
+        for pattern in patterns {
+            let text = pattern.text().as_str();
+            listed.add(if pattern.is_glob() {
+                GlobBuilder::new(text).build()?
+            } else {
+                GlobBuilder::new(&globset::escape(text)).build()?
+            });
+        }
+        let calls = match binding {
+            Binding::Kafka => TopicFilter::from(calls.clone()),
+            // A name that is too long for this has no room for a call either.
+            Binding::Nats | Binding::Memory | Binding::Http => {
+                TopicFilter::new(format!("{calls}.>"))
+                    .unwrap_or_else(|_| TopicFilter::from(calls.clone()))
+            }
+        };
+        Ok(Self {
+            replies,
+            calls,
+            listed: listed.build()?,
+        })
+    }
+
+    /// The place that a request names in its payload, an attribute or a header. `inbox` is the NATS reply subject that
+    /// its message came with: to name that too changes nothing.
+    ///
+    /// # Errors
+    /// Why the request may not name it, and what to do about it.
+    pub fn named(&self, name: &Text, inbox: Option<&Topic>) -> Result<Topic, Refused> {
+        if let Some(inbox) = inbox.filter(|inbox| inbox.as_str() == name.as_str()) {
+            return Ok(inbox.clone());
+        }
+        if name.starts_with(['_', '$']) {
+            return Err(Refused::Reserved(name.clone()));
+        }
+        let topic = Topic::new(name.clone())?;
+        let is_listed = self.replies.as_ref() == Some(&topic)
+            || self.calls.matches(&topic)
+            || self.listed.is_match(topic.as_str());
+        if is_listed {
+            Ok(topic)
+        } else {
+            Err(Refused::NotListed(topic))
+        }
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// The stable word of a dead letter's reason.
+    pub const REASON: &'static str = "reply_place_refused";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Wording as _;
+
+    fn topic(name: &str) -> Topic {
+        Topic::new(Text::from(name)).unwrap()
+    }
+
+    fn places(binding: Binding, patterns: &[&str]) -> ReplyPlaces {
+        let patterns: Vec<_> = patterns
+            .iter()
+            .map(|text| Pattern::read(text).unwrap())
+            .collect();
+        let replies = Some(topic("answers"));
+        ReplyPlaces::new(replies, &patterns, &topic("a2abus.replies"), binding).unwrap()
+    }
+
+    fn is_allowed(places: &ReplyPlaces, name: &str) -> bool {
+        places.named(&name.into(), None).is_ok()
+    }
+
+    #[test]
+    fn by_default_answers_go_to_replies_and_to_calls_of_the_bridge() {
+        for (binding, own, other) in [
+            (Binding::Kafka, "a2abus.replies", "a2abus.replies.r.c"),
+            (Binding::Nats, "a2abus.replies.r.c", "a2abus.replies"),
+            (Binding::Memory, "a2abus.replies.r.c", "a2abus.repliesx.c"),
+        ] {
+            let places = places(binding, &[]);
+            assert!(is_allowed(&places, "answers"));
+            assert!(is_allowed(&places, own), "{own}");
+            for name in [other, "a2abus.dlq", "agents.weather", "answers.x"] {
+                assert!(!is_allowed(&places, name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn listed_topics_are_allowed_and_reserved_names_never() {
+        let places = places(Binding::Nats, &["agents.*.inbox", "desk", "*"]);
+        for name in ["agents.ana.inbox", "desk", "anything.else"] {
+            assert!(is_allowed(&places, name), "{name}");
+        }
+        for name in ["_INBOX.x", "__consumer_offsets", "_", "$JS.API.INFO"] {
+            let refused = places.named(&name.into(), None).unwrap_err();
+            assert_eq!(refused, Refused::Reserved(name.into()));
+        }
+        for name in ["", "a b", "a..b", "agents.>"] {
+            let refused = places.named(&name.into(), None).unwrap_err();
+            assert!(matches!(refused, Refused::NoTopic(_)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_without_wildcards_is_one_topic() {
+        let places = places(Binding::Kafka, &["desk", "a.[bc]"]);
+        for name in ["desks", "a.b", "x.desk"] {
+            assert!(!is_allowed(&places, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_inbox_of_the_message_may_be_named_too() {
+        let places = places(Binding::Nats, &[]);
+        let inbox = topic("_INBOX.me");
+        let named = |name: &str| places.named(&name.into(), Some(&inbox));
+        assert_eq!(named("_INBOX.me").unwrap(), inbox);
+        assert_eq!(
+            named("_INBOX.you").unwrap_err().to_string(),
+            "the request asks for its answer at \"_INBOX.you\": a request may not name a place that begins with '_' or '$'"
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_the_cure() {
+        let refused = places(Binding::Kafka, &[])
+            .named(&"a2abus.dlq".into(), None)
+            .unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the request asks for its answer at a2abus.dlq, which this binding does not allow: add the topic to its reply_topics, or let the request name another place"
+        );
+    }
+}
