@@ -8,14 +8,16 @@
 //! either body changes. A call is registered before it is published, ends once, and never waits past its deadline.
 //! Source: `design` sections 3 and 4.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
+use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
-    Header, Health, Receipt, Transport as _, TransportError, TransportErrorKind,
+    Guarantee, Header, Health, Receipt, Transport as _, TransportError, TransportErrorKind,
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -96,8 +98,11 @@ pub enum CallError {
     #[error("no agent {0:?} is known here: no route takes the request")]
     AgentNotFound(Text),
     /// Nobody answered in time.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
+    #[error("{0}")]
+    Timeout(Silence),
+    /// The topic, or the stream of a subject, that the request goes to does not exist.
+    #[error("{0}")]
+    NoTopic(MissingTopic),
     /// Nobody listens at the destination, or the bus is away.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
@@ -116,6 +121,26 @@ pub enum CallError {
     /// The agent answered with something that is no answer.
     #[error("the agent's answer cannot be used: {0}")]
     BadAnswer(Text),
+}
+
+/// A call that nobody answered in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silence {
+    /// How long the caller waited.
+    pub after: Duration,
+    /// The agent that the request is for; empty where it names none.
+    pub agent: Text,
+    /// Where the bus has the request, as `Kafka topic agents.weather`; `None` when the bus did not confirm it.
+    pub published: Option<Text>,
+}
+
+/// A place that the request goes to and that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingTopic {
+    /// What is missing, as `Kafka topic agents.weather does not exist`.
+    pub what: Text,
+    /// Whether the request chose the place, by a value in the topic of the route.
+    pub place: Place,
 }
 
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.
@@ -290,8 +315,8 @@ impl Calls {
             let sent = async { self.outbound.send(&copy).await?.await };
             match timeout_at(deadline.into(), sent).await {
                 Ok(Ok(_)) => self.published(copy.bus),
-                Ok(Err(error)) => return Err(unreachable_agent(&error, &copy)),
-                Err(_) => return Err(CallError::Timeout(patience)),
+                Ok(Err(error)) => return Err(self.unreachable_agent(&error, &copy)),
+                Err(_) => return Err(CallError::Timeout(Silence::unpublished(patience, &event))),
             }
         }
         Ok(())
@@ -330,6 +355,37 @@ impl Calls {
             (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
             (other, _) => CallError::Refused(other.to_string().into()),
         })
+    }
+
+    /// Where a copy goes, as `Kafka topic agents.weather`.
+    fn name_of(&self, copy: &Outgoing) -> String {
+        let bus = self.outbound.buses().get(copy.bus);
+        let kind = match bus.map(|bus| bus.transport.binding()) {
+            Some(Binding::Kafka) => "Kafka topic",
+            Some(Binding::Nats) => "NATS subject",
+            _ => "topic",
+        };
+        format!("{kind} {}", copy.address.topic)
+    }
+
+    /// What a transport's refusal means to a caller.
+    fn unreachable_agent(&self, error: &TransportError, copy: &Outgoing) -> CallError {
+        match error.kind() {
+            TransportErrorKind::UnknownTopic => {
+                let missing = match copy.address.guarantee {
+                    Guarantee::Stored { .. } => "is taken by no JetStream stream",
+                    Guarantee::Default => "does not exist",
+                };
+                CallError::NoTopic(MissingTopic {
+                    what: format!("{} {missing}", self.name_of(copy)).into(),
+                    place: copy.place,
+                })
+            }
+            TransportErrorKind::TooLarge | TransportErrorKind::BadMessage => {
+                CallError::Refused(error.to_string().into())
+            }
+            _ => CallError::Unavailable(error.to_string().into()),
+        }
     }
 
     /// The event of a request or notification, for the target that the path names.
@@ -392,6 +448,7 @@ impl Calls {
 
     /// Sends the agent the cancel of its protocol.
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
+        let (call, agent) = (cancel.call(), cancel.target().map_or("", Text::as_str));
         let payload = Bytes::from(cancel.payload());
         let limits = a2abus_plugin::Limits::default();
         for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits)
@@ -419,14 +476,59 @@ impl Calls {
                 match timeout_at((Instant::now() + self.limits.timeout).into(), sent).await {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => {
-                        tracing::warn!(call = %cancel.call(), %error, "a cancel was not sent")
+                        let error = self.unreachable_agent(&error, &copy);
+                        tracing::warn!(agent, %call, "cancel not sent: {error}");
                     }
                     Err(_) => {
-                        tracing::warn!(call = %cancel.call(), "a cancel was not confirmed in time")
+                        let place = self.name_of(&copy);
+                        tracing::warn!(agent, %call, "cancel not confirmed in time by {place}");
                     }
                 }
             }
         }
+    }
+}
+
+// === impl Silence ===
+
+impl Silence {
+    /// A request whose time was over before the bus had it.
+    fn unpublished(after: Duration, event: &Event) -> Self {
+        let agent = event.extension_text(extension::TARGET_AGENT).cloned();
+        Self {
+            after,
+            agent: agent.unwrap_or_default(),
+            published: None,
+        }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            after,
+            agent,
+            published,
+        } = self;
+        // Rounded up, as callers ask for whole ones.
+        let millis = after.as_micros().div_ceil(1_000);
+        let Some(published) = published else {
+            return write!(
+                f,
+                "not sent within {millis} ms: the bus did not confirm the request"
+            );
+        };
+        f.write_str("no answer")?;
+        if !agent.is_empty() {
+            write!(f, " from agent {:?}", agent.as_str())?;
+        }
+        write!(f, " within {millis} ms (published to {published})")
+    }
+}
+
+impl fmt::Display for MissingTopic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
     }
 }
 
@@ -455,8 +557,8 @@ impl Answer {
                     self.confirmations
                         .push(Box::pin(async move { (bus, confirmation.await) }));
                 }
-                Ok(Err(error)) => return Err(unreachable_agent(&error, copy)),
-                Err(_) => return Err(CallError::Timeout(self.patience)),
+                Ok(Err(error)) => return Err(self.calls.unreachable_agent(&error, copy)),
+                Err(_) => return Err(self.silence()),
             }
         }
         Ok(())
@@ -481,7 +583,8 @@ impl Answer {
                     }
                 },
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    return Some(Err(self.fail(CallError::Timeout(self.patience))));
+                    let error = self.silence();
+                    return Some(Err(self.fail(error)));
                 }
             }
         };
@@ -506,14 +609,31 @@ impl Answer {
         let place = self.cancel.copies().first();
         place.map_or_else(
             || CallError::Unavailable(error.to_string().into()),
-            |copy| unreachable_agent(error, copy),
+            |copy| self.calls.unreachable_agent(error, copy),
         )
+    }
+
+    /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed all of it.
+    fn silence(&self) -> CallError {
+        let places = self.cancel.copies().iter();
+        let places = places
+            .map(|copy| self.calls.name_of(copy))
+            .collect::<Vec<_>>();
+        let published = self.was_sent && self.confirmations.is_empty();
+        CallError::Timeout(Silence {
+            after: self.patience,
+            agent: self.cancel.target().cloned().unwrap_or_default(),
+            published: published.then(|| places.join(", ").into()),
+        })
     }
 
     /// Ends the call with an error. An agent that has the request is told, unless it knows better.
     fn fail(&mut self, error: CallError) -> CallError {
         self.end(Outcome::of(&error));
-        let knows = matches!(error, CallError::Unavailable(_) | CallError::BadAnswer(_));
+        let knows = matches!(
+            error,
+            CallError::Unavailable(_) | CallError::NoTopic(_) | CallError::BadAnswer(_)
+        );
         if self.was_sent && !knows {
             self.calls.canceller.send(self.cancel.take());
         }
@@ -559,7 +679,7 @@ impl Outcome {
     fn of(error: &CallError) -> Self {
         match error {
             CallError::Timeout(_) => Self::Timeout,
-            CallError::Unavailable(_) => Self::Unavailable,
+            CallError::Unavailable(_) | CallError::NoTopic(_) => Self::Unavailable,
             CallError::AgentNotFound(_)
             | CallError::Exhausted
             | CallError::Draining
@@ -588,18 +708,4 @@ fn not_a_request() -> CallError {
 
 fn refused(error: &a2abus_plugin::EventError) -> CallError {
     CallError::Refused(error.to_string().into())
-}
-
-/// What a transport's refusal means to a caller. A place that the request's own values named and that does not exist
-/// is an unknown agent.
-fn unreachable_agent(error: &TransportError, copy: &Outgoing) -> CallError {
-    match (error.kind(), copy.place) {
-        (TransportErrorKind::UnknownTopic, Place::FromEvent) => {
-            CallError::AgentNotFound(copy.address.topic.as_str().into())
-        }
-        (TransportErrorKind::TooLarge | TransportErrorKind::BadMessage, _) => {
-            CallError::Refused(error.to_string().into())
-        }
-        _ => CallError::Unavailable(error.to_string().into()),
-    }
 }

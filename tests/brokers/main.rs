@@ -8,6 +8,7 @@
 )]
 
 mod kafka;
+mod missing;
 mod nats;
 mod path;
 mod plain;

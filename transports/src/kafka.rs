@@ -15,6 +15,7 @@ mod producer;
 mod properties;
 mod rebalance;
 mod record;
+mod topics;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,11 +37,16 @@ use error::failed;
 use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{Client, Writer};
+use topics::{Topics, Verdict};
 
 /// For one question to the cluster: does the topic exist, where does it end, create it.
 const QUESTION: Duration = Duration::from_secs(10);
 /// For a topic created a moment ago to be known to the broker that is asked.
 const PROPAGATION: Duration = Duration::from_secs(1);
+/// For a topic created a moment ago, where somebody waits for a message to be sent to it.
+const FRESH: Duration = Duration::from_millis(250);
+/// For the cluster to say whether a topic exists, before the message is queued without its word.
+const BRIEFLY: Duration = Duration::from_secs(2);
 /// Between two of the same question.
 const AGAIN: Duration = Duration::from_millis(50);
 /// As long as anybody can mean by a deadline; keeps sums of times from overflowing.
@@ -66,6 +72,8 @@ enum Lookup {
     Unknown,
     /// It is being created, or its leaders are being elected.
     Pending,
+    /// This user may not see it.
+    Forbidden,
 }
 
 // === impl Kafka ===
@@ -139,21 +147,58 @@ impl Kafka {
             let name = topic.clone();
             let lookup = self
                 .ask(format!("look up the topic {topic}"), move |client| {
-                    lookup(client, name.as_str())
+                    lookup(client, &name)
                 })
                 .await?;
             let (patience, kind) = match lookup {
                 Lookup::Partitions(partitions) => return Ok(partitions),
                 Lookup::Unknown => (unknown_for, TransportErrorKind::UnknownTopic),
                 Lookup::Pending => (QUESTION, TransportErrorKind::Disconnected),
+                Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised),
             };
-            if start.elapsed() > patience {
+            if start.elapsed() >= patience {
                 return Err(TransportError::new(
                     kind,
                     format!("look up the topic {topic}"),
                 ));
             }
             tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Fails at once for a topic that does not exist, or that this user may not see. Where the cluster does not say so,
+    /// the client queues the message and finds out.
+    async fn must_exist(&self, topic: &Topic) -> Result<(), TransportError> {
+        let topics = self.shared.writer.topics();
+        if let Some(known) = topics.known(topic) {
+            return known.into_result(topic);
+        }
+        if *self.shared.health.borrow() != Health::Up {
+            return Ok(());
+        }
+        let asked = tokio::time::timeout(BRIEFLY, self.find(topics, topic)).await;
+        let verdict = asked.unwrap_or(Verdict::Untold);
+        topics.note(topic, verdict);
+        verdict.into_result(topic)
+    }
+
+    async fn find(&self, topics: &Topics, topic: &Topic) -> Verdict {
+        let _turn = topics.turn().await;
+        // Another message to the same topic may have asked meanwhile.
+        if let Some(known) = topics.known(topic) {
+            return known;
+        }
+        let start = Instant::now();
+        loop {
+            let name = topic.clone();
+            let what = format!("look up the topic {topic}");
+            match self.ask(what, move |client| lookup(client, &name)).await {
+                Ok(Lookup::Partitions(_)) => return Verdict::There,
+                Ok(Lookup::Forbidden) => return Verdict::Forbidden,
+                Ok(Lookup::Unknown) if start.elapsed() >= FRESH => return Verdict::Missing,
+                Ok(Lookup::Unknown) => tokio::time::sleep(AGAIN).await,
+                Ok(Lookup::Pending) | Err(_) => return Verdict::Untold,
+            }
         }
     }
 
@@ -275,7 +320,9 @@ impl Transport for Kafka {
         .await
     }
 
+    /// The first message to a topic asks whether it exists: to one that does not it fails with `UnknownTopic` at once.
     async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+        self.must_exist(&to.topic).await?;
         self.shared.writer.send(to, &message).await
     }
 
@@ -339,7 +386,8 @@ fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
     Ok(topics)
 }
 
-fn lookup(client: &Client, topic: &str) -> Result<Lookup, KafkaError> {
+fn lookup(client: &Client, topic: &Topic) -> Result<Lookup, KafkaError> {
+    let topic = topic.as_str();
     let metadata = client.client().fetch_metadata(Some(topic), QUESTION)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
         return Ok(Lookup::Unknown);
@@ -349,6 +397,7 @@ fn lookup(client: &Client, topic: &str) -> Result<Lookup, KafkaError> {
     match found.error().map(Code::from) {
         Some(Code::UnknownTopicOrPartition) => Ok(Lookup::Unknown),
         Some(Code::LeaderNotAvailable) => Ok(Lookup::Pending),
+        Some(Code::TopicAuthorizationFailed) => Ok(Lookup::Forbidden),
         Some(code) => Err(KafkaError::MetadataFetch(code)),
         None if partitions.is_empty() || leaderless() => Ok(Lookup::Pending),
         None => Ok(Lookup::Partitions(

@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
-use crate::calls::{CallError, Calls, Request};
+use crate::calls::{CallError, Calls, Request, Silence};
 use crate::cli::output::Output;
 use crate::cli::{Misuse, load, telemetry};
 use crate::config::{LogFilter, Written};
@@ -140,7 +140,9 @@ async fn make(
     };
     // What the caller knows is how long all may take, not what was left of it after connecting.
     let told = |error| match (error, args.timeout) {
-        (CallError::Timeout(_), Some(whole)) => CallError::Timeout(whole),
+        (CallError::Timeout(silence), Some(after)) => {
+            CallError::Timeout(Silence { after, ..silence })
+        }
         (error, _) => error,
     };
     if args.notify {

@@ -5,8 +5,6 @@
 //!
 //! Source: `a2a-http` section 2.6, JSON-RPC 2.0 section 5.1.
 
-use std::time::Duration;
-
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
 use a2abus_plugin::{Family, Refused, Text};
@@ -17,7 +15,8 @@ use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::calls::CallError;
+use crate::calls::{CallError, MissingTopic, Silence};
+use crate::outbound::Place;
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +179,8 @@ impl Failure {
         use Reason::{AgentUnavailable, BadAgentReply, Exhausted, InvalidParams};
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
-            CallError::Timeout(after) => Self::no_answer(*after),
+            CallError::Timeout(silence) => Self::no_answer(silence),
+            CallError::NoTopic(missing) => Self::no_topic(missing),
             // The cause is about the inside; the log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
@@ -218,12 +218,24 @@ impl Failure {
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 
-    fn no_answer(after: Duration) -> Self {
-        // Rounded up, as the caller asked for whole ones.
-        let millis = u64::try_from(after.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
-        let message = format!(
-            "no answer within {millis} ms: the agent is busy or gone; a longer X-A2A-Timeout waits longer"
-        );
+    /// Which topic is missing is for whoever has to make it; a name that the request chose may be a mistake of it.
+    fn no_topic(missing: &MissingTopic) -> Self {
+        match missing.place {
+            Place::FromEvent => {
+                let message = format!("{missing}: check the name of the agent, or create it");
+                Self::new(Reason::AgentNotFound, message)
+            }
+            Place::Configured => {
+                let message = format!("{missing}: create it, or change the route");
+                Self::new(Reason::AgentUnavailable, message)
+            }
+        }
+    }
+
+    fn no_answer(silence: &Silence) -> Self {
+        let millis = silence.after.as_micros().div_ceil(1_000);
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        let message = format!("{silence}; raise X-A2A-Timeout to wait longer");
         Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
     }
 
@@ -329,10 +341,20 @@ pub(super) fn accepted() -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use a2abus_plugin::{Hint, Limits, decode};
 
     const NOW: &str = "2026-02-02T02:40:00.123Z";
+
+    fn silence() -> CallError {
+        CallError::Timeout(Silence {
+            after: Duration::from_secs(30),
+            agent: "weather".into(),
+            published: Some("Kafka topic agents.weather".into()),
+        })
+    }
 
     fn render(failure: &Failure, id: &str, dialect: Dialect) -> String {
         let body = failure.render_at(&Asker::new(id.into(), dialect), NOW);
@@ -381,11 +403,7 @@ mod tests {
                 "agent_unavailable",
                 [-32002, -32603, -32603],
             ),
-            (
-                CallError::Timeout(Duration::from_secs(30)),
-                "timeout",
-                [-32006, -32603, -32603],
-            ),
+            (silence(), "timeout", [-32006, -32603, -32603]),
             (CallError::Exhausted, "exhausted", [-32007, -32603, -32603]),
             (CallError::SlowCaller, "exhausted", [-32007, -32603, -32603]),
             (
@@ -424,7 +442,7 @@ mod tests {
 
     #[test]
     fn a2a_1_0_gets_an_array_of_typed_objects() {
-        let failure = Failure::call(&CallError::Timeout(Duration::from_secs(30)));
+        let failure = Failure::call(&silence());
         let body: Value = serde_json::from_str(&render(&failure, "7", Dialect::A2a10)).unwrap();
         assert_eq!(
             body["error"]["data"],
@@ -484,6 +502,38 @@ mod tests {
             "kafka-3.internal:9092 refused".into(),
         ));
         assert!(!render(&failure, "1", Dialect::JsonRpc).contains("kafka-3"));
+    }
+
+    #[test]
+    fn a_silent_agent_and_a_missing_topic_are_named() {
+        let message = |error| Failure::call(&error).message;
+        assert_eq!(
+            message(silence()),
+            "no answer from agent \"weather\" within 30000 ms (published to Kafka topic agents.weather); \
+             raise X-A2A-Timeout to wait longer"
+        );
+        let unpublished = CallError::Timeout(Silence {
+            after: Duration::from_micros(1_500),
+            agent: "weather".into(),
+            published: None,
+        });
+        assert_eq!(
+            message(unpublished),
+            "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
+        );
+        let missing = |place| {
+            Failure::call(&CallError::NoTopic(MissingTopic {
+                what: "Kafka topic agents.k-typo does not exist".into(),
+                place,
+            }))
+        };
+        let (chosen, configured) = (missing(Place::FromEvent), missing(Place::Configured));
+        assert_eq!(chosen.word, "agent_not_found");
+        assert_eq!(
+            chosen.message,
+            "Kafka topic agents.k-typo does not exist: check the name of the agent, or create it"
+        );
+        assert_eq!(configured.word, "agent_unavailable");
     }
 
     #[test]

@@ -34,9 +34,10 @@ use super::negotiate::Accepts;
 use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
 use super::serve::Peer;
 use super::{Door, body, negotiate, sse};
-use crate::calls::{self, Answer, CallError, Calls, Part};
+use crate::calls::{self, Answer, CallError, Calls, MissingTopic, Part, Silence};
 use crate::headers;
 use crate::metrics::HttpPath;
+use crate::outbound::Place;
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
@@ -230,7 +231,12 @@ async fn respond_to_one(common: &Common, item: Item) -> Response {
 fn not_told(common: &Common, error: &CallError) -> Response {
     let status = match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
+        CallError::NoTopic(MissingTopic {
+            place: Place::FromEvent,
+            ..
+        }) => StatusCode::BAD_REQUEST,
         CallError::Timeout(_)
+        | CallError::NoTopic(_)
         | CallError::Unavailable(_)
         | CallError::Exhausted
         | CallError::Draining
@@ -324,7 +330,11 @@ impl Common {
             return Ok(None);
         };
         match timeout.saturating_sub(self.arrived.elapsed()) {
-            Duration::ZERO => Err(CallError::Timeout(timeout)),
+            Duration::ZERO => Err(CallError::Timeout(Silence {
+                after: timeout,
+                agent: Text::default(),
+                published: None,
+            })),
             left => Ok(Some(left)),
         }
     }

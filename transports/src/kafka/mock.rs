@@ -70,6 +70,25 @@ async fn a_broken_producer_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_to_a_topic_that_does_not_exist_is_refused_before_it_is_queued() {
+    let (cluster, kafka) = cluster().await;
+    let to = Address::topic(Topic::from_static("later"));
+    let error = kafka.send(&to, Message::plain("x")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::UnknownTopic);
+    assert_eq!(
+        error.to_string(),
+        "send to the topic later, which does not exist (unknown_topic)"
+    );
+    cluster.create_topic("later", 1, 1).unwrap();
+    let created = async {
+        while kafka.send(&to, Message::plain("x")).await.is_err() {
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, created).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_producer_that_may_not_write_says_so() {
     let (cluster, kafka) = cluster().await;
     let refusals = [Response::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 64];

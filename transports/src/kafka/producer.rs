@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::KafkaConfig;
 use super::error::failed;
 use super::health::{Events, Pulse};
+use super::topics::Topics;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, Message};
 use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
@@ -46,6 +47,7 @@ const RETIREMENT: Duration = Duration::from_secs(5);
 pub(super) struct Writer {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,
+    topics: Arc<Topics>,
     slot: RwLock<Slot>,
     /// Set before the last flush: nothing more is taken.
     closing: AtomicBool,
@@ -73,6 +75,7 @@ struct Line {
 /// Takes the delivery reports of a client.
 pub(super) struct Reports {
     events: Events,
+    topics: Arc<Topics>,
     room: Arc<Notify>,
     /// We close: what is dropped from then on is not dropped because the client broke.
     closing: AtomicBool,
@@ -87,10 +90,12 @@ impl Writer {
         pulse: Arc<Pulse>,
     ) -> Result<Arc<Self>, TransportError> {
         let line = Line::default();
-        let client = create(&config, &pulse, &line.room)?;
+        let topics = Arc::new(Topics::default());
+        let client = create(&config, &pulse, &topics, &line.room)?;
         let writer = Arc::new(Self {
             config,
             pulse,
+            topics,
             slot: RwLock::new(Slot::Open(Arc::new(client))),
             closing: AtomicBool::new(false),
             line,
@@ -110,6 +115,11 @@ impl Writer {
             Slot::Open(client) => Ok(Arc::clone(client)),
             Slot::Closed => Err(closed()),
         }
+    }
+
+    /// What is known about the topics that are written to.
+    pub(super) fn topics(&self) -> &Topics {
+        &self.topics
     }
 
     /// Queues a message, in the order of the calls.
@@ -221,7 +231,12 @@ impl Writer {
 
     /// Puts a new client in the place of a broken one.
     fn replace(&self) -> Result<(), TransportError> {
-        let client = Arc::new(create(&self.config, &self.pulse, &self.line.room)?);
+        let client = Arc::new(create(
+            &self.config,
+            &self.pulse,
+            &self.topics,
+            &self.line.room,
+        )?);
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*slot, Slot::Open(_)) {
             *slot = Slot::Open(client);
@@ -286,10 +301,12 @@ fn retire(client: &Client) {
 fn create(
     config: &KafkaConfig,
     pulse: &Arc<Pulse>,
+    topics: &Arc<Topics>,
     room: &Arc<Notify>,
 ) -> Result<Client, TransportError> {
     let reports = Reports {
         events: Events::new("producer", Arc::clone(pulse)),
+        topics: Arc::clone(topics),
         room: Arc::clone(room),
         closing: AtomicBool::new(false),
     };
@@ -434,6 +451,9 @@ impl ProducerContext for Reports {
                 let closing = self.closing.load(Ordering::Acquire);
                 let broken = (!closing).then_some(Code::Fatal);
                 let error = refused("deliver the message", error.clone(), broken);
+                if error.kind() == TransportErrorKind::UnknownTopic {
+                    self.topics.forget(message.topic());
+                }
                 Err(match error.kind() {
                     // The broker does not say how large a message may be.
                     TransportErrorKind::TooLarge => {

@@ -1,0 +1,144 @@
+//! Does the topic exist? Asked before the first message to it, because librdkafka alone holds that message for ten seconds
+//! before it says that there is no such topic.
+//!
+//! ```text
+//! send --known?--> queue
+//!        |no, or no longer believed
+//!        +--> ask the cluster --there, or no word--> queue
+//!                             --missing, forbidden-> the error, at once and for the next second
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
+
+/// How long it is believed that a topic is missing, or that nothing is known of it.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Topics that are remembered, at most.
+const MOST_KNOWN: usize = 10_000;
+/// Questions to the cluster at a time, at most: each holds a thread.
+const MOST_ASKED: usize = 8;
+
+/// What is known about the topics that messages are sent to.
+#[derive(Debug)]
+pub(super) struct Topics {
+    known: RwLock<HashMap<Topic, Known>>,
+    asking: Semaphore,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    verdict: Verdict,
+    /// `None` for ever: until [`Topics::forget`].
+    until: Option<Instant>,
+}
+
+/// What the cluster said about a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is there.
+    There,
+    /// It is being made, or the cluster did not say: the client keeps the message and finds out.
+    Untold,
+    /// There is none.
+    Missing,
+    /// This user may not see it, and so may not write to it.
+    Forbidden,
+}
+
+// === impl Topics ===
+
+impl Default for Topics {
+    fn default() -> Self {
+        Self {
+            known: RwLock::default(),
+            asking: Semaphore::new(MOST_ASKED),
+        }
+    }
+}
+
+impl Topics {
+    /// What is known about a topic now.
+    pub(super) fn known(&self, topic: &Topic) -> Option<Verdict> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(topic)?;
+        let believed = known.until.is_none_or(|until| until > Instant::now());
+        believed.then_some(known.verdict)
+    }
+
+    /// Remembers what the cluster said.
+    pub(super) fn note(&self, topic: &Topic, verdict: Verdict) {
+        let now = Instant::now();
+        let until = (verdict != Verdict::There).then(|| now + BELIEVED);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_KNOWN {
+            known.retain(|_, known| known.until.is_none_or(|until| until > now));
+        }
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(topic.clone(), Known { verdict, until });
+    }
+
+    /// Asks again before the next message: the topic is gone.
+    pub(super) fn forget(&self, topic: &str) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known, _| known.as_str() != topic);
+    }
+
+    /// The right to ask.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.asking.acquire().await.ok()
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Whether a message can be queued for the topic.
+    pub(super) fn into_result(self, topic: &Topic) -> Result<(), TransportError> {
+        match self {
+            Self::There | Self::Untold => Ok(()),
+            Self::Missing => Err(TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                format!("send to the topic {topic}, which does not exist"),
+            )),
+            Self::Forbidden => Err(TransportError::new(
+                TransportErrorKind::Unauthorised,
+                format!("send to the topic {topic}, which this Kafka user may not see"),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_believed_for_a_while_and_what_is_there_until_it_is_gone() {
+        let (topics, there) = (Topics::default(), Topic::from_static("there"));
+        assert_eq!(topics.known(&there), None);
+        topics.note(&there, Verdict::There);
+        assert_eq!(topics.known(&there), Some(Verdict::There));
+        topics.forget("there");
+        assert_eq!(topics.known(&there), None);
+        topics.note(&there, Verdict::Missing);
+        assert_eq!(topics.known(&there), Some(Verdict::Missing));
+    }
+
+    #[test]
+    fn few_topics_are_remembered() {
+        let topics = Topics::default();
+        for number in 0..2 * MOST_KNOWN {
+            let topic = Topic::new(number.to_string()).unwrap();
+            topics.note(&topic, Verdict::Missing);
+        }
+        assert!(topics.known.read().unwrap().len() <= MOST_KNOWN);
+    }
+}
