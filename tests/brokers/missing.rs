@@ -13,7 +13,11 @@ const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":
 async fn failure(bridge: &Running, agent: &str) -> (String, String) {
     let answer = bridge.post(&format!("/rpc/{agent}"), REQUEST).await;
     let body: Value = serde_json::from_str(&answer.body).unwrap();
-    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let text = |pointer: &str| {
+        body.pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
     let reason = text("/error/data/reason").unwrap_or_else(|| panic!("{}", answer.body));
     (reason, text("/error/message").unwrap())
 }
