@@ -28,6 +28,8 @@ pub const IS_FINAL: &str = "isfinal";
 pub const REPLY_TO: &str = "replyto";
 /// The partition of `replyto` the answer goes to. Set by the bridge.
 pub const REPLY_PARTITION: &str = "replypartition";
+/// Where progress is reported while the answer is not there yet: a topic or subject.
+pub const PROGRESS_TO: &str = "progressto";
 /// The key of the pending call. Set by the bridge.
 pub const CALL_ID: &str = "callid";
 /// RFC 3339 time after which the event is worthless. Set by the bridge.

@@ -2,6 +2,7 @@
 
 mod answers;
 mod lines;
+mod places;
 mod stops;
 
 use std::collections::BTreeMap;

@@ -89,7 +89,7 @@ pub struct BindingConfig {
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
     /// The topics, on the binding's transport, that a request may name as the place of its answer (`replyto`,
-    /// `kafka_replyTopic`), by name or with `*` and `?`. Always allowed are `replies`, the place of `calls.reply_topic`, and
+    /// `kafka_replyTopic`) or of its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`, the place of `calls.reply_topic`, and
     /// the NATS reply subject that the message itself came with; never allowed are other names that begin with `_` or `$`.
     /// A request that names any other place is a dead letter (`reply_place_refused`).
     ///
@@ -97,6 +97,11 @@ pub struct BindingConfig {
     /// bridge; with `*` to those of other agents and to the dead letters too.
     #[serde(default)]
     pub reply_topics: Vec<Written<Pattern>>,
+    /// The topic, on the binding's transport, that the progress of executions goes to (with `role: workflows`), where the
+    /// request names none (`progressto`). Without it progress goes where the answer goes by `replies` or by the routes,
+    /// and nowhere where the request names the place of its answer: who waits there takes the first message for it.
+    #[serde(default)]
+    pub progress: Option<Written<Topic>>,
 }
 
 /// What the messages of a binding are.

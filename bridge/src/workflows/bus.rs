@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::answer::{Answer, Refused, Voice};
-use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow};
+use self::ask::{Action, Ask, Asker, Cancel, Envelope, NotAWorkflow, Places};
 use self::assembly::{Assemblies, IDLE, Whole};
 use self::execute::{Early, Outcome};
 use self::held::Held;
@@ -56,6 +56,7 @@ use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::Outbound;
 use crate::pipeline::Pipeline;
+use crate::reply_place;
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ pub struct WorkflowBinding {
     options: MapOptions,
     /// The `source` of mapped events.
     source: Text,
-    replies: Option<Topic>,
+    places: Places,
     /// The headers that answers keep.
     passed: PassedHeaders,
     outbound: Outbound,
@@ -89,10 +90,10 @@ type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
 impl WorkflowBinding {
     /// As the pipeline of the binding would be, but that everything goes to the executor, in the name of `run_as` or of
-    /// whom each event names. `instance` is the name of the bridge.
+    /// whom each event names; `progress` is the topic that progress goes to. `instance` is the name of the bridge.
     pub(crate) fn new(
         pipeline: Pipeline,
-        run_as: Option<Text>,
+        (run_as, progress): (Option<Text>, Option<Topic>),
         workflows: Workflows,
         instance: &str,
     ) -> Self {
@@ -107,7 +108,11 @@ impl WorkflowBinding {
             hint,
             limits: pipeline.limits,
             source: pipeline.source,
-            replies: pipeline.replies,
+            places: Places {
+                named: pipeline.reply_places,
+                replies: pipeline.replies,
+                progress,
+            },
             passed: pipeline.passed,
             outbound: pipeline.outbound,
             voice: Voice {
@@ -182,7 +187,7 @@ impl WorkflowBinding {
             message: &held.message,
             headers: &headers,
             reply_to: reply_to.as_ref(),
-            replies: self.replies.as_ref(),
+            places: &self.places,
             collaboration_id: None,
             place: None,
         };
@@ -326,6 +331,10 @@ impl WorkflowBinding {
                 work.push(answering.boxed());
                 None
             }
+            Ok(Ask::Forbidden(asker, refused)) => {
+                work.push(self.forbid(asker, refused, body, held).boxed());
+                None
+            }
             Err(NotAWorkflow { code, detail }) => {
                 let reason = Reason {
                     code,
@@ -366,6 +375,33 @@ impl WorkflowBinding {
             self.answer(&job.asker, job.action, &answer, first).await;
         }
         held.into_iter().for_each(Held::done);
+    }
+
+    /// Makes a dead letter of a request that wants its answer where the binding does not allow it. Nothing goes there;
+    /// whoever waits at the inbox of the message is told.
+    async fn forbid(
+        &self,
+        asker: Box<Asker>,
+        refused: reply_place::Refused,
+        body: Option<Bytes>,
+        held: Arc<Held>,
+    ) {
+        let reason = Reason {
+            code: reply_place::Refused::REASON,
+            stage: Stage::Execute,
+            detail: refused.to_string(),
+            unit: None,
+        };
+        tracing::warn!(binding = %self.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
+            requester = asker.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused,
+            "a workflow is not executed");
+        self.bury(&held, body, &reason).await;
+        if asker.reply_to.is_some() {
+            let refused = Refused::place(reason.detail);
+            let answer = Answer::refused(refused);
+            self.answer(&asker, Action::Execute, &answer, &held).await;
+        }
+        held.done();
     }
 
     async fn refuse(&self, held: Arc<Held>, body: Option<Bytes>, reason: Reason) {

@@ -198,34 +198,6 @@ async fn a_call_through_the_front_door_is_answered_as_any_call() {
 }
 
 #[tokio::test]
-async fn answers_go_to_the_address_that_the_request_names() {
-    let world = World::new().await;
-    let mut inbox = world
-        .memory
-        .subscribe(super::group("inbox.7", "me"))
-        .await
-        .unwrap();
-    let attributes = [
-        ("a2amethod", "workflows/execute"),
-        ("replyto", "inbox.7"),
-        ("callid", "call-7"),
-    ];
-    let lines = workflow("e-1", &[("w", wait(1))]);
-    let mut message = event("1", &attributes, &lines);
-    message.headers.put("traceparent", TRACE);
-    world.publish(message).await;
-    let mut last = Said::of(&next(&mut inbox).await);
-    assert_eq!(last.ty, "a2e.execution.started");
-    while !last.is_answer() {
-        last = Said::of(&next(&mut inbox).await);
-    }
-    assert_eq!(last.data["status"], "success");
-    assert_eq!(last.attribute("callid"), "call-7");
-    assert_eq!(last.trace.as_deref(), Some(TRACE.as_bytes()));
-    world.end().await;
-}
-
-#[tokio::test]
 async fn rights_are_those_of_the_agent_that_the_event_names() {
     let mut world = World::named().await;
     let method = ("a2amethod", "workflows/execute");

@@ -165,6 +165,9 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
             let message = "needs workflows.enabled: nothing executes workflows";
             checker.error(path.key("role"), message);
         }
+        if binding.progress.is_some() && !runs {
+            checker.error(path.key("progress"), "is for bindings of role: workflows");
+        }
         let Some(agent) = &binding.run_as else {
             continue;
         };

@@ -99,6 +99,17 @@ impl Refused {
         Self::new(rpc_code, "ValidationError", code, message, suggestion)
     }
 
+    /// The answer may not go where the request says.
+    pub(super) fn place(message: String) -> Self {
+        Self::new(
+            code::INVALID_PARAMS,
+            "PermissionError",
+            crate::reply_place::Refused::REASON,
+            message,
+            "leave out replyto and progressto, or ask the operator to add the topic to reply_topics of the binding",
+        )
+    }
+
     /// Nobody of the requester's name may execute anything.
     pub(super) fn unknown_agent(agent: Option<&Text>) -> Self {
         let message = match agent {

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::answer::Refused;
 use crate::reply::spring;
+use crate::reply_place::{self, ReplyPlaces};
 
 /// What an event asks.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) enum Ask {
     Cancel(Cancel),
     /// Something that is told why it cannot be done.
     Refuse(Box<Asker>, Refused),
+    /// Something that wants its answer where the binding does not allow it.
+    Forbidden(Box<Asker>, reply_place::Refused),
 }
 
 /// What is to end.
@@ -67,6 +70,9 @@ pub(super) struct Asker {
     pub(super) requester: Option<Text>,
     /// Where the answer goes, if not where the routes lead.
     pub(super) reply_to: Option<Address>,
+    pub(super) progress: Progress,
+    /// Why the place it names for its answer, or for progress, is not used.
+    place_refused: Option<reply_place::Refused>,
     pub(super) form: Form,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
@@ -80,6 +86,17 @@ pub(super) struct Asker {
     pub(super) trace: Vec<(&'static str, Text)>,
     /// The headers of the request that its answers keep.
     pub(super) headers: Vec<Header>,
+}
+
+/// Where the requester hears how his execution goes.
+#[derive(Debug, Clone)]
+pub(super) enum Progress {
+    /// Nowhere: he takes one answer, and nothing else.
+    Untold,
+    /// Where the answer goes.
+    BesideTheAnswer,
+    /// At a place of its own.
+    At(Address),
 }
 
 /// How an answer is written.
@@ -98,6 +115,17 @@ pub(super) struct NotAWorkflow {
     pub(super) detail: &'static str,
 }
 
+/// Where answers and progress of a binding may go, and where they go by default.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// What requests may name.
+    pub(super) named: ReplyPlaces,
+    /// Where answers go whose requests name no place.
+    pub(super) replies: Option<Topic>,
+    /// Where progress goes for which requests name no place.
+    pub(super) progress: Option<Topic>,
+}
+
 /// What a message says beside its event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope<'a> {
@@ -106,8 +134,7 @@ pub(super) struct Envelope<'a> {
     pub(super) headers: &'a [Header],
     /// The reply subject that came with it.
     pub(super) reply_to: Option<&'a Topic>,
-    /// Where answers of the binding go that have no other place.
-    pub(super) replies: Option<&'a Topic>,
+    pub(super) places: &'a Places,
     /// What ties a plain line to the others of its workflow.
     pub(super) collaboration_id: Option<&'a Text>,
     /// Where it was read, if it is no event.
@@ -159,7 +186,13 @@ impl Ask {
         envelope: Envelope<'_>,
     ) -> Result<Self, NotAWorkflow> {
         let expiry = event.extension_text(extension::EXPIRY_TIME);
-        match Self::read(event, inside, envelope)? {
+        let ask = Self::read(event, inside, envelope)?;
+        if let Some(asker) = ask.asker()
+            && let Some(refused) = asker.place_refused.clone()
+        {
+            return Ok(Self::Forbidden(Box::new(asker.clone()), refused));
+        }
+        match ask {
             // To run without the deadline that was meant would be worse.
             Self::Run(job) if job.asker.deadline.is_none() && expiry.is_some() => {
                 let message = "expirytime must be a time as in RFC 3339";
@@ -168,6 +201,17 @@ impl Ask {
                 Ok(Self::Refuse(Box::new(job.asker), refused))
             }
             ask => Ok(ask),
+        }
+    }
+
+    /// Who waits for an answer.
+    fn asker(&self) -> Option<&Asker> {
+        match self {
+            Self::Run(job) => Some(&job.asker),
+            Self::Line(asker, _) | Self::Refuse(asker, _) | Self::Forbidden(asker, _) => {
+                Some(asker)
+            }
+            Self::Cancel(_) => None,
         }
     }
 
@@ -255,6 +299,10 @@ fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWor
     let params = value.get("params").cloned().unwrap_or_default();
     if let Some(id) = id {
         asker.form = Form::JsonRpc(id.token().clone());
+        if matches!(asker.progress, Progress::BesideTheAnswer) {
+            // To a caller anything there would be the response.
+            asker.progress = Progress::Untold;
+        }
     }
     match (method, id) {
         ("notifications/cancelled", None) => {
@@ -426,10 +474,20 @@ impl Asker {
             .into_iter()
             .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
+        let (reply_to, progress, place_refused) = match places(event, envelope) {
+            Ok((reply_to, progress)) => (reply_to, progress, None),
+            // Whoever waits at the inbox of the message is told.
+            Err(refused) => {
+                let inbox = envelope.reply_to.cloned().map(Address::topic);
+                (inbox, Progress::Untold, Some(refused))
+            }
+        };
         Self {
             identity: identity([event.source().as_bytes(), event.id().as_bytes()]),
             requester: text(extension::SOURCE_AGENT),
-            reply_to: reply_address(event, envelope),
+            reply_to,
+            progress,
+            place_refused,
             form: Form::Events,
             collaboration_id: envelope
                 .collaboration_id
@@ -485,31 +543,68 @@ pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
         .into()
 }
 
-/// Where the answer goes: the place the event names, the one its message names, the inbox of its sender, or the place of
-/// the binding.
-fn reply_address(event: &Event, envelope: Envelope<'_>) -> Option<Address> {
-    let headers = &envelope.message.headers;
-    let named = event.extension_text(extension::REPLY_TO).and_then(|topic| {
+/// Where the answer goes, and where progress does. The answer goes to the place the event names, the one its message
+/// names, the inbox of its sender, or the place of the binding.
+///
+/// # Errors
+/// When a place is named that may not be.
+fn places(
+    event: &Event,
+    envelope: Envelope<'_>,
+) -> Result<(Option<Address>, Progress), reply_place::Refused> {
+    let places = envelope.places;
+    let named = |name: &Text| places.named.named(name, envelope.reply_to);
+    let own = match reply_place_of(event, envelope) {
+        Some((name, partition)) => Some(Address {
+            partition,
+            ..Address::topic(named(&name)?)
+        }),
+        None => envelope.reply_to.cloned().map(Address::topic),
+    };
+    let progress = match progress_place_of(event, envelope) {
+        Some(name) => Some(named(&name)?),
+        None => places.progress.clone(),
+    };
+    let progress = match (progress, &own) {
+        // In the partition of the answer they stay in order.
+        (Some(topic), Some(own)) if topic == own.topic => Progress::BesideTheAnswer,
+        (Some(topic), _) => Progress::At(Address::topic(topic)),
+        // A requester with an inbox takes the first message there for the answer.
+        (None, Some(_)) => Progress::Untold,
+        (None, None) => Progress::BesideTheAnswer,
+    };
+    let replies = || places.replies.clone().map(Address::topic);
+    Ok((own.or_else(replies), progress))
+}
+
+/// The place that a request names for its answer, and the partition there.
+fn reply_place_of(event: &Event, envelope: Envelope<'_>) -> Option<(Text, Option<u32>)> {
+    if let Some(topic) = event.extension_text(extension::REPLY_TO) {
         let partition = event.attribute(extension::REPLY_PARTITION);
         let partition = partition.and_then(|partition| partition.parse().ok());
-        Some((Topic::new(topic.clone()).ok()?, partition))
-    });
-    let by_header = || {
-        let topic = Text::from_utf8(headers.get(spring::REPLY_TOPIC)?)?;
-        let partition = headers.get(spring::REPLY_PARTITION);
-        let partition =
-            partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
-        Some((Topic::new(topic).ok()?, partition))
-    };
-    let inbox = || {
+        return Some((topic.clone(), partition));
+    }
+    let headers = &envelope.message.headers;
+    let topic = headers.get(spring::REPLY_TOPIC)?;
+    let partition = headers.get(spring::REPLY_PARTITION);
+    let partition =
+        partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
+    Some((lossy(topic), partition))
+}
+
+/// The place that a request names for progress.
+fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
+    let attribute = event.extension_text(extension::PROGRESS_TO).cloned();
+    attribute.or_else(|| {
         envelope
-            .reply_to
-            .or(envelope.replies)
-            .map(|topic| (topic.clone(), None))
-    };
-    let (topic, partition) = named.or_else(by_header).or_else(inbox)?;
-    Some(Address {
-        partition,
-        ..Address::topic(topic)
+            .message
+            .headers
+            .get(extension::PROGRESS_TO)
+            .map(lossy)
     })
+}
+
+/// A name as far as it is text: what is not is no topic, and is refused as such.
+fn lossy(name: &Bytes) -> Text {
+    String::from_utf8_lossy(name).into_owned().into()
 }

@@ -3,12 +3,14 @@
 use std::time::Instant;
 
 use a2abus_plugin::{Event, Text};
-use a2abus_transports::{Confirmation, Disposition, Receipt, TransportError, TransportErrorKind};
+use a2abus_transports::{
+    Address, Confirmation, Disposition, Receipt, TransportError, TransportErrorKind,
+};
 use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Size};
-use super::ask::{Action, Asker};
+use super::ask::{Action, Asker, Progress};
 use super::held::Held;
 use crate::deadletter::{DeadLetters, Reason, Stage};
 use crate::outbound::{From, Outgoing, Place, RoutingError};
@@ -74,7 +76,7 @@ impl WorkflowBinding {
     ) -> Result<(), Undeliverable> {
         let event = self.voice.answer(asker, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
-        for copy in self.copies(asker, &event)? {
+        for copy in self.copies(asker, asker.reply_to.as_ref(), &event)? {
             self.confirmed(&copy)
                 .await
                 .map_err(Undeliverable::Transport)?;
@@ -102,11 +104,16 @@ impl WorkflowBinding {
 
     /// Tells what happens, as far as the bus takes it at once: nobody waits for it.
     pub(super) async fn tell(&self, asker: &Asker, news: &News) {
+        let place = match &asker.progress {
+            Progress::Untold => return,
+            Progress::BesideTheAnswer => asker.reply_to.as_ref(),
+            Progress::At(place) => Some(place),
+        };
         let event = self
             .voice
             .news(asker, news)
             .map_err(RoutingError::Unwritable);
-        let copies = event.and_then(|event| self.copies(asker, &event));
+        let copies = event.and_then(|event| self.copies(asker, place, &event));
         match copies {
             Ok(copies) => {
                 for copy in copies {
@@ -125,9 +132,14 @@ impl WorkflowBinding {
         }
     }
 
-    /// The event as it goes out: to the reply address, or where the routes lead.
-    fn copies(&self, asker: &Asker, event: &Event) -> Result<Vec<Outgoing>, RoutingError> {
-        let Some(address) = &asker.reply_to else {
+    /// The event as it goes out: to a place, or where the routes lead.
+    fn copies(
+        &self,
+        asker: &Asker,
+        place: Option<&Address>,
+        event: &Event,
+    ) -> Result<Vec<Outgoing>, RoutingError> {
+        let Some(address) = place else {
             let from = From {
                 binding: &self.name,
                 // The executions are what is to be in order.

@@ -1,0 +1,225 @@
+//! Where answers and progress go, and where no request can make them go.
+
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{Address, Consumer, Message, Topic, Transport as _};
+use serde_json::{Value, json};
+
+use super::{INBOX, Said, World, event, group, next, publish, wait, workflow};
+
+const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Makes a request that names a place for its answer, or for progress.
+type Naming = fn(&str) -> Message;
+
+async fn reads(memory: &Memory, topic: &str) -> Consumer {
+    memory.subscribe(group(topic, "test")).await.unwrap()
+}
+
+/// The types of what comes, up to the answer.
+async fn heard(consumer: &mut Consumer) -> Vec<Said> {
+    let mut heard = Vec::new();
+    loop {
+        heard.push(Said::of(&next(consumer).await));
+        if heard.last().is_some_and(Said::is_answer) {
+            return heard;
+        }
+    }
+}
+
+/// Sends a request as a NATS client does, with an inbox of its own.
+async fn request(world: &World, inbox: &str, message: Message) {
+    let address = Address {
+        reply_to: Some(Topic::new(inbox.to_owned()).unwrap()),
+        ..Address::topic(Topic::new(INBOX.to_owned()).unwrap())
+    };
+    let sent = world.memory.send(&address, message).await.unwrap();
+    sent.await.unwrap();
+}
+
+fn lines(execution: &str) -> String {
+    workflow(execution, &[("w", wait(1))])
+}
+
+fn call(execution: &str) -> String {
+    let params = json!({"_agentId": "a2e-executor", "workflow": lines(execution)});
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "workflows/execute", "params": params});
+    call.to_string()
+}
+
+#[tokio::test]
+async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
+    let world = World::new().await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    for execution in ["e-1", "e-2"] {
+        request(&world, "_INBOX.me", Message::plain(lines(execution))).await;
+        let reply = Said::of(&next(&mut inbox).await);
+        assert_eq!(reply.ty, "a2e.execution.resp");
+        assert_eq!(reply.data["execution_id"], execution);
+        assert_eq!(reply.data["status"], "success");
+        // What came before it is counted, and was not for this place.
+        assert_eq!(reply.attribute("seq"), "3");
+    }
+    request(&world, "_INBOX.me", Message::plain(call("e-3"))).await;
+    let reply: Value = serde_json::from_slice(&next(&mut inbox).await.body.unwrap()).unwrap();
+    assert_eq!(reply["id"], 7);
+    assert_eq!(reply["result"]["status"], "success", "{reply}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_record_with_a_reply_topic_is_answered_once_there() {
+    let world = World::with("run_as: reporter, reply_topics: ['inbox.*']", "").await;
+    let mut inbox = reads(&world.memory, "inbox.7").await;
+    let attributes = [EXECUTE, ("replyto", "inbox.7"), ("callid", "call-7")];
+    let mut message = event("1", &attributes, &lines("e-1"));
+    message.headers.put("traceparent", TRACE);
+    world.publish(message).await;
+    let answer = Said::of(&next(&mut inbox).await);
+    assert!(answer.is_answer(), "{answer:?}");
+    assert_eq!(answer.data["status"], "success");
+    assert_eq!(answer.attribute("callid"), "call-7");
+    assert_eq!(answer.trace.as_deref(), Some(TRACE.as_bytes()));
+
+    let mut message = Message::plain(lines("e-2"));
+    message.headers.put("kafka_replyTopic", "inbox.7");
+    message.headers.put("kafka_correlationId", "c-7");
+    world.publish(message).await;
+    let answer = next(&mut inbox).await;
+    assert_eq!(answer.headers.get("kafka_correlationId").unwrap(), "c-7");
+    assert_eq!(Said::of(&answer).data["execution_id"], "e-2");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_answered_by_the_routes_gets_its_response_alone() {
+    let mut world = World::new().await;
+    world.publish(Message::plain(call("e-1"))).await;
+    let said = world.until_answer().await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].data["result"]["status"], "success");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn progress_goes_where_the_request_wants_it() {
+    let world = World::with("run_as: reporter, reply_topics: [desk, news]", "").await;
+    let mut desk = reads(&world.memory, "desk").await;
+    let mut news = reads(&world.memory, "news").await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+
+    let places = [EXECUTE, ("replyto", "desk"), ("progressto", "news")];
+    world.publish(event("1", &places, &lines("e-1"))).await;
+    let told: Vec<String> = [
+        next(&mut news).await,
+        next(&mut news).await,
+        next(&mut news).await,
+    ]
+    .iter()
+    .map(|message| Said::of(message).ty)
+    .collect();
+    let progress = "a2e.operation.progress";
+    assert_eq!(told, ["a2e.execution.started", progress, progress]);
+    assert!(Said::of(&next(&mut desk).await).is_answer());
+
+    // Who says that the place of the answer takes parts too gets them there, before the answer.
+    let places = [EXECUTE, ("replyto", "desk"), ("progressto", "desk")];
+    world.publish(event("2", &places, &lines("e-2"))).await;
+    assert_eq!(heard(&mut desk).await.len(), 4);
+
+    // So does a client of NATS that listens to its inbox, with plain lines.
+    let mut message = Message::plain(lines("e-3"));
+    message.headers.put("progressto", "_INBOX.me");
+    request(&world, "_INBOX.me", message).await;
+    assert_eq!(heard(&mut inbox).await.len(), 4);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn progress_has_a_topic_of_the_binding() {
+    let world = World::with("run_as: reporter, progress: news", "").await;
+    let mut news = reads(&world.memory, "news").await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
+    assert_eq!(Said::of(&next(&mut news).await).ty, "a2e.execution.started");
+    assert!(Said::of(&next(&mut inbox).await).is_answer());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_cannot_choose_where_the_bridge_publishes() {
+    let mut world = World::with("run_as: reporter, reply_topics: [desk, '*.public']", "").await;
+    let named: [(&str, Naming); 4] = [
+        ("replyto", |name| {
+            event("1", &[EXECUTE, ("replyto", name)], &lines("e-1"))
+        }),
+        ("progressto", |name| {
+            event("1", &[EXECUTE, ("progressto", name)], &lines("e-1"))
+        }),
+        ("kafka_replyTopic", |name| {
+            let mut message = Message::plain(call("e-1"));
+            let name = bytes::Bytes::copy_from_slice(name.as_bytes());
+            message.headers.put("kafka_replyTopic", name);
+            message
+        }),
+        // Nor by what is refused for another reason.
+        ("replyto of nonsense", |name| {
+            let nonsense = r#"{"jsonrpc":"2.0","id":1,"method":"workflows/dance"}"#;
+            event("1", &[("replyto", name)], nonsense)
+        }),
+    ];
+    for victim in ["agents.weather", "dead", "_INBOX.you", "__consumer_offsets"] {
+        let mut reader = reads(&world.memory, victim).await;
+        for (how, message) in named {
+            world.publish(message(victim)).await;
+            let letter = world.dead_letter().await;
+            let reason = letter.headers.get("bus-dlq-reason").unwrap();
+            assert_eq!(reason, "reply_place_refused", "{how}: {victim}");
+            let detail = letter.headers.get("bus-dlq-detail").unwrap();
+            let detail = std::str::from_utf8(detail).unwrap();
+            assert!(detail.contains(victim), "{detail}");
+            let cure = if victim.starts_with('_') {
+                "begins with '_'"
+            } else {
+                "reply_topics"
+            };
+            assert!(detail.contains(cure), "{detail}");
+        }
+        // Nothing but the letters themselves was published there.
+        publish(&world.memory, victim, Message::plain("the first")).await;
+        let letters = if victim == "dead" { named.len() } else { 0 };
+        for _ in 0..letters {
+            let letter = next(&mut reader).await;
+            assert!(letter.headers.get("bus-dlq-reason").is_some());
+        }
+        assert_eq!(next(&mut reader).await.body.unwrap(), "the first");
+        if victim == "dead" {
+            world.dead_letter().await;
+        }
+    }
+    let refused = "a2abus_dead_lettered_total{binding=\"work\",reason=\"reply_place_refused\"}";
+    assert_eq!(world.count(refused), 16);
+    let executions = "a2abus_workflow_executions_started_total";
+    assert_eq!(world.count(executions), 0, "nothing ran");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_at_an_inbox_is_told_that_the_place_is_refused() {
+    let mut world = World::new().await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let message = event(
+        "1",
+        &[EXECUTE, ("replyto", "agents.weather")],
+        &lines("e-1"),
+    );
+    request(&world, "_INBOX.me", message).await;
+    let reply = Said::of(&next(&mut inbox).await);
+    assert_eq!(reply.data["error"]["code"], "reply_place_refused");
+    let letter = world.dead_letter().await;
+    assert_eq!(
+        letter.headers.get("bus-dlq-reason").unwrap(),
+        "reply_place_refused"
+    );
+    world.end().await;
+}
