@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{Text, blank_secrets};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Address, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
@@ -100,7 +100,7 @@ impl DeadLetters {
         let mut message = Message {
             key: original.key.clone(),
             headers: self.headers_of(original),
-            body: body.or_else(|| original.body.clone()),
+            body: body.as_ref().or(original.body.as_ref()).map(blank_secrets),
         };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));

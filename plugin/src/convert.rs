@@ -7,6 +7,7 @@ mod e2a;
 
 use std::borrow::Cow;
 
+use crate::decode::BYTE_ORDER_MARK;
 use crate::error::DecodeError;
 use crate::limits::Limits;
 use crate::text::Text;
@@ -75,6 +76,8 @@ impl Conversion {
         limits: &Limits,
         context: &ConvertContext,
     ) -> Result<Json, ConvertError> {
+        // Some writers put a byte order mark before JSON, or before a stream of lines.
+        let document = document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document);
         let input = match Json::parse(document, limits) {
             Ok(input) => input,
             Err(error) => match Text::from_utf8(document) {

@@ -53,6 +53,9 @@ pub struct Hint {
     pub e2a_trusted: bool,
     /// Refuses A2E messages without an `id` instead of making one. Source: `a2e-message` section 1.2.
     pub strict_ids: bool,
+    /// Refuses the A2E messages that belong to the connection between an agent and its environment: handshakes (which
+    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: `a2e-message` section 8.3.
+    pub refuse_link_local: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -187,7 +190,7 @@ fn text_of<'a>(payload: &'a Bytes, limits: &Limits) -> Result<&'a str, DecodeErr
 }
 
 /// U+FEFF, which some writers put before JSON. Source: `a2a-http` section 6.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 struct Decoder<'a, 'b, U, S> {
     payload: &'a Bytes,

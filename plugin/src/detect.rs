@@ -38,11 +38,14 @@ pub(crate) struct Facts<'a> {
 pub struct Because {
     /// The family.
     pub family: Family,
-    /// The rule of `detection` section 2.
+    /// The rule of `detection` section 2, or 10 where a binding is declared to carry the family and no rule matched.
     pub rule: u8,
     /// The top-level member that decided.
     pub member: &'static str,
 }
+
+/// No rule of `detection` section 2: the binding's declaration decided. (Rule 9 there is that nothing matched.)
+const DECLARED: u8 = 10;
 
 // === impl Facts ===
 
@@ -240,7 +243,7 @@ impl<'a> Facts<'a> {
         }
         // A binding declared to carry A2E messages takes their weak shapes for what they are.
         if has_type && hint.family == Some(Family::A2eMessage) {
-            return because(Family::A2eMessage, 7, Place::Type);
+            return because(Family::A2eMessage, DECLARED, Place::Type);
         }
         Ok(None)
     }

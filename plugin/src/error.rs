@@ -60,6 +60,8 @@ pub enum DecodeErrorKind {
     Unknown,
     /// The object belongs to another family than the one the binding declares and demands.
     WrongFamily,
+    /// An A2E message about the connection itself, where such messages are refused.
+    LinkLocal,
 }
 
 impl DecodeErrorKind {
@@ -92,6 +94,7 @@ impl DecodeErrorKind {
             Self::BadCloudEvent => "bad_cloudevent",
             Self::Unknown => "unknown",
             Self::WrongFamily => "wrong_family",
+            Self::LinkLocal => "link_local",
         }
     }
 }

@@ -44,8 +44,10 @@ pub const TRACE_PARENT: &str = "traceparent";
 pub const TRACE_STATE: &str = "tracestate";
 /// The session of an A2E or E2A message.
 pub const SESSION_ID: &str = "sessionid";
-/// The task of an E2A record.
+/// The task of an E2A record, or the one that a JSON-RPC result is about.
 pub const TASK_ID: &str = "taskid";
+/// The state of the task that a result is about.
+pub const TASK_STATE: &str = "taskstate";
 /// The context of an E2A record.
 pub const CONTEXT_ID: &str = "contextid";
 /// The sender's own tracing id; it ties nothing together on the bus.

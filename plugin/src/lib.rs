@@ -155,6 +155,7 @@ mod limits;
 mod map;
 pub mod protocol;
 mod sdk;
+mod secret;
 mod text;
 mod time;
 mod tree;
@@ -169,6 +170,7 @@ pub use map::{
     map, map_unit, wrap_unknown,
 };
 pub use protocol::{Family, Kind};
+pub use secret::blank_secrets;
 pub use text::Text;
 pub use tree::{Json, Number, Object};
 

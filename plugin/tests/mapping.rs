@@ -747,3 +747,156 @@ fn e2a_tracing_and_origin_are_carried() {
         (None, None)
     );
 }
+
+// === JSON-RPC ===
+
+fn result(result: Value) -> Value {
+    json!({"jsonrpc":"2.0","id":"r","result":result})
+}
+
+#[test]
+fn parts_of_a_streamed_answer_say_whether_more_follow() {
+    let working = json!({"state":"working"});
+    for (part, kind, is_final) in [
+        (
+            json!({"kind":"status-update","status":working,"final":false}),
+            "stream",
+            json!(false),
+        ),
+        (json!({"kind":"artifact-update"}), "stream", json!(false)),
+        (json!({"artifactUpdate":{}}), "stream", json!(false)),
+        (
+            json!({"statusUpdate":{"status":{"state":"TASK_STATE_WORKING"}}}),
+            "stream",
+            json!(false),
+        ),
+        (
+            json!({"kind":"partial-completion","final":false}),
+            "stream",
+            json!(false),
+        ),
+        (
+            json!({"kind":"status-update","status":working,"final":true}),
+            "response",
+            json!(true),
+        ),
+        (
+            json!({"statusUpdate":{"status":{"state":"TASK_STATE_COMPLETED"}}}),
+            "response",
+            json!(true),
+        ),
+        // Whether a task that goes on is all there is, only the call tells.
+        (
+            json!({"kind":"task","status":working}),
+            "response",
+            Value::Null,
+        ),
+        (json!({"content":[]}), "response", Value::Null),
+    ] {
+        let event = attributes(&result(part.clone()), &Hint::default());
+        assert_eq!(event["mcptype"], kind, "{part}");
+        assert_eq!(event["isfinal"], is_final, "{part}");
+        assert_eq!(event["type"], format!("{PREFIX}common.response"), "{part}");
+        assert_eq!(event["collaborationid"], "r", "{part}");
+    }
+}
+
+#[test]
+fn consumers_that_know_two_kinds_tell_parts_apart_by_isfinal() {
+    let mut options = MapOptions::default();
+    options.streams = Streams::AsResponses;
+    let part = result(json!({"artifactUpdate":{}})).to_string();
+    let mapped = units_with(&part, &Hint::default(), &options);
+    let event = attributes_of(mapped[0].as_ref().unwrap());
+    assert_eq!(
+        (&event["mcptype"], &event["isfinal"]),
+        (&json!("response"), &json!(false))
+    );
+}
+
+#[test]
+fn the_answer_to_a_jaf_cancel_is_a_cancelled_task() {
+    let cancelled = json!({"id":"t-1","cancelled":true,"timestamp":"2026-01-01T00:00:00Z"});
+    let event = attributes(&result(cancelled), &Hint::default());
+    assert_eq!(
+        (&event["taskid"], &event["taskstate"], &event["mcptype"]),
+        (&json!("t-1"), &json!("canceled"), &json!("response"))
+    );
+    for other in [
+        json!({"id":"t-1","cancelled":false}),
+        json!({"cancelled":true}),
+        json!({"id":1,"cancelled":true}),
+        json!({"id":"t-1"}),
+    ] {
+        let event = attributes(&result(other.clone()), &Hint::default());
+        assert_eq!(
+            (event.get("taskid"), event.get("taskstate")),
+            (None, None),
+            "{other}"
+        );
+    }
+}
+
+// === A2E messages on a bus ===
+
+#[test]
+fn the_answer_to_a_sampling_request_has_the_type_of_an_answer() {
+    let answer = json!({"type":"mcp/sample/req","id":"2","version":"1.0","ts":1,"req_id":"1"});
+    let event = attributes(&answer, &Hint::default());
+    assert_eq!(event["type"], format!("{PREFIX}a2e.mcp.sample.resp"));
+    assert_eq!(
+        (&event["a2etype"], &event["a2amethod"], &event["mcptype"]),
+        (
+            &json!("mcp/sample/req"),
+            &json!("mcp/sample"),
+            &json!("response")
+        )
+    );
+    let request = json!({"type":"mcp/sample/req","id":"1","version":"1.0","ts":1});
+    let event = attributes(&request, &Hint::default());
+    assert_eq!(event["type"], format!("{PREFIX}a2e.mcp.sample.req"));
+}
+
+#[test]
+fn an_a2e_error_says_whether_to_try_again_only_where_it_does() {
+    let mut error = json!({"type":"error","id":"2","version":"1.0","ts":1,"req_id":"1","code":"x"});
+    let event = attributes(&error, &Hint::default());
+    assert_eq!(event.get("retryable"), None);
+    error["retryable"] = json!(false);
+    let event = attributes(&error, &Hint::default());
+    assert_eq!(event["retryable"], false);
+}
+
+#[test]
+fn messages_about_the_connection_are_refused_where_they_would_be_published() {
+    let mut hint = Hint::default();
+    hint.refuse_link_local = true;
+    for ty in [
+        "handshake/req",
+        "handshake/resp",
+        "ping",
+        "pong",
+        "shutdown",
+    ] {
+        let message =
+            json!({"type":ty,"id":"1","version":"1.0","ts":1,"req_id":"2","auth_token":"s3cret"});
+        let (kind, pointer) = refusal(&message, &hint);
+        assert_eq!((kind.as_str(), pointer.as_str()), ("link_local", "/type"));
+        attributes(&message, &Hint::default());
+    }
+    let call = json!({"type":"tool/call/req","id":"1","version":"1.0","ts":1});
+    attributes(&call, &hint);
+}
+
+#[test]
+fn a_declared_family_is_a_reason_of_its_own() {
+    let rule = |payload: &str, hint: &Hint| {
+        let unit = units(payload, hint).into_only().unwrap().unwrap();
+        (unit.because.rule, unit.because.member)
+    };
+    let known = r#"{"type":"tool/call/req","id":"1"}"#;
+    let weak = r#"{"type":"ping","id":"1"}"#;
+    let hint = declared(Family::A2eMessage);
+    assert_eq!(rule(known, &hint), (7, "type"));
+    assert_eq!(rule(weak, &hint), (10, "type"));
+}

@@ -179,13 +179,13 @@ const EXAMPLES: &[Example] = &[
     example(
         "A2A 0.3.0, message/stream, status",
         r#"{"jsonrpc":"2.0","id":"req-1","result":{"kind":"status-update","taskId":"task-123","status":{"state":"working","timestamp":"2024-03-15T14:30:01Z"},"final":false}}"#,
-        (JsonRpc, Response),
+        (JsonRpc, Stream),
         [None, Some("req-1"), None],
     ),
     example(
         "A2A 0.3.0, message/stream, part",
         r#"{"jsonrpc":"2.0","id":"req-1","result":{"kind":"partial-completion","taskId":"task-123","message":{"role":"agent","parts":[{"kind":"text","text":"I'm thinking about"}],"messageId":"resp-1","contextId":"ctx-1","kind":"message"},"final":false}}"#,
-        (JsonRpc, Response),
+        (JsonRpc, Stream),
         [None, Some("req-1"), None],
     ),
     example(
@@ -227,13 +227,13 @@ const EXAMPLES: &[Example] = &[
     example(
         "A2A 0.3.0, events, status",
         r#"{"jsonrpc":"2.0","id":"req-1","result":{"kind":"status-update","taskId":"task-123","status":{"state":"working","timestamp":"2024-03-15T14:30:01Z"},"final":false}}"#,
-        (JsonRpc, Response),
+        (JsonRpc, Stream),
         [None, Some("req-1"), None],
     ),
     example(
         "A2A 0.3.0, events, part",
         r#"{"jsonrpc":"2.0","id":"req-1","result":{"kind":"partial-completion","taskId":"task-123","message":{"role":"agent","parts":[{"kind":"text","text":"Partial response..."}],"messageId":"resp-1","contextId":"ctx-1","kind":"message"},"final":false}}"#,
-        (JsonRpc, Response),
+        (JsonRpc, Stream),
         [None, Some("req-1"), None],
     ),
     example(

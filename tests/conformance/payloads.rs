@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, Part, RpcBody, code_of};
 use a2abus_plugin::{
-    DecodeErrorKind, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, extension, map,
+    DecodeErrorKind, Family, Hint, Kind, Limits, MapContext, MapOptions, Mapped, Refused,
+    extension, map,
 };
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -261,6 +262,8 @@ fn told(outcome: &Outcome, member: &str) -> Value {
 fn kind_of(message: &JsonRpc, mapped: &Mapped) -> &'static str {
     match message.body {
         RpcBody::Error(_) => "error",
+        // The vectors' word for a part of an answer as well; `final` tells the parts apart.
+        RpcBody::Result(_) if mapped.kind == Kind::Stream => Kind::Response.as_str(),
         RpcBody::Call { .. } | RpcBody::Result(_) => mapped.kind.as_str(),
     }
 }

@@ -254,6 +254,7 @@ impl BindingConfig {
         let mut hint = Hint::default();
         hint.family = self.protocol.map(Into::into);
         hint.strict = self.strict;
+        hint.refuse_link_local = self.role == Role::Events;
         self.mapping.tell(&mut hint);
         hint
     }

@@ -5,7 +5,9 @@ use crate::detect::Place;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::a2e_message::type_name::{self, capability, is_event, operation};
+use crate::protocol::a2e_message::type_name::{
+    self, capability, is_event, is_link_local, operation,
+};
 use crate::protocol::{Kind, Message, Type};
 use crate::text::Text;
 use crate::time;
@@ -43,6 +45,11 @@ impl Parser<'_> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
         let ty = self.method(Place::Type)?.unwrap_or_default();
+        if self.hint.refuse_link_local && is_link_local(&ty) {
+            const RULE: &str = "a message about the connection itself (handshake, ping, pong, shutdown): it is for the \
+                                peer at the other end and is not published";
+            return Err(self.refused(DecodeErrorKind::LinkLocal, Place::Type, RULE));
+        }
         let version = self.a2e_version()?;
         let id = self.a2e_id()?;
         let req_id = self.attribute(Place::ReqId);
@@ -51,7 +58,7 @@ impl Parser<'_> {
             kind,
             Type::Named {
                 category: "a2e.",
-                name: ty.clone(),
+                name: event_name(&ty, kind),
                 suffix: "",
             },
             "A2E",
@@ -150,6 +157,15 @@ impl Parser<'_> {
         time::of_seconds(seconds)
             .filter(|_| seconds > 0.0)
             .map(time::with_z)
+    }
+}
+
+/// What the event type is made of. The SDK writes an answer to `mcp/sample/req` with the type of its request; the event
+/// type ends in `resp` like that of every answer. Source: `a2e-message` section 7, F10.
+fn event_name(ty: &Text, kind: Kind) -> Text {
+    match (kind, ty.strip_suffix("/req")) {
+        (Kind::Response, Some(operation)) => Text::from(format!("{operation}/resp")),
+        _ => ty.clone(),
     }
 }
 

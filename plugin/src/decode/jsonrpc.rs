@@ -32,10 +32,7 @@ impl Parser<'_> {
         );
         match (method, result, error) {
             (true, false, false) => self.call(id),
-            (false, true, false) => {
-                let body = RpcBody::Result(part_of(facts));
-                Ok(response(body, id, result_dialect(facts)))
-            }
+            (false, true, false) => Ok(self.result(id)),
             (false, false, true) => self.error_response(id),
             (false, true, true) => {
                 let kind = DecodeErrorKind::BothResultAndError;
@@ -148,6 +145,28 @@ impl Parser<'_> {
         self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)
     }
 
+    fn result(&self, id: Option<Id>) -> (JsonRpc, Message) {
+        let facts = self.facts;
+        let part = part_of(facts);
+        // The JAF answer to `tasks/cancel`. Source: `a2a-http` section 2.
+        let cancelled = facts.flag(Place::ResultCancelled) == Some(true)
+            && facts.is(Place::ResultId, Kind::String);
+        let dialect = if cancelled {
+            Dialect::JafDoc
+        } else {
+            result_dialect(facts)
+        };
+        let (json_rpc, mut message) = response(RpcBody::Result(part), id, dialect);
+        if is_stream_part(facts) {
+            message.put(extension::IS_FINAL, part == Part::Final);
+        }
+        if cancelled {
+            message.put_if(extension::TASK_ID, self.attribute(Place::ResultId));
+            message.put(extension::TASK_STATE, Text::from_static("canceled"));
+        }
+        (json_rpc, message)
+    }
+
     fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
         let is_number = |span: &Span| span.kind() == Kind::Number;
         let code = self.facts.get(Place::ErrorCode).filter(is_number);
@@ -172,7 +191,13 @@ impl Parser<'_> {
 }
 
 fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Message) {
-    let mut message = new_message(Exchange::Response, Type::Call(dialect::RESPONSE));
+    let kind = match body {
+        RpcBody::Result(Part::Partial) => Exchange::Stream,
+        RpcBody::Result(Part::Final | Part::Snapshot)
+        | RpcBody::Error(_)
+        | RpcBody::Call { .. } => Exchange::Response,
+    };
+    let mut message = new_message(kind, Type::Call(dialect::RESPONSE));
     let answered = id
         .as_ref()
         .and_then(Id::text)
@@ -266,6 +291,17 @@ fn part_of(facts: &Facts<'_>) -> Part {
         (Some("task"), _) | (_, Some(Place::ResultTask)) => unless_last(Part::Snapshot),
         _ => Part::Final,
     }
+}
+
+/// Whether a result has the shape of one of several parts of an answer. Source: `a2a-http` sections 2.5, 3.2.
+fn is_stream_part(facts: &Facts<'_>) -> bool {
+    let updates = [Place::ResultStatusUpdate, Place::ResultArtifactUpdate];
+    let kinds = ["status-update", "artifact-update", "partial-completion"];
+    facts.flag(Place::ResultFinal).is_some()
+        || wrapped(facts).is_some_and(|place| updates.contains(&place))
+        || facts
+            .word(Place::ResultKind)
+            .is_some_and(|kind| kinds.contains(&kind.as_ref()))
 }
 
 /// States in which an agent says nothing more of its own accord: terminal, or waiting for the caller.

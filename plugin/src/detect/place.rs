@@ -152,6 +152,8 @@ places! {
         b"final" => ResultFinal,
         b"status" => ResultStatus,
         b"resultType" => ResultType,
+        b"id" => ResultId,
+        b"cancelled" => ResultCancelled,
         b"content" => ResultContent,
         b"protocolVersion" => ResultProtocolVersion,
         b"task" => ResultTask,

@@ -164,6 +164,7 @@ pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
         | K::Invalid
         | K::BadCloudEvent
         | K::Unknown
-        | K::WrongFamily => code::INVALID_REQUEST,
+        | K::WrongFamily
+        | K::LinkLocal => code::INVALID_REQUEST,
     }
 }

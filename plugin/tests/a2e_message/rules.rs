@@ -1,5 +1,6 @@
 //! The rules of the source that no vector shows.
 
+use a2abus_plugin::convert::{Conversion, ConvertContext};
 use a2abus_plugin::protocol::a2e_message::memory::{MemoryEntry, MemoryTier};
 use a2abus_plugin::protocol::a2e_message::session::HandshakeRequest;
 use a2abus_plugin::protocol::a2e_message::tools::ToolCallRequest;
@@ -8,6 +9,7 @@ use a2abus_plugin::protocol::a2e_message::{
     VersionKeys, decode, decode_lines, members_of, type_name,
 };
 use a2abus_plugin::{Json, Kind, Limits};
+use bytes::Bytes;
 
 use super::read;
 
@@ -447,4 +449,29 @@ fn a_name_that_stands_twice_inside_a_message_leaves_no_trace_in_what_is_written(
     let line = r#"{"type":"odd/call/req","id":"o","list":[{"a":1,"a":2}]}"#;
     let message = read(line).unwrap();
     assert_eq!(read(&message.to_string()).unwrap(), message);
+}
+
+#[test]
+fn one_byte_order_mark_at_the_start_of_a_stream_is_skipped() {
+    let line = "{\"type\":\"ping\",\"id\":\"1\"}";
+    let options = DecodeOptions::default();
+    let stream = |text: &str| -> Vec<bool> {
+        let lines = decode_lines(&Bytes::copy_from_slice(text.as_bytes()), &options);
+        lines.iter().map(Result::is_ok).collect()
+    };
+    assert_eq!(stream(&format!("\u{feff}{line}\n{line}")), [true, true]);
+    assert_eq!(stream(&format!("\u{feff}\n{line}")), [true]);
+    assert_eq!(stream(&format!("{line}\n\u{feff}{line}")), [true, false]);
+    assert_eq!(stream(&format!("\u{feff}\u{feff}{line}")), [false]);
+    let convert = Conversion::find("a2e_message_encode").unwrap();
+    let context = ConvertContext {
+        now: "now".into(),
+        converter: "test".into(),
+        new_id: "new".into(),
+    };
+    for text in [line.to_owned(), format!("{line}\n")] {
+        let marked = format!("\u{feff}{text}");
+        let run = |text: &str| convert.run_on(text.as_bytes(), &Limits::default(), &context);
+        assert_eq!(run(&marked).unwrap(), run(&text).unwrap());
+    }
 }

@@ -68,6 +68,16 @@ pub fn is_push(type_name: &str) -> bool {
     type_name.ends_with("/push")
 }
 
+/// Whether it is about the connection between an agent and its environment, and for nobody else. Source: `a2e-message`
+/// section 8.3.
+#[must_use]
+pub fn is_link_local(type_name: &str) -> bool {
+    matches!(
+        type_name,
+        "handshake/req" | "handshake/resp" | "ping" | "pong" | "shutdown"
+    )
+}
+
 /// The operation: one trailing `/req` or `/resp` less, `ping` for `pong`, and any other type as it
 /// is.
 ///

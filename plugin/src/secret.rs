@@ -1,0 +1,293 @@
+//! Secrets inside payloads, blanked in what is kept of them.
+//!
+//! Two families carry credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
+//! request (`bearer_token`, and the values of `extra_headers`). Source: `a2e-message` section 8.3, `e2a` section 9, S5.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::DecodeError;
+use crate::json::{Kind, Reader, Span, unescape};
+use crate::limits::Limits;
+
+/// What stands in place of a secret.
+const BLANK: &[u8] = b"\"***\"";
+
+/// The payload with `"***"` in place of every secret that a known family carries: `auth_token`, `auth.bearer_token` and
+/// the values of `auth.extra_headers`, of a message, of each message of a batch or of lines, and of the data of a
+/// CloudEvent. All other bytes stay as they are; a payload without secrets is shared, not copied.
+///
+/// Members of these names elsewhere, such as in the arguments of a tool, are no secrets of a protocol and stay. Only in
+/// a payload that is not JSON, where nobody can tell what belongs where, they are blanked wherever they are.
+///
+/// ```
+/// use a2abus_plugin::blank_secrets;
+///
+/// let line = r#"{"type":"handshake/req","id":"1","auth_token":"s3cret","agent_caps":[]}"#;
+/// let blanked = blank_secrets(&line.into());
+/// assert_eq!(blanked, r#"{"type":"handshake/req","id":"1","auth_token":"***","agent_caps":[]}"#);
+/// ```
+#[must_use]
+pub fn blank_secrets(payload: &Bytes) -> Bytes {
+    let mut secrets = Vec::new();
+    if read(payload, &mut secrets).is_err() {
+        secrets.clear();
+        scan(payload, &mut secrets);
+    }
+    if secrets.is_empty() {
+        return payload.clone();
+    }
+    let mut blanked = BytesMut::with_capacity(payload.len());
+    let mut at = 0;
+    for secret in secrets {
+        blanked.extend_from_slice(payload.get(at..secret.start).unwrap_or_default());
+        blanked.extend_from_slice(BLANK);
+        at = secret.end;
+    }
+    blanked.extend_from_slice(payload.get(at..).unwrap_or_default());
+    blanked.freeze()
+}
+
+/// Where the secrets of a payload of whole JSON values stand, in order.
+fn read(payload: &[u8], secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
+    let mut limits = Limits::default();
+    limits.max_members = u32::MAX;
+    let mut reader = Reader::new(payload, &limits);
+    if payload.starts_with(crate::decode::BYTE_ORDER_MARK) {
+        reader.seek(crate::decode::BYTE_ORDER_MARK.len());
+    }
+    reader.skip_white_space();
+    while reader.peek().is_some() {
+        match reader.kind()? {
+            Kind::Array => drop(reader.array(|reader| message(reader, secrets))?),
+            _ => message(&mut reader, secrets)?,
+        }
+        reader.skip_white_space();
+    }
+    Ok(())
+}
+
+/// A message, or an event whose data are one.
+fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
+    if reader.kind()? != Kind::Object {
+        return reader.value().map(drop);
+    }
+    let mut inner = Vec::new();
+    let mut is_event = false;
+    let before = secrets.len();
+    reader.object(|reader, name| match name {
+        b"specversion" => {
+            is_event = true;
+            reader.value().map(drop)
+        }
+        b"data" if reader.kind()? == Kind::Object => {
+            reader.object(|reader, name| member(reader, name, &mut inner))?;
+            Ok(())
+        }
+        name => member(reader, name, secrets),
+    })?;
+    if is_event {
+        secrets.extend(inner);
+        if let Some(own) = secrets.get_mut(before..) {
+            own.sort_unstable_by_key(|secret| secret.start);
+        }
+    }
+    Ok(())
+}
+
+/// A member of a message.
+fn member(
+    reader: &mut Reader<'_>,
+    name: &[u8],
+    secrets: &mut Vec<Range<usize>>,
+) -> Result<(), DecodeError> {
+    match name {
+        b"auth_token" => secret(reader, secrets),
+        b"auth" if reader.kind()? == Kind::Object => {
+            reader.object(|reader, name| match name {
+                b"bearer_token" => secret(reader, secrets),
+                b"extra_headers" if reader.kind()? == Kind::Object => {
+                    reader.object(|reader, _| secret(reader, secrets))?;
+                    Ok(())
+                }
+                b"extra_headers" => secret(reader, secrets),
+                _ => reader.value().map(drop),
+            })?;
+            Ok(())
+        }
+        _ => reader.value().map(drop),
+    }
+}
+
+/// A value that is a secret, unless there is nothing in it.
+fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
+    let span: Span = reader.value()?;
+    let says_nothing = span.kind() == Kind::Null || reader.token(span) == b"\"\"";
+    if !says_nothing {
+        secrets.push(span.range());
+    }
+    Ok(())
+}
+
+/// The same of bytes that are not JSON: what follows the name of a secret, as far as it can be told. One pass; strings
+/// end at a line end too, where no JSON string goes on.
+fn scan(payload: &[u8], secrets: &mut Vec<Range<usize>>) {
+    let mut at = 0;
+    // How deep inside the value of `extra_headers`, where every value is a secret.
+    let mut headers: Option<usize> = None;
+    while let Some(byte) = payload.get(at) {
+        match (byte, &mut headers) {
+            (b'"', _) => {}
+            (b'{' | b'[', Some(depth)) => *depth += 1,
+            (b'}' | b']', Some(depth)) if *depth > 1 => *depth -= 1,
+            (b'}' | b']', _) => headers = None,
+            _ => {}
+        }
+        if *byte != b'"' {
+            at += 1;
+            continue;
+        }
+        let end = string_end(payload, at);
+        let name = payload.get(at + 1..end.max(at + 2) - 1).unwrap_or_default();
+        let value = value_start(payload, end);
+        at = end;
+        let Some(value) = value else {
+            continue;
+        };
+        let unescaped = unescape(name);
+        let name = unescaped.as_ref().map_or(name, String::as_bytes);
+        let is_headers = name == b"extra_headers";
+        let is_open = matches!(payload.get(value), Some(b'{' | b'['));
+        if is_headers && is_open {
+            headers = Some(0);
+        } else if is_headers || headers.is_some() || matches!(name, b"auth_token" | b"bearer_token")
+        {
+            at = value_end(payload, value);
+            secrets.push(value..at);
+        }
+    }
+}
+
+/// Where the value of a member begins whose name ends at `at`; `None` for what is no name.
+fn value_start(payload: &[u8], at: usize) -> Option<usize> {
+    let blank = |at: usize| {
+        let rest = payload.get(at..).unwrap_or_default();
+        at + rest.iter().take_while(|b| b.is_ascii_whitespace()).count()
+    };
+    let colon = blank(at);
+    (payload.get(colon) == Some(&b':')).then(|| blank(colon + 1))
+}
+
+/// Where a string ends that begins at `at`, its closing quote included.
+fn string_end(payload: &[u8], at: usize) -> usize {
+    let mut escaped = false;
+    let inside = payload.get(at + 1..).unwrap_or_default();
+    for (length, byte) in inside.iter().enumerate() {
+        match byte {
+            b'\n' => return at + 1 + length,
+            b'"' if !escaped => return at + 2 + length,
+            _ => escaped = *byte == b'\\' && !escaped,
+        }
+    }
+    payload.len()
+}
+
+/// Where a value ends: a string at its quote, an object or array at the end of its line, anything else at the next comma
+/// or bracket.
+fn value_end(payload: &[u8], at: usize) -> usize {
+    let ends: &[u8] = match payload.get(at) {
+        Some(b'"') => return string_end(payload, at),
+        Some(b'{' | b'[') => b"\n",
+        _ => b",}]\n",
+    };
+    let rest = payload.get(at..).unwrap_or_default();
+    let end = rest.iter().position(|byte| ends.contains(byte));
+    at + end.unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(payload: &str, blanked: &str) {
+        let payload = Bytes::copy_from_slice(payload.as_bytes());
+        let found = blank_secrets(&payload);
+        assert_eq!(String::from_utf8_lossy(&found), blanked);
+    }
+
+    #[test]
+    fn secrets_of_protocols_are_blanked_and_nothing_else_changes() {
+        for (payload, blanked) in [
+            (
+                " {\"type\" : \"handshake/req\", \"auth_token\" :\"s\\\"x\" ,\"n\": 1.50}\n",
+                " {\"type\" : \"handshake/req\", \"auth_token\" :\"***\" ,\"n\": 1.50}\n",
+            ),
+            (
+                r#"{"auth_tok\u0065n":{"a":["s"]},"auth":{"extra_headers":["s"]}}"#,
+                r#"{"auth_tok\u0065n":"***","auth":{"extra_headers":"***"}}"#,
+            ),
+            (
+                r#"{"auth":{"bearer_token":"s","method_id":"m","extra_headers":{"X-Key":"s","Y":7}},"params":{}}"#,
+                r#"{"auth":{"bearer_token":"***","method_id":"m","extra_headers":{"X-Key":"***","Y":"***"}},"params":{}}"#,
+            ),
+            (
+                r#"[{"auth_token":"a"},7,{"auth_token":"b"}]"#,
+                r#"[{"auth_token":"***"},7,{"auth_token":"***"}]"#,
+            ),
+            (
+                "\u{feff}{\"auth_token\":\"a\"}\r\n{\"auth_token\":\"b\"}",
+                "\u{feff}{\"auth_token\":\"***\"}\r\n{\"auth_token\":\"***\"}",
+            ),
+            (
+                r#"{"data":{"auth_token":"a"},"specversion":"1.0","auth_token":"b"}"#,
+                r#"{"data":{"auth_token":"***"},"specversion":"1.0","auth_token":"***"}"#,
+            ),
+        ] {
+            check(payload, blanked);
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_of_a_protocol_stays_and_is_shared() {
+        for payload in [
+            "",
+            "7",
+            r#"{"auth_token":"","auth":{"bearer_token":null}}"#,
+            r#"{"jsonrpc":"2.0","params":{"arguments":{"auth_token":"mine"}}}"#,
+            r#"{"type":"tool/call/resp","data":{"auth_token":"mine"}}"#,
+            r#"{"text":"\"auth_token\":\"mine\""}"#,
+        ] {
+            let payload = Bytes::from_static(payload.as_bytes());
+            let found = blank_secrets(&payload);
+            assert_eq!(found, payload);
+            assert_eq!(found.as_ptr(), payload.as_ptr());
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_json_lose_their_secrets_too() {
+        for (payload, blanked) in [
+            (
+                r#"{"type":"handshake/req","auth_token":"s"#,
+                r#"{"type":"handshake/req","auth_token":"***""#,
+            ),
+            (
+                r#"{"auth_token": s3cret, "x": NaN}"#,
+                r#"{"auth_token": "***", "x": NaN}"#,
+            ),
+            (
+                "{\"a\":[\n{\"auth\":{\"extra_headers\":{\"X\":\"s\",\"Y\":7},\"n\":\"m\"}}",
+                "{\"a\":[\n{\"auth\":{\"extra_headers\":{\"X\":\"***\",\"Y\":\"***\"},\"n\":\"m\"}}",
+            ),
+            (
+                "{\"auth_token\":{\"a\":\"x,y\"},\n\"b\":1",
+                "{\"auth_token\":\"***\"\n\"b\":1",
+            ),
+            ("\"auth_token\"", "\"auth_token\""),
+        ] {
+            check(payload, blanked);
+        }
+    }
+}
