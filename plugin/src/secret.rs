@@ -51,8 +51,10 @@ pub fn blank_secrets(payload: &Bytes) -> Bytes {
 
 /// Where the secrets of a payload of whole JSON values stand, in order.
 fn read(payload: &[u8], secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
-    let mut limits = Limits::default();
-    limits.max_members = u32::MAX;
+    let limits = Limits {
+        max_members: u32::MAX,
+        ..Limits::default()
+    };
     let mut reader = Reader::new(payload, &limits);
     if payload.starts_with(crate::decode::BYTE_ORDER_MARK) {
         reader.seek(crate::decode::BYTE_ORDER_MARK.len());
