@@ -100,7 +100,9 @@ impl DeadLetters {
         let mut message = Message {
             key: original.key.clone(),
             headers: self.headers_of(original),
-            body: body.as_ref().or(original.body.as_ref()).map(blank_secrets),
+            body: body
+                .or_else(|| original.body.clone())
+                .map(|body| blank_secrets(&body)),
         };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
