@@ -1,22 +1,21 @@
 //! Is this message the answer to a call, and whose?
 //!
-//! An agent may answer with a CloudEvent, with headers that echo the request's, or with nothing but a JSON-RPC
-//! response that repeats the id it was given. All of them lead to the call id. Source: `design` sections 3 and 4.
+//! An agent may answer with a CloudEvent, with headers copied from the request, or with nothing but a JSON-RPC response
+//! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
+//! whatever its headers say; only the request itself is none. Source: `design` sections 3 and 4.
 
-use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody, splice};
-use a2abus_plugin::{
-    DecodeErrorKind, Event, Family, Hint, Kind, Limits, Mapped, Refused, Text, Value, decode,
-    extension, kind_of_event,
-};
+use a2abus_plugin::{Event, Limits, Text, extension};
+use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
 
 use crate::bus::BusId;
 use crate::callid::CallId;
-use crate::calls::{CallError, Calls, Part};
+use crate::calls::said::{self, Body, Said};
+use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
 use crate::outbound::Outgoing;
-use crate::pending::{Entry, Handed};
+use crate::pending::{Entry, Fingerprint, Handed, Parts};
 use crate::reply::spring;
 
 /// Where a message was read.
@@ -45,99 +44,110 @@ pub enum Reader {
     Binding,
 }
 
-/// What became of a message that may be an answer.
+/// What became of one unit of a message that came to a place for answers.
 #[derive(Debug)]
 pub enum Answered {
     /// Its caller has it.
     Delivered,
     /// It answers a call of this replica that has ended: it comes too late, or a second time.
-    Late,
+    Late(CallId),
     /// It answers a call of another replica, which reads this place too.
-    Foreign,
+    Foreign(CallId),
     /// It answers a call of another replica, which reads elsewhere: send it there, then settle.
     Forward(Box<Outgoing>),
-    /// It is an answer, to no call that can be told.
-    Uncorrelated,
-    /// It is no answer.
-    NotAnAnswer,
+    /// It is the request itself.
+    Request(CallId),
+    /// It answers no call that can be named.
+    Uncorrelated(Unanswerable),
+}
+
+/// A unit that answers no call that can be named.
+#[derive(Debug)]
+pub struct Unanswerable {
+    /// A stable word.
+    pub code: &'static str,
+    /// What is wrong, and the cure.
+    pub detail: String,
+    /// Which unit of the message, and its bytes; `None` for the message as a whole.
+    pub unit: Option<(usize, Bytes)>,
 }
 
 impl Answered {
-    /// How metrics count it; `None` for what is no answer.
+    /// How metrics count it.
     #[must_use]
-    pub fn outcome(&self) -> Option<ReplyOutcome> {
-        Some(match self {
+    pub fn outcome(&self) -> ReplyOutcome {
+        match self {
             Self::Delivered => ReplyOutcome::Delivered,
-            Self::Late => ReplyOutcome::Late,
-            Self::Foreign => ReplyOutcome::Foreign,
+            Self::Late(_) => ReplyOutcome::Late,
+            Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
-            Self::Uncorrelated => ReplyOutcome::Unknown,
-            Self::NotAnAnswer => return None,
-        })
+            Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
+        }
     }
 }
 
 // === impl Calls ===
 
 impl Calls {
-    /// Resolves an event that came as a CloudEvent. Its data may be a JSON-RPC response or any JSON.
+    /// Takes what a message at a place for answers says to the calls it answers; one outcome for each of its units, in
+    /// their order. `binding` is how its bus writes CloudEvents.
     #[must_use]
-    pub fn answer_event(&self, at: ReadAt<'_>, event: &Event, limits: &Limits) -> Answered {
-        let kind = kind_of_event(event);
-        let unit = decode(&event.body(), &Hint::default(), limits).into_only();
-        let inside = match &unit {
-            Ok(Ok(unit)) => Response::new(&unit.bytes, unit.json_rpc.as_ref()),
-            _ => None,
+    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
+        let (event, body) = match content_mode::read(binding, at.message, limits) {
+            Ok(Content::Event(event)) => (Some(event), at.message.body.clone()),
+            Ok(Content::Plain { body, .. }) => (None, Some(body)),
+            Err(error) => return vec![self.unreadable(at, error.kind().as_str(), &error)],
         };
-        let answers = matches!(kind, Kind::Response | Kind::Stream);
-        // An event that does not say what it is answers when it was sent to where an answer is awaited.
-        let is_unmarked = event.extension(extension::MCP_TYPE).is_none();
-        let is_addressed = is_unmarked && addressed(at, Some(event)).is_some();
-        if !answers && !is_addressed && (inside.is_none() || kind == Kind::Request) {
-            return Answered::NotAnAnswer;
-        }
-        let Some(call) = call_id(at, event, inside) else {
-            return Answered::Uncorrelated;
-        };
-        self.resolve(at, call, |entry| answer_part(entry, event, inside))
-    }
-
-    /// Resolves a mapped unit of a plain payload.
-    #[must_use]
-    pub fn answer_mapped(&self, at: ReadAt<'_>, mapped: &Mapped, limits: &Limits) -> Answered {
-        if mapped.because.family == Family::CloudEvent {
-            return self.answer_event(at, &mapped.event, limits);
-        }
-        let response = Response::new(&mapped.bytes, mapped.json_rpc.as_ref());
-        if response.is_none() {
-            return Answered::NotAnAnswer;
-        }
-        let Some(call) = call_id(at, &mapped.event, response) else {
-            return Answered::Uncorrelated;
-        };
-        self.resolve(at, call, |entry| {
-            answer_part(entry, &mapped.event, response)
-        })
-    }
-
-    /// Resolves a payload that is no message of any protocol, but was sent to where an answer is awaited: other JSON is
-    /// the result, and what is broken fails the call at once.
-    #[must_use]
-    pub fn answer_refused(&self, at: ReadAt<'_>, refused: &Refused) -> Answered {
-        let Some(call) = addressed(at, None) else {
-            return Answered::NotAnAnswer;
-        };
-        let is_other_json = matches!(
-            refused.error.kind(),
-            DecodeErrorKind::Unknown | DecodeErrorKind::NotAnObject
-        );
-        self.resolve(at, call, |entry| {
-            if !is_other_json {
-                return Err(CallError::BadAnswer(refused.error.to_string().into()));
+        // An event in structured mode is its own body; in binary mode its data are the body.
+        let body = event.as_ref().map_or(body, |event| Some(event.body()));
+        let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
+        let mut outcomes: Vec<Answered> = Vec::with_capacity(units.len());
+        for said in units {
+            let outcome = self.take_answer(at, said);
+            // The whole message is sent on, once.
+            let is_sent = matches!(outcome, Answered::Forward(_))
+                && outcomes
+                    .iter()
+                    .any(|earlier| matches!(earlier, Answered::Forward(_)));
+            if !is_sent {
+                outcomes.push(outcome);
             }
-            let body = wrapped(&refused.bytes, &entry.token)?;
-            Ok(Part { body, last: true })
+        }
+        outcomes
+    }
+
+    fn take_answer(&self, at: ReadAt<'_>, said: Said) -> Answered {
+        let Some(call) = call_of(at, &said) else {
+            return Answered::Uncorrelated(uncorrelated(said));
+        };
+        self.resolve(at, call, |entry| {
+            let is_request = |event| Fingerprint::of(event) == entry.request;
+            if said.event.as_ref().is_some_and(is_request) {
+                return None;
+            }
+            Some(render::parts_of(call, entry, &said))
         })
+    }
+
+    /// A message whose headers cannot be read: the call that it was sent to fails at once.
+    fn unreadable(
+        &self,
+        at: ReadAt<'_>,
+        code: &'static str,
+        error: &dyn std::error::Error,
+    ) -> Answered {
+        let detail = error.to_string();
+        match addressed(at, None) {
+            Some(call) => {
+                let error = CallError::BadAnswer(detail.into());
+                self.resolve(at, call, |_| Some(Err(error)))
+            }
+            None => Answered::Uncorrelated(Unanswerable {
+                code,
+                detail,
+                unit: None,
+            }),
+        }
     }
 
     /// Fails the call whose request found nobody listening (NATS says so on the reply subject).
@@ -149,65 +159,80 @@ impl Calls {
             return false;
         };
         let error = CallError::Unavailable(Text::from_static("no agent listens on its subject"));
-        self.pending().hand_over(call, |_| Err(error)) == Handed::Over
+        self.pending().fail(call, error) == Handed::Over
     }
 
     fn resolve(
         &self,
         at: ReadAt<'_>,
         call: CallId,
-        part: impl FnOnce(&Entry) -> Result<Part, CallError>,
+        parts: impl FnOnce(&Entry) -> Option<Result<Parts, CallError>>,
     ) -> Answered {
         let is_home = self.legs().is_home(call, at.bus, at.topic, at.origin);
         if is_home && at.reader == Reader::Binding {
-            return Answered::Foreign;
+            return Answered::Foreign(call);
         }
         if self.legs().is_ours(call) {
-            return match self.pending().hand_over(call, part) {
+            return match self.pending().hand_over(call, parts) {
                 Handed::Over => Answered::Delivered,
-                Handed::Late => Answered::Late,
+                Handed::Late => Answered::Late(call),
+                Handed::Request => Answered::Request(call),
             };
         }
         if is_home {
-            return Answered::Foreign;
+            return Answered::Foreign(call);
         }
-        let forward = self.legs().forward(call, at.bus, at.message.clone());
-        forward.map_or(Answered::Uncorrelated, |forward| {
-            Answered::Forward(Box::new(forward))
-        })
+        match self.legs().forward(call, at.bus, at.message.clone()) {
+            Some(forward) => Answered::Forward(Box::new(forward)),
+            None => Answered::Foreign(call),
+        }
     }
 }
 
-/// A JSON-RPC response and its bytes.
-#[derive(Clone, Copy)]
-struct Response<'a> {
-    bytes: &'a Bytes,
-    message: &'a JsonRpc,
-}
-
-impl<'a> Response<'a> {
-    fn new(bytes: &'a Bytes, message: Option<&'a JsonRpc>) -> Option<Self> {
-        let message = message.filter(|message| !message.is_call())?;
-        Some(Self { bytes, message })
+fn uncorrelated(said: Said) -> Unanswerable {
+    let (code, detail) = match &said.body {
+        Body::Broken(why) => ("unreadable", why.to_string()),
+        _ if said.is_request() => (
+            "not_an_answer",
+            "expected an answer, but the message is a request".to_owned(),
+        ),
+        _ => (
+            "uncorrelated",
+            "the answer names no call: repeat the callid attribute, or the id of the request"
+                .to_owned(),
+        ),
+    };
+    Unanswerable {
+        code,
+        detail,
+        unit: Some((said.index, said.bytes)),
     }
 }
 
 /// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
-/// the id inside it, in this order.
-fn call_id(at: ReadAt<'_>, event: &Event, inside: Option<Response<'_>>) -> Option<CallId> {
-    let collaboration_id = event.extension_text(extension::COLLABORATION_ID);
-    let own_id = || inside?.message.id.as_ref().and_then(Id::text)?.parse().ok();
-    addressed(at, Some(event))
-        .or_else(|| collaboration_id?.parse().ok())
-        .or_else(own_id)
+/// what its body repeats, in this order.
+fn call_of(at: ReadAt<'_>, said: &Said) -> Option<CallId> {
+    let event = said.event.as_ref();
+    let collaboration = || {
+        event?
+            .extension_text(extension::COLLABORATION_ID)?
+            .parse()
+            .ok()
+    };
+    addressed(at, event)
+        .or_else(collaboration)
+        .or_else(|| said.own_correlation()?.parse().ok())
 }
 
 /// The call that a message was sent to, whatever it says: by its attributes, its headers or the subject it came on.
 fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<CallId> {
     let attribute = event.and_then(|event| event.extension_text(extension::CALL_ID));
+    // A message that is no CloudEvent may repeat this one header all the same.
     let header = || {
-        let value = at.message.headers.get(spring::CORRELATION_ID)?;
-        std::str::from_utf8(value).ok()?.parse().ok()
+        let names = [spring::CORRELATION_ID, "ce_callid", "ce-callid"];
+        let values = names.iter().filter_map(|name| at.message.headers.get(name));
+        let mut texts = values.filter_map(|value| std::str::from_utf8(value).ok());
+        texts.find_map(|text| text.parse().ok())
     };
     attribute
         .and_then(|text| text.parse().ok())
@@ -223,62 +248,27 @@ fn last_word(topic: &Topic) -> Option<CallId> {
         .and_then(|word| word.parse().ok())
 }
 
-/// The part as its caller gets it: a JSON-RPC response with the caller's own id.
-fn answer_part(
-    entry: &Entry,
-    event: &Event,
-    inside: Option<Response<'_>>,
-) -> Result<Part, CallError> {
-    let last = is_last(entry, event, inside);
-    let body = match inside {
-        Some(Response { bytes, message }) => match &message.id {
-            Some(id) => splice(bytes, id.span(), &entry.token),
-            None => with_id(bytes, &entry.token),
-        },
-        None => wrapped(&event.body(), &entry.token)?,
-    };
-    Ok(Part { body, last })
-}
-
-/// Whether nothing follows. What the event says wins over what its payload says.
-fn is_last(entry: &Entry, event: &Event, inside: Option<Response<'_>>) -> bool {
-    if kind_of_event(event) == Kind::Stream {
-        return false;
+impl Answered {
+    /// Logs what reached no caller, and why.
+    pub fn log(&self, topic: &Topic) {
+        let (call, why) = match self {
+            Self::Delivered | Self::Forward(_) => return,
+            Self::Late(call) => (
+                Some(call),
+                "its call has ended: it came after the deadline, or a second time",
+            ),
+            Self::Foreign(call) => (
+                Some(call),
+                "its call belongs to another replica, which may be gone",
+            ),
+            Self::Request(call) => (
+                Some(call),
+                "it is the request itself: something echoes requests to the reply address",
+            ),
+            Self::Uncorrelated(unit) => (None, unit.detail.as_str()),
+        };
+        let call = call.map(CallId::to_string);
+        let call = call.as_deref().unwrap_or("none");
+        tracing::warn!(call, %topic, why, "an answer reached no caller");
     }
-    match event.extension(extension::IS_FINAL) {
-        Some(Value::Boolean(is_final)) => return *is_final,
-        Some(Value::String(text)) if text == "false" => return false,
-        _ => {}
-    }
-    match inside.map(|response| &response.message.body) {
-        Some(RpcBody::Result(jsonrpc::Part::Partial)) => false,
-        Some(RpcBody::Result(jsonrpc::Part::Snapshot)) => !entry.streamed,
-        Some(RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) | RpcBody::Call { .. })
-        | None => true,
-    }
-}
-
-/// A response that lacks an id (an error about an unreadable request), with the caller's.
-fn with_id(bytes: &Bytes, token: &str) -> Bytes {
-    let start = bytes
-        .iter()
-        .position(|byte| *byte == b'{')
-        .map_or(0, |at| at + 1);
-    splice(bytes, start..start, &format!("\"id\":{token},"))
-}
-
-/// Data that are no JSON-RPC response, as the result of one.
-fn wrapped(data: &Bytes, token: &str) -> Result<Bytes, CallError> {
-    if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
-        return Err(CallError::BadAnswer(Text::from_static(
-            "its data are not JSON",
-        )));
-    }
-    let mut body = Vec::with_capacity(data.len() + token.len() + 40);
-    body.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    body.extend_from_slice(token.as_bytes());
-    body.extend_from_slice(b",\"result\":");
-    body.extend_from_slice(data);
-    body.push(b'}');
-    Ok(Bytes::from(body))
 }

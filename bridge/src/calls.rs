@@ -8,12 +8,16 @@
 //! either body changes. A call is registered before it is published, ends once, and never waits past its deadline.
 //! Source: `design` sections 3 and 4.
 
+pub(crate) mod render;
+pub(crate) mod said;
+
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
@@ -31,7 +35,7 @@ use crate::callid::CallId;
 use crate::cancel::{Cancel, Canceller};
 use crate::metrics::Metrics;
 use crate::outbound::{From, Outbound, Outgoing, Place, RoutingError};
-use crate::pending::{Entry, PendingCalls};
+use crate::pending::{Entry, Fingerprint, Form, Handed, PendingCalls, Piece};
 use crate::reply::ReplyLegs;
 
 /// The name of the front door as a binding: what routes match as `binding`, and part of `source`.
@@ -81,13 +85,15 @@ pub struct Request {
     pub headers: Vec<Header>,
 }
 
-/// One part of an answer: a whole JSON-RPC response that carries the caller's own id.
+/// One part of an answer: a whole JSON-RPC message that carries the caller's own id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// The JSON text.
     pub body: Bytes,
     /// Whether it is the last one.
     pub last: bool,
+    /// The CloudEvent that the agent sent, for callers that are answered with it as it is.
+    pub event: Option<Box<Event>>,
 }
 
 /// Why a call has no (further) answer.
@@ -143,16 +149,37 @@ pub struct MissingTopic {
     pub place: Place,
 }
 
+/// A request that expects an answer, before it is routed.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// Its identity on the bus.
+    pub(crate) call: CallId,
+    /// The request.
+    pub(crate) event: Event,
+    form: Form,
+    dialect: Dialect,
+    streamed: bool,
+    /// How long the caller waits for the answer, or for the next part of it.
+    patience: Duration,
+    /// How long it waits for the last part.
+    whole: Duration,
+}
+
+/// How long records wait for an earlier one that does not come. Source: `reliability` section 2.3.
+const GAP_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.
 #[derive(Debug)]
 pub struct Answer {
     call: CallId,
-    parts: mpsc::Receiver<Result<Part, CallError>>,
+    parts: mpsc::Receiver<Piece>,
     confirmations: FuturesUnordered<BoxFuture<'static, (BusId, Result<Receipt, TransportError>)>>,
     /// When the wait for the next part is over.
     deadline: Instant,
     /// When the whole answer must be there.
     last_deadline: Instant,
+    /// When records that wait for an earlier one have waited enough.
+    gap_deadline: Option<Instant>,
     /// How long the caller waits for a part.
     patience: Duration,
     started: Instant,
@@ -214,67 +241,23 @@ impl Calls {
     /// # Errors
     /// By kind. What goes wrong after this returns is told by [`Answer::next`].
     pub async fn call(self: &Arc<Self>, mut request: Request) -> Result<Answer, CallError> {
-        let started = Instant::now();
-        let patience = request
-            .timeout
-            .unwrap_or(self.limits.timeout)
-            .min(self.limits.max_timeout);
+        let patience = self.patience(request.timeout);
         let whole = request
             .timeout
             .map_or(self.limits.stream_timeout, |_| patience);
-        let Some(message) = &request.unit.json_rpc else {
+        let Some(message) = request.unit.json_rpc.clone() else {
             return Err(not_a_request());
         };
-        let (Some(id), RpcBody::Call { streaming }) = (message.id.clone(), message.body) else {
-            return Err(not_a_request());
-        };
-        let (dialect, streamed) = (message.dialect, streaming);
-        let call = self
-            .legs
-            .new_call()
-            .map_err(|error| CallError::Refused(error.to_string().into()))?;
-
-        let body = splice(&request.unit.bytes, id.span(), &format!("\"{call}\""));
+        let bytes = request.unit.bytes.clone();
         let headers = std::mem::take(&mut request.headers);
-        let event = self.call_event(call, request, body, patience)?;
-        let target = event.extension_text(extension::TARGET_AGENT).cloned();
-        let copies = self.route(&event, Some(call), &headers)?;
-        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
-            let bus = self
-                .outbound
-                .buses()
-                .get(deaf.bus)
-                .map_or("the bus", |bus| bus.name.text());
-            return Err(CallError::Unavailable(
-                format!("answers from {bus} cannot be read yet").into(),
-            ));
-        }
-
-        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
-        let buses = copies.iter().map(|copy| copy.bus).collect();
-        let token = id.token().clone();
-        self.register(
-            call,
-            Entry {
-                parts: sender,
-                token,
-                streamed,
-                buses,
-            },
-        )?;
-        let mut answer = Answer {
-            call,
-            parts,
-            confirmations: FuturesUnordered::new(),
-            deadline: started + patience,
-            last_deadline: started + if streamed { whole } else { patience },
-            patience,
-            started,
-            ended: false,
-            was_sent: false,
-            cancel: Cancel::new(call, dialect, target, copies),
-            calls: Arc::clone(self),
-        };
+        let event = self.event(request)?;
+        let mut exchange = self.exchange(event, Some((&message, &bytes)), patience, whole)?;
+        exchange
+            .event
+            .set("id", Text::from(exchange.call.to_string()))
+            .map_err(|error| refused(&error))?;
+        let copies = self.route(&exchange.event, Some(exchange.call), &headers)?;
+        let mut answer = self.open(exchange, copies)?;
         // Whoever watches the buses fails the calls it finds when one goes; this one may have come a moment later.
         if let Some(cause) = answer.bus_is_away() {
             return Err(answer.fail(CallError::Unavailable(cause)));
@@ -286,6 +269,123 @@ impl Calls {
             }
             Err(error) => Err(answer.fail(error)),
         }
+    }
+
+    /// How long a caller waits that asks for this.
+    fn patience(&self, wanted: Option<Duration>) -> Duration {
+        wanted
+            .unwrap_or(self.limits.timeout)
+            .min(self.limits.max_timeout)
+    }
+
+    /// Prepares a request that expects an answer. In the payload of a JSON-RPC request (`rpc`: its message and bytes)
+    /// the call id takes the place of the caller's id and progress token; nothing else changes.
+    ///
+    /// # Errors
+    /// When it is a JSON-RPC message that expects no answer.
+    pub(crate) fn exchange(
+        &self,
+        mut event: Event,
+        rpc: Option<(&JsonRpc, &Bytes)>,
+        patience: Duration,
+        whole: Duration,
+    ) -> Result<Exchange, CallError> {
+        let call = self
+            .legs
+            .new_call()
+            .map_err(|error| CallError::Refused(error.to_string().into()))?;
+        let id = Text::from(call.to_string());
+        let (form, dialect, streamed) = match rpc {
+            None => (Form::Untouched, Dialect::JsonRpc, true),
+            Some((message, bytes)) => {
+                let (Some(own), RpcBody::Call { streaming }) = (&message.id, message.body) else {
+                    return Err(not_a_request());
+                };
+                let progress = message.progress.as_deref();
+                event.set_data(Some(Data::Json(with_call_id(bytes, own, progress, &id))));
+                let form = Form::JsonRpc {
+                    id: own.token().clone(),
+                    progress: progress.map(|token| token.token().clone()),
+                };
+                (form, message.dialect, streaming)
+            }
+        };
+        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
+        for (name, value) in [
+            (extension::CALL_ID, id.clone()),
+            (extension::COLLABORATION_ID, id),
+            (extension::EXPIRY_TIME, expiry),
+        ] {
+            event.set(name, value).map_err(|error| refused(&error))?;
+        }
+        Ok(Exchange {
+            call,
+            event,
+            form,
+            dialect,
+            streamed,
+            patience,
+            whole,
+        })
+    }
+
+    /// Registers a request whose `copies` are about to be published, and returns its answer to wait for.
+    ///
+    /// # Errors
+    /// When answers cannot be read yet, too many calls wait, or the bridge is ending.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        exchange: Exchange,
+        copies: Vec<Outgoing>,
+    ) -> Result<Answer, CallError> {
+        let started = Instant::now();
+        let Exchange {
+            call,
+            event,
+            form,
+            dialect,
+            streamed,
+            patience,
+            whole,
+        } = exchange;
+        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
+            let bus = self
+                .outbound
+                .buses()
+                .get(deaf.bus)
+                .map_or("the bus", |bus| bus.name.text());
+            return Err(CallError::Unavailable(
+                format!("answers from {bus} cannot be read yet").into(),
+            ));
+        }
+        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let buses = copies.iter().map(|copy| copy.bus).collect();
+        self.register(
+            call,
+            Entry {
+                parts: sender,
+                form,
+                streamed,
+                buses,
+                request: Fingerprint::of(&event),
+                fold: Mutex::default(),
+            },
+        )?;
+        let target = event.extension_text(extension::TARGET_AGENT).cloned();
+        Ok(Answer {
+            call,
+            parts,
+            confirmations: FuturesUnordered::new(),
+            deadline: started + patience,
+            last_deadline: started + if streamed { whole } else { patience },
+            gap_deadline: None,
+            patience,
+            started,
+            ended: false,
+            was_sent: false,
+            cancel: Cancel::new(call, dialect, target, copies),
+            calls: Arc::clone(self),
+        })
     }
 
     fn register(&self, call: CallId, entry: Entry) -> Result<(), CallError> {
@@ -304,10 +404,7 @@ impl Calls {
     /// # Errors
     /// By kind.
     pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
-        let patience = request
-            .timeout
-            .unwrap_or(self.limits.timeout)
-            .min(self.limits.max_timeout);
+        let patience = self.patience(request.timeout);
         let deadline = Instant::now() + patience;
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
@@ -406,32 +503,6 @@ impl Calls {
                 .set(extension::TARGET_AGENT, target)
                 .map_err(|error| refused(&error))?;
         }
-        Ok(event)
-    }
-
-    fn call_event(
-        &self,
-        call: CallId,
-        request: Request,
-        body: Bytes,
-        patience: Duration,
-    ) -> Result<Event, CallError> {
-        let mut event = self.event(request)?;
-        let id = Text::from(call.to_string());
-        event
-            .set("id", id.clone())
-            .map_err(|error| refused(&error))?;
-        event
-            .set(extension::CALL_ID, id.clone())
-            .map_err(|error| refused(&error))?;
-        event
-            .set(extension::COLLABORATION_ID, id)
-            .map_err(|error| refused(&error))?;
-        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
-        event
-            .set(extension::EXPIRY_TIME, expiry)
-            .map_err(|error| refused(&error))?;
-        event.set_data(Some(Data::Json(body)));
         Ok(event)
     }
 
@@ -570,26 +641,38 @@ impl Answer {
         if self.ended {
             return None;
         }
-        let deadline = self.deadline.min(self.last_deadline);
         let received = loop {
+            let deadline = self.deadline.min(self.last_deadline);
+            let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
             tokio::select! {
                 biased;
-                part = self.parts.recv() => break part,
+                piece = self.parts.recv() => match piece {
+                    Some(Piece::Part(part)) => break part,
+                    Some(Piece::Waiting) => {
+                        self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_PATIENCE);
+                    }
+                    // The channel closes without an end only when the caller left no room for a part.
+                    None => break Err(CallError::SlowCaller),
+                },
                 Some((bus, confirmed)) = self.confirmations.next() => match confirmed {
                     Ok(_) => self.calls.published(bus),
-                    Err(error) => {
-                        let error = self.unconfirmed(&error);
-                        return Some(Err(self.fail(error)));
-                    }
+                    Err(error) => break Err(self.unconfirmed(&error)),
                 },
-                () = tokio::time::sleep_until(deadline.into()) => {
-                    let error = self.silence();
-                    return Some(Err(self.fail(error)));
+                () = tokio::time::sleep_until(wake.into()) => {
+                    // The missing record does not come: what waited for it is what there is.
+                    self.gap_deadline = None;
+                    let is_over = Instant::now() >= deadline;
+                    let released = self.calls.pending.hand_over(self.call, |entry| {
+                        let parts = render::released(entry);
+                        (!parts.is_empty()).then_some(Ok(parts))
+                    });
+                    // Who is late has met somebody who is delivering the end at this moment.
+                    if released == Handed::Request && is_over {
+                        break Err(self.silence());
+                    }
                 }
             }
         };
-        // The channel closes without an end only when the caller left no room for a part.
-        let received = received.unwrap_or(Err(CallError::SlowCaller));
         Some(match received {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
@@ -700,6 +783,22 @@ impl Outcome {
             Self::Failed => "failed",
         }
     }
+}
+
+/// The bytes of a JSON-RPC request with the call id in place of its id and, where it has one, of its progress token.
+fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> Bytes {
+    let token = format!("\"{call}\"");
+    let Some(progress) = progress else {
+        return splice(bytes, id.span(), &token);
+    };
+    // The later one first, so that the place of the other stays what it is.
+    let (first, second) = if id.span().start < progress.span().start {
+        (id, progress)
+    } else {
+        (progress, id)
+    };
+    let body = splice(bytes, second.span(), &token);
+    splice(&body, first.span(), &token)
 }
 
 fn not_a_request() -> CallError {

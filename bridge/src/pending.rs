@@ -1,10 +1,15 @@
 //! The table of calls that wait for an answer.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
 
-use a2abus_plugin::Text;
+use a2abus_plugin::protocol::e2a::Fold;
+use a2abus_plugin::{Event, Text};
 use dashmap::DashMap;
 use prometheus::IntGauge;
+use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
@@ -26,14 +31,55 @@ pub struct PendingCalls {
 #[derive(Debug)]
 pub struct Entry {
     /// Takes the parts to the caller.
-    pub parts: mpsc::Sender<Result<Part, CallError>>,
-    /// The caller's own id, as its JSON token.
-    pub token: Text,
+    pub parts: mpsc::Sender<Piece>,
+    /// The form in which the caller is answered.
+    pub form: Form,
     /// Whether the method's answer comes in parts.
     pub streamed: bool,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
+    /// The request as it was published.
+    pub request: Fingerprint,
+    /// The E2A records that came so far, where the agent answers with any.
+    pub fold: Mutex<Option<Fold>>,
 }
+
+/// What travels from the reader of answers to the caller.
+#[derive(Debug)]
+pub enum Piece {
+    /// A part of the answer, or why there is none.
+    Part(Result<Part, CallError>),
+    /// Records came that wait for an earlier one.
+    Waiting,
+}
+
+/// The form in which a caller is answered.
+#[derive(Debug, Clone)]
+pub enum Form {
+    /// As a JSON-RPC client.
+    JsonRpc {
+        /// The caller's own id, as its JSON token.
+        id: Text,
+        /// The caller's own progress token, as its JSON token.
+        progress: Option<Text>,
+    },
+    /// With the agent's message as it is.
+    Untouched,
+}
+
+/// Parts of an answer: nearly always one.
+pub type Parts = SmallVec<[Part; 1]>;
+
+/// Knows a message again without keeping it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint {
+    id: Text,
+    source: Text,
+    body: u64,
+}
+
+/// Drawn once, so that nobody can make two bodies that look alike.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// What became of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +88,22 @@ pub enum Handed {
     Over,
     /// Nobody waits for it any more.
     Late,
+    /// It is the request itself, not an answer to it.
+    Request,
+}
+
+// === impl Fingerprint ===
+
+impl Fingerprint {
+    /// The fingerprint of an event.
+    #[must_use]
+    pub fn of(event: &Event) -> Self {
+        Self {
+            id: event.id().clone(),
+            source: event.source().clone(),
+            body: HASHER.hash_one(event.body()),
+        }
+    }
 }
 
 // === impl PendingCalls ===
@@ -111,25 +173,45 @@ impl PendingCalls {
         self.len() == 0
     }
 
-    /// Hands a part to the caller that waits for it. `part` is made from the entry only when there is one; after the
-    /// last part, or an error, the call is out of the table, so that nothing is delivered twice.
+    /// Hands parts to the caller that waits for them. `parts` is called only when somebody does; `None` says that the
+    /// message is no answer. After the last part, or an error, the call is out of the table, so that nothing is
+    /// delivered twice.
     pub fn hand_over(
         &self,
         call: CallId,
-        part: impl FnOnce(&Entry) -> Result<Part, CallError>,
+        parts: impl FnOnce(&Entry) -> Option<Result<Parts, CallError>>,
     ) -> Handed {
         let Some(entry) = self.table.get(&call) else {
             return Handed::Late;
         };
-        let part = part(&entry);
-        let ends = part.as_ref().map_or(true, |part| part.last);
+        let Some(parts) = parts(&entry) else {
+            return Handed::Request;
+        };
         let sender = entry.parts.clone();
         drop(entry);
+        match parts {
+            Err(error) => self.deliver(call, &sender, Piece::Part(Err(error)), true),
+            Ok(parts) if parts.is_empty() => self.deliver(call, &sender, Piece::Waiting, false),
+            Ok(parts) => {
+                let mut handed = Handed::Late;
+                for part in parts {
+                    let last = part.last;
+                    handed = self.deliver(call, &sender, Piece::Part(Ok(part)), last);
+                    if last || handed == Handed::Late {
+                        break;
+                    }
+                }
+                handed
+            }
+        }
+    }
+
+    fn deliver(&self, call: CallId, to: &mpsc::Sender<Piece>, piece: Piece, ends: bool) -> Handed {
         // Whoever takes the entry out delivers the end: of two last parts one comes too late.
         if ends && !self.remove(call) {
             return Handed::Late;
         }
-        match sender.try_send(part) {
+        match to.try_send(piece) {
             Ok(()) => Handed::Over,
             Err(TrySendError::Closed(_)) => Handed::Late,
             Err(TrySendError::Full(_)) => {
@@ -138,6 +220,11 @@ impl PendingCalls {
                 Handed::Late
             }
         }
+    }
+
+    /// Fails a call.
+    pub fn fail(&self, call: CallId, error: CallError) -> Handed {
+        self.hand_over(call, |_| Some(Err(error)))
     }
 
     /// Fails the calls that match; how many.
@@ -150,7 +237,7 @@ impl PendingCalls {
             .collect();
         calls
             .into_iter()
-            .filter(|call| self.hand_over(*call, |_| Err(error.clone())) == Handed::Over)
+            .filter(|call| self.fail(*call, error.clone()) == Handed::Over)
             .count()
     }
 }
@@ -161,28 +248,38 @@ mod tests {
     use crate::callid::Replica;
     use bytes::Bytes;
 
-    fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Result<Part, CallError>>) {
+    fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
         let (parts, receiver) = mpsc::channel(capacity);
+        let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
         (
             Entry {
                 parts,
-                token: Text::from_static("1"),
+                form: Form::Untouched,
                 streamed: true,
                 buses: Vec::new(),
+                request: Fingerprint::of(&request),
+                fold: Mutex::default(),
             },
             receiver,
         )
+    }
+
+    fn received(receiver: &mut mpsc::Receiver<Piece>) -> Result<Part, CallError> {
+        match receiver.try_recv().unwrap() {
+            Piece::Part(part) => part,
+            Piece::Waiting => panic!("a part is missing"),
+        }
     }
 
     fn gauge() -> IntGauge {
         IntGauge::new("pending", "Calls.").unwrap()
     }
 
-    fn part(last: bool) -> Result<Part, CallError> {
-        Ok(Part {
-            body: Bytes::from_static(b"{}"),
-            last,
-        })
+    #[allow(clippy::unnecessary_wraps)]
+    fn part(last: bool) -> Option<Result<Parts, CallError>> {
+        let body = Bytes::from_static(b"{}");
+        let event = None;
+        Some(Ok(smallvec::smallvec![Part { body, last, event }]))
     }
 
     #[test]
@@ -196,8 +293,8 @@ mod tests {
         assert_eq!(table.hand_over(call, |_| part(false)), Handed::Over);
         assert_eq!(table.hand_over(call, |_| part(true)), Handed::Over);
         assert_eq!(table.hand_over(call, |_| part(true)), Handed::Late);
-        assert!(!receiver.try_recv().unwrap().unwrap().last);
-        assert!(receiver.try_recv().unwrap().unwrap().last);
+        assert!(!received(&mut receiver).unwrap().last);
+        assert!(received(&mut receiver).unwrap().last);
         assert!(receiver.try_recv().is_err());
         assert!(table.is_empty());
     }
@@ -226,6 +323,6 @@ mod tests {
         assert!(table.register(call, entry));
         let error = CallError::Unavailable(Text::from_static("gone"));
         assert_eq!(table.fail_where(|entry| entry.streamed, &error), 1);
-        assert_eq!(receiver.try_recv().unwrap(), Err(error));
+        assert_eq!(received(&mut receiver), Err(error));
     }
 }

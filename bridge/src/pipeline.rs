@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{
-    Event, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map,
+    Event, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map,
     wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
@@ -27,7 +27,7 @@ use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Answered, ReadAt, Reader};
+use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
 use crate::calls::Calls;
 use crate::config::{Mode, OnUnknown, Role};
@@ -226,34 +226,18 @@ impl Pipeline {
             acknowledger,
             ..
         } = delivery;
-        let reader = Reader::Binding;
         let at = ReadAt {
             bus: self.bus,
             topic: &topic,
             origin: origin.as_ref(),
             message: &message,
             reply_to: reply_to.as_ref(),
-            reader,
+            reader: Reader::Binding,
         };
         let mut outgoing = Vec::new();
-        match content_mode::read(self.binding, &message, &self.limits) {
-            Err(error) => {
-                outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error))
-            }
-            Ok(Content::Event(event)) => self.event(at, event, &mut outgoing),
-            Ok(Content::Plain { content_type, body }) => {
-                let mut hint = self.hint.clone();
-                if let Some(content_type) = content_type {
-                    hint.header("content-type", &content_type);
-                }
-                let context = self.context();
-                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
-                    match unit {
-                        Ok(mapped) => self.mapped(at, mapped, &mut outgoing),
-                        Err(refused) => self.refused(at, refused, &context, &mut outgoing),
-                    }
-                }
-            }
+        match self.role {
+            Role::Responses => self.answers(at, &mut outgoing),
+            Role::Events | Role::Workflows => self.events(at, &mut outgoing),
         }
         let original = Original {
             number,
@@ -274,61 +258,73 @@ impl Pipeline {
         }
     }
 
-    /// A message that came as a CloudEvent.
-    fn event(&self, at: ReadAt<'_>, event: Event, outgoing: &mut Vec<Outgoing>) {
-        let answered = self.calls.answer_event(at, &event, &self.limits);
-        self.resolve(at, None, answered, event, outgoing);
+    /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
+    fn answers(&self, at: ReadAt<'_>, outgoing: &mut Vec<Outgoing>) {
+        for answered in self.calls.take_answers(at, self.binding, &self.limits) {
+            self.counts.reply(answered.outcome());
+            answered.log(at.topic);
+            match answered {
+                Answered::Forward(forward) => outgoing.push(*forward),
+                Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
+                    let unit = unit.map(|(index, bytes)| Unit { index, bytes });
+                    outgoing.push(self.dead(at, unit.as_ref(), code, Stage::Resolve, &detail));
+                }
+                Answered::Delivered
+                | Answered::Late(_)
+                | Answered::Foreign(_)
+                | Answered::Request(_) => {}
+            }
+        }
+    }
+
+    /// A message on a topic for events: each unit is mapped and routed.
+    fn events(&self, at: ReadAt<'_>, outgoing: &mut Vec<Outgoing>) {
+        match content_mode::read(self.binding, at.message, &self.limits) {
+            Err(error) => {
+                outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error));
+            }
+            Ok(Content::Event(event)) => self.event(at, None, event, outgoing),
+            Ok(Content::Plain { content_type, body }) => {
+                let mut hint = self.hint.clone();
+                if let Some(content_type) = content_type {
+                    hint.header("content-type", &content_type);
+                }
+                let context = self.context();
+                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
+                    match unit {
+                        Ok(mapped) => self.mapped(at, mapped, outgoing),
+                        Err(refused) => self.refused(at, refused, &context, outgoing),
+                    }
+                }
+            }
+        }
     }
 
     /// One unit of a plain payload.
     fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
         self.counts.unit(mapped.because.family, mapped.kind);
-        let answered = self.calls.answer_mapped(at, &mapped, &self.limits);
         let unit = Unit {
             index: mapped.index,
             bytes: mapped.bytes,
         };
-        self.resolve(at, Some(&unit), answered, mapped.event, outgoing);
+        if mapped.because.family == Family::CloudEvent {
+            return self.event(at, Some(&unit), mapped.event, outgoing);
+        }
+        self.route(at, Some(&unit), mapped.event, outgoing);
     }
 
-    /// An answer has reached its caller, or goes to where its caller is; everything else is routed. A topic that is
-    /// there for answers carries nothing else: what is no answer there is a dead letter, never routed.
-    fn resolve(
+    /// A CloudEvent.
+    fn event(
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
-        answered: Answered,
         mut event: Event,
         outgoing: &mut Vec<Outgoing>,
     ) {
-        if let Some(outcome) = answered.outcome() {
-            self.counts.reply(outcome);
+        if self.data == DataLook::ForMissing {
+            self.fill_from_data(&mut event);
         }
-        let refuse = |code, detail: &str| self.dead(at, unit, code, Stage::Resolve, &detail);
-        match (answered, self.role) {
-            (Answered::Forward(forward), _) => outgoing.push(*forward),
-            (Answered::Delivered | Answered::Late | Answered::Foreign, _) => {}
-            // Answers between agents are events like any other.
-            (Answered::Uncorrelated, Role::Events | Role::Workflows) => {
-                self.route(at, unit, event, outgoing);
-            }
-            (Answered::NotAnAnswer, Role::Events | Role::Workflows) => {
-                if self.data == DataLook::ForMissing {
-                    self.fill_from_data(&mut event);
-                }
-                self.route(at, unit, event, outgoing);
-            }
-            (Answered::Uncorrelated, Role::Responses) => outgoing.push(refuse(
-                "uncorrelated",
-                "an answer without a call id: echo the callid attribute, or the id of the request",
-            )),
-            (Answered::NotAnAnswer, Role::Responses) => {
-                outgoing.push(refuse(
-                    "not_an_answer",
-                    "this topic carries answers, and this is none",
-                ));
-            }
-        }
+        self.route(at, unit, event, outgoing);
     }
 
     fn refused(
@@ -344,11 +340,6 @@ impl Pipeline {
             index: refused.index,
             bytes: refused.bytes.clone(),
         };
-        if self.role == Role::Responses
-            && let Some(outcome) = self.calls.answer_refused(at, &refused).outcome()
-        {
-            return self.counts.reply(outcome);
-        }
         let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
         match self.on_unknown {
             OnUnknown::Wrap if is_unknown => {

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, Text, map};
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_plugin::Limits;
+use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _,
     TransportError, TransportErrorKind,
@@ -17,14 +17,14 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Answered, ReadAt, Reader};
+use crate::answer::{ReadAt, Reader};
 use crate::bridge::{Bridge, Work};
 use crate::bus::{Bus, BusId};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
 use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
-use crate::metrics::{Metrics, ReplyOutcome};
+use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
 use crate::workflows::Workflows;
 
@@ -482,7 +482,8 @@ impl ReplyReader {
         self.bus.transport.subscribe(subscription).await
     }
 
-    /// Hands one message to the calls it answers. An answer without a caller is counted and dropped: nothing waits.
+    /// Hands one message to the calls it answers. An answer without a caller is counted, logged and dropped: nothing
+    /// waits for it.
     fn read(&self, delivery: Delivery) {
         let Delivery {
             message,
@@ -491,64 +492,23 @@ impl ReplyReader {
             acknowledger,
             ..
         } = delivery;
-        let reader = Reader::ReplyLeg;
         let at = ReadAt {
             bus: self.leg.bus,
             topic: &topic,
             origin: origin.as_ref(),
             message: &message,
             reply_to: None,
-            reader,
+            reader: Reader::ReplyLeg,
         };
-        if !(self.bus.transport.binding() == Binding::Nats && self.calls.no_responders(at)) {
-            self.answers(at);
+        let binding = self.bus.transport.binding();
+        if !(binding == Binding::Nats && self.calls.no_responders(at)) {
+            for answered in self.calls.take_answers(at, binding, &self.limits) {
+                self.metrics.reply(answered.outcome());
+                answered.log(&topic);
+            }
         }
         if let Err(error) = acknowledger.settle(Outcome::Settled) {
             tracing::warn!(%error, "an answer was not settled: it may come again");
         }
-    }
-
-    fn answers(&self, at: ReadAt<'_>) {
-        match content_mode::read(self.bus.transport.binding(), at.message, &self.limits) {
-            Ok(Content::Event(event)) => {
-                self.count(&self.calls.answer_event(at, &event, &self.limits))
-            }
-            Ok(Content::Plain { body, .. }) => {
-                // The event is looked at and goes nowhere.
-                let context = MapContext {
-                    source: Text::from_static("/"),
-                    time: None,
-                    new_id: &|| Text::from_static("answer"),
-                };
-                for unit in map(
-                    &body,
-                    &Hint::default(),
-                    &self.limits,
-                    &MapOptions::default(),
-                    &context,
-                ) {
-                    match unit {
-                        Ok(mapped) => {
-                            self.count(&self.calls.answer_mapped(at, &mapped, &self.limits))
-                        }
-                        Err(refused) => match self.calls.answer_refused(at, &refused) {
-                            Answered::NotAnAnswer => self.unreadable(at, &refused.error),
-                            answered => self.count(&answered),
-                        },
-                    }
-                }
-            }
-            Err(error) => self.unreadable(at, &error),
-        }
-    }
-
-    fn count(&self, answered: &Answered) {
-        self.metrics
-            .reply(answered.outcome().unwrap_or(ReplyOutcome::Unknown));
-    }
-
-    fn unreadable(&self, at: ReadAt<'_>, error: &dyn std::error::Error) {
-        self.metrics.reply(ReplyOutcome::Unknown);
-        tracing::warn!(topic = %at.topic, error = %chain(error), "an unreadable message where answers belong");
     }
 }

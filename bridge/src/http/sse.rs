@@ -98,6 +98,7 @@ mod tests {
         Ok(Part {
             body: body.into(),
             last,
+            event: None,
         })
     }
 

@@ -118,7 +118,30 @@ impl Parser<'_> {
         message.put_if(extension::SEQ, seq);
         let streaming = known.is_some_and(Method::is_streaming);
         let body = RpcBody::Call { streaming };
-        Ok((JsonRpc { body, id, dialect }, message))
+        let progress = self.progress_token(if id.is_some() {
+            Place::MetaProgressToken
+        } else {
+            Place::ParamsProgressToken
+        });
+        let json_rpc = JsonRpc {
+            body,
+            id,
+            dialect,
+            progress,
+        };
+        Ok((json_rpc, message))
+    }
+
+    /// A progress token; one that is neither a string nor a number, or that is repeated, is left to the agent.
+    fn progress_token(&self, place: Place) -> Option<Box<Id>> {
+        let span = self.facts.get(place)?;
+        let is_token = matches!(span.kind(), Kind::String | Kind::Number);
+        if !is_token || self.facts.refuse_repeated(&[place]).is_err() {
+            return None;
+        }
+        let token = self.facts.token(span).into();
+        let start = span.start() - self.base;
+        Some(Box::new(Id::new(token, start, span.is_escaped())))
     }
 
     /// The method; one that is known is not checked again.
@@ -206,7 +229,13 @@ fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Messag
     if let RpcBody::Error(code) = body {
         message.put_if(extension::RPC_ERROR_CODE, code);
     }
-    (JsonRpc { body, id, dialect }, message)
+    let json_rpc = JsonRpc {
+        body,
+        id,
+        dialect,
+        progress: None,
+    };
+    (json_rpc, message)
 }
 
 fn new_message(kind: Exchange, ty: Type) -> Message {

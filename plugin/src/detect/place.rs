@@ -138,6 +138,11 @@ places! {
         b"configuration" => ParamsConfiguration,
         b"message" => ParamsMessage,
         b"jsonrpc_id" => ParamsJsonrpcId,
+        b"progressToken" => ParamsProgressToken,
+        b"_meta" => ParamsMeta,
+    }
+    ParamsMeta {
+        b"progressToken" => MetaProgressToken,
     }
     ParamsConfiguration {
         b"maxTurns" => ConfigurationMaxTurns,

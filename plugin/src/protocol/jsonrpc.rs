@@ -18,6 +18,9 @@ pub struct JsonRpc {
     pub id: Option<Id>,
     /// The protocol it speaks.
     pub dialect: Dialect,
+    /// The token that ties progress to its request: `params._meta.progressToken` of a request,
+    /// `params.progressToken` of a notification. Source: MCP, progress.
+    pub progress: Option<Box<Id>>,
 }
 
 /// What kind of JSON-RPC message it is.

@@ -1,0 +1,345 @@
+//! What the caller of a call gets for what its agent said.
+//!
+//! | the agent wrote | a JSON-RPC caller gets |
+//! |---|---|
+//! | a JSON-RPC response | the same bytes with the caller's own id |
+//! | a JSON-RPC notification (progress, logging) | the same bytes with the caller's own progress token, as a part |
+//! | an E2A record | what `e2a` section 10.4 says, the parts folded for a caller that takes one answer |
+//! | an A2E message | `error`: an error; an event: a part; else a result. The message is the result, or the error's data |
+//! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
+//! | a CloudEvent | what its data are; parts by `mcptype` and `isfinal` |
+//! | any other JSON | a result |
+//!
+//! A caller of another family gets the agent's message as it is. Source: `e2a` section 10.4, `a2e-message` section 3,
+//! `eventmesh-a2a` section 2.
+
+use a2abus_plugin::protocol::e2a::{
+    AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, JsonRpcId,
+    Step, StepKind, Trust,
+};
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, code, splice};
+use a2abus_plugin::{Event, Family, Json, Kind, Limits, Text, extension};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use smallvec::smallvec;
+
+use super::said::{Body, Said};
+use super::{CallError, Part};
+use crate::callid::CallId;
+use crate::pending::{Entry, Form, Parts};
+
+/// What the caller gets for one unit of a message.
+///
+/// # Errors
+/// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
+pub(crate) fn parts_of(call: CallId, entry: &Entry, said: &Said) -> Result<Parts, CallError> {
+    match &entry.form {
+        Form::Untouched => untouched(entry, said),
+        Form::JsonRpc { id, progress } => {
+            let reply = Reply {
+                call,
+                entry,
+                id,
+                progress: progress.as_ref(),
+            };
+            reply.parts_of(said)
+        }
+    }
+}
+
+/// What records that wait for an earlier one are worth, now that the wait is over.
+pub(crate) fn released(entry: &Entry) -> Parts {
+    let Form::JsonRpc { id, .. } = &entry.form else {
+        return Parts::new();
+    };
+    let mut fold = entry
+        .fold
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let steps = fold.as_mut().map(Fold::release).unwrap_or_default();
+    steps
+        .into_iter()
+        .filter_map(|step| part_of_step(id, step))
+        .collect()
+}
+
+/// The agent's message as it is, for a caller that is no JSON-RPC client.
+fn untouched(entry: &Entry, said: &Said) -> Result<Parts, CallError> {
+    if said.is_request() && !matches!(said.body, Body::Json) {
+        return Err(bad("it is a request, and an answer is needed"));
+    }
+    Ok(smallvec![Part {
+        body: said.bytes.clone(),
+        last: said.is_last(entry.streamed),
+        event: said.event.clone().map(Box::new),
+    }])
+}
+
+/// How a JSON-RPC caller is answered.
+struct Reply<'a> {
+    call: CallId,
+    entry: &'a Entry,
+    /// The caller's own id, as its JSON token.
+    id: &'a Text,
+    /// The caller's own progress token.
+    progress: Option<&'a Text>,
+}
+
+// === impl Reply ===
+
+impl Reply<'_> {
+    fn parts_of(&self, said: &Said) -> Result<Parts, CallError> {
+        let last = said.is_last(self.entry.streamed);
+        if said.is_progress() && !self.entry.streamed {
+            // No JSON-RPC message, and no part of an answer that was asked for as a whole.
+            return Ok(Parts::new());
+        }
+        let body = match &said.body {
+            Body::Broken(why) => return Err(CallError::BadAnswer(why.clone())),
+            Body::Rpc(message) if message.is_call() => self.notification(&said.bytes, message)?,
+            Body::Rpc(message) => self.response(&said.bytes, message),
+            Body::Json => result(self.id, &said.bytes),
+            Body::Mapped {
+                family,
+                kind,
+                event,
+            } => match family {
+                Family::E2a => return self.record(&said.bytes),
+                Family::A2eMessage => self.a2e_message(&said.bytes, *kind, event)?,
+                Family::Legacy => self.legacy(&said.bytes, *kind, event)?,
+                Family::A2eWorkflow => {
+                    return Err(bad("it is a workflow, and an answer is needed"));
+                }
+                Family::CloudEvent | Family::JsonRpc => result(self.id, &said.bytes),
+            },
+        };
+        Ok(smallvec![Part {
+            body,
+            last,
+            event: None
+        }])
+    }
+
+    fn response(&self, bytes: &Bytes, message: &JsonRpc) -> Bytes {
+        match &message.id {
+            Some(id) => splice(bytes, id.span(), self.id),
+            None => with_id(bytes, self.id),
+        }
+    }
+
+    /// A notification of the agent about the call, with the caller's own progress token.
+    fn notification(&self, bytes: &Bytes, message: &JsonRpc) -> Result<Bytes, CallError> {
+        if message.id.is_some() {
+            return Err(bad("it is a JSON-RPC request, and a response is needed"));
+        }
+        let ours = |id: &&Id| id.text().is_some_and(|text| text.parse() == Ok(self.call));
+        Ok(
+            match (message.progress.as_deref().filter(ours), self.progress) {
+                (Some(token), Some(own)) => splice(bytes, token.span(), own),
+                _ => bytes.clone(),
+            },
+        )
+    }
+
+    /// Source: `a2e-message` sections 3 and 8.2.
+    fn a2e_message(&self, bytes: &Bytes, kind: Kind, event: &Event) -> Result<Bytes, CallError> {
+        let is_error = event
+            .extension_text(extension::A2E_TYPE)
+            .is_some_and(|ty| ty == "error");
+        match kind {
+            _ if is_error => {
+                let told: A2eError<'_> = read(bytes)?;
+                let message = told.message.filter(|text| !text.is_empty());
+                let message = message
+                    .or(told.code)
+                    .unwrap_or_else(|| "the agent failed".into());
+                Ok(self.error(&message, bytes))
+            }
+            Kind::Response | Kind::Stream => Ok(result(self.id, bytes)),
+            Kind::Request | Kind::Notification => {
+                let ty = event.extension_text(extension::A2E_TYPE);
+                let ty = ty.map_or("", |ty| ty.as_str());
+                Err(bad(format!(
+                    "an A2E message of type {ty:?} answers nothing"
+                )))
+            }
+        }
+    }
+
+    /// Source: FIPA ACL, `eventmesh-a2a` section 2. What came to the place of an answer answers, whether or not it
+    /// repeats a correlation id.
+    fn legacy(&self, bytes: &Bytes, kind: Kind, event: &Event) -> Result<Bytes, CallError> {
+        let act = event.extension_text(extension::A2A_METHOD);
+        let act = act.map(|act| act.replace('-', "_")).unwrap_or_default();
+        if kind == Kind::Request {
+            return Err(bad(format!(
+                "a legacy message of type {act:?} answers nothing"
+            )));
+        }
+        let told: LegacyAnswer<'_> = read(bytes)?;
+        let payload = told
+            .payload
+            .map_or(bytes.as_ref(), |payload| payload.get().as_bytes());
+        let failed = [
+            "failure",
+            "refuse",
+            "not_understood",
+            "reject_proposal",
+            "disconfirm",
+        ];
+        if !failed.contains(&act.as_str()) {
+            return Ok(result(self.id, payload));
+        }
+        let message = format!("the agent answered {}", act.to_uppercase());
+        Ok(self.error(&message, payload))
+    }
+
+    /// The error of an agent that speaks another protocol, its own words as `data`.
+    fn error(&self, message: &str, data: &[u8]) -> Bytes {
+        let message = serde_json::Value::from(message).to_string();
+        let code = code::INTERNAL_ERROR;
+        joined(&[
+            b"{\"jsonrpc\":\"2.0\",\"id\":",
+            self.id.as_bytes(),
+            format!(",\"error\":{{\"code\":{code},\"message\":{message},\"data\":").as_bytes(),
+            data,
+            b"}}",
+        ])
+    }
+
+    /// An E2A record, in the order of its exchange.
+    fn record(&self, bytes: &Bytes) -> Result<Parts, CallError> {
+        let unusable = |error: &dyn std::fmt::Display| bad(format!("the E2A record: {error}"));
+        // The unit was read within the limits of its place already.
+        let json = Json::parse(bytes, &Limits::default()).map_err(|error| unusable(&error))?;
+        if let Some(part) = self.earlier_shape(&json) {
+            return Ok(smallvec![part]);
+        }
+        let record = match E2aResponse::parse(&json) {
+            Ok(record) if !record.response_kind.is_empty() => record,
+            Ok(_) => return Err(bad("it is an E2A request, and a response is needed")),
+            Err(error) => return Err(unusable(&error)),
+        };
+        let mut fold = self
+            .entry
+            .fold
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fold = fold.get_or_insert_with(|| {
+            Fold::new(self.caller(), Trust::Untrusted, FoldLimits::default())
+        });
+        let steps = fold.take(record);
+        Ok(steps
+            .into_iter()
+            .filter_map(|step| part_of_step(self.id, step))
+            .collect())
+    }
+
+    /// An answer in the shapes of before E2A. Source: `e2a` section 8.
+    fn earlier_shape(&self, json: &Json) -> Option<Part> {
+        if json.get("response_kind").is_some() {
+            return None;
+        }
+        let (payload, ok, last) = if json.get("is_complete").is_some() {
+            let chunk = AgentResponseChunk::parse(json).ok()?;
+            (chunk.payload, true, chunk.is_complete)
+        } else {
+            let response = AgentResponse::parse(json).ok()?;
+            (response.payload, response.ok, true)
+        };
+        let data = payload.to_string();
+        let body = if ok {
+            result(self.id, data.as_bytes())
+        } else {
+            let text = |name| payload.get(name).and_then(Json::as_str);
+            let message = text("error").or_else(|| text("message"));
+            self.error(message.unwrap_or("Agent error"), data.as_bytes())
+        };
+        Some(Part {
+            body,
+            last,
+            event: None,
+        })
+    }
+
+    /// The caller as the agent knows it: by the call id.
+    fn caller(&self) -> Caller {
+        Caller {
+            id: JsonRpcId::from_json(&Json::from(self.call.to_string())),
+            mode: if self.entry.streamed {
+                CallMode::Streaming
+            } else {
+                CallMode::Unary
+            },
+        }
+    }
+}
+
+fn part_of_step(id: &Text, step: Step) -> Option<Part> {
+    let message = step.message?;
+    let last = step.kind == StepKind::Answer;
+    let body = match (message.get("result"), message.get("error")) {
+        (Some(value), _) => result(id, value.to_string().as_bytes()),
+        (None, Some(error)) => joined(&[
+            b"{\"jsonrpc\":\"2.0\",\"id\":",
+            id.as_bytes(),
+            b",\"error\":",
+            error.to_string().as_bytes(),
+            b"}",
+        ]),
+        // A notification: it has no id.
+        (None, None) => message.to_string().into(),
+    };
+    Some(Part {
+        body,
+        last,
+        event: None,
+    })
+}
+
+#[derive(Deserialize)]
+struct A2eError<'a> {
+    #[serde(default, borrow)]
+    code: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, borrow)]
+    message: Option<std::borrow::Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct LegacyAnswer<'a> {
+    #[serde(default, borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CallError> {
+    serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))
+}
+
+fn bad(why: impl Into<Text>) -> CallError {
+    CallError::BadAnswer(why.into())
+}
+
+/// A response that lacks an id (an error about an unreadable request), with the caller's.
+fn with_id(bytes: &Bytes, id: &str) -> Bytes {
+    let start = bytes
+        .iter()
+        .position(|byte| *byte == b'{')
+        .map_or(0, |at| at + 1);
+    splice(bytes, start..start, &format!("\"id\":{id},"))
+}
+
+/// A JSON value as the result of a JSON-RPC response.
+fn result(id: &str, value: &[u8]) -> Bytes {
+    joined(&[
+        b"{\"jsonrpc\":\"2.0\",\"id\":",
+        id.as_bytes(),
+        b",\"result\":",
+        value,
+        b"}",
+    ])
+}
+
+fn joined(pieces: &[&[u8]]) -> Bytes {
+    pieces.concat().into()
+}

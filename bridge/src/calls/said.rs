@@ -1,0 +1,228 @@
+//! What an agent's message says in the exchange it belongs to, whatever family it is written in.
+//!
+//! The body decides before the headers: agents copy the headers of a request to its answer.
+
+use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
+use a2abus_plugin::{
+    DecodeErrorKind, Event, Family, Hint, Kind, Limits, MapContext, MapOptions, Refused, Text,
+    Unit, decode, extension, kind_of_event, map_unit,
+};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// One unit of a message that came to a place for answers.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Which unit of the message, from 0.
+    pub(crate) index: usize,
+    /// Its exact bytes.
+    pub(crate) bytes: Bytes,
+    /// What it is.
+    pub(crate) body: Body,
+    /// The CloudEvent around it: the headers of the message, or the event that the unit is.
+    pub(crate) event: Option<Event>,
+}
+
+/// What one unit is.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// A JSON-RPC message.
+    Rpc(JsonRpc),
+    /// A message of another family, with the event it maps to.
+    Mapped {
+        /// The family.
+        family: Family,
+        /// What it is in its exchange.
+        kind: Kind,
+        /// Its attributes.
+        event: Event,
+    },
+    /// JSON of no family.
+    Json,
+    /// Something that is no JSON, or breaks the rules of its family.
+    Broken(Text),
+}
+
+/// The units of one message; nearly every message has one.
+pub(crate) type Units = SmallVec<[Said; 1]>;
+
+/// The units that the body of a message holds; `event` are its CloudEvents headers, where it has them.
+pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Units {
+    let decoded = decode(body, &Hint::default(), limits);
+    let units: Units = decoded
+        .into_iter()
+        .map(|unit| match unit {
+            Ok(unit) => Said::of_unit(unit, event, limits),
+            Err(refused) => Said::of_refused(refused, event),
+        })
+        .collect();
+    let is_array = body.trim_ascii_start().first() == Some(&b'[');
+    if is_array && units.iter().all(|said| matches!(said.body, Body::Json)) {
+        // An array that holds no message is one value.
+        return SmallVec::from_iter([Said {
+            index: 0,
+            bytes: body.clone(),
+            body: Body::Json,
+            event: event.cloned(),
+        }]);
+    }
+    units
+}
+
+// === impl Said ===
+
+impl Said {
+    fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {
+        let (index, family) = (unit.index, unit.because.family);
+        if let Some(message) = unit.json_rpc {
+            return Self {
+                index,
+                bytes: unit.bytes,
+                body: Body::Rpc(message),
+                event: event.cloned(),
+            };
+        }
+        // The event is looked at and goes nowhere.
+        let context = MapContext {
+            source: Text::from_static("/"),
+            time: None,
+            new_id: &|| Text::from_static("answer"),
+        };
+        let mapped = map_unit(unit, &MapOptions::default(), &context);
+        if family == Family::CloudEvent {
+            return Self::of_data(index, mapped.event, limits);
+        }
+        Self {
+            index,
+            bytes: mapped.bytes,
+            body: Body::Mapped {
+                family,
+                kind: mapped.kind,
+                event: mapped.event,
+            },
+            event: event.cloned(),
+        }
+    }
+
+    /// A CloudEvent in structured mode says what its data say.
+    fn of_data(index: usize, event: Event, limits: &Limits) -> Self {
+        let data = event.body();
+        let unit = decode(&data, &Hint::default(), limits).into_only();
+        let mut said = match unit {
+            Ok(Ok(unit)) if unit.because.family != Family::CloudEvent => {
+                Self::of_unit(unit, Some(&event), limits)
+            }
+            Ok(Err(refused)) => Self::of_refused(refused, Some(&event)),
+            // An event in an event, or several units: data like any other.
+            Ok(Ok(_)) | Err(_) => Self {
+                index,
+                bytes: data,
+                body: Body::Json,
+                event: Some(event),
+            },
+        };
+        said.index = index;
+        said
+    }
+
+    fn of_refused(refused: Refused, event: Option<&Event>) -> Self {
+        let is_other_json = matches!(
+            refused.error.kind(),
+            DecodeErrorKind::Unknown | DecodeErrorKind::NotAnObject
+        );
+        Self {
+            index: refused.index,
+            bytes: refused.bytes,
+            body: if is_other_json {
+                Body::Json
+            } else {
+                Body::Broken(refused.error.to_string().into())
+            },
+            event: event.cloned(),
+        }
+    }
+
+    /// The text by which the body itself names what it answers: the id of a JSON-RPC response, the progress token of a
+    /// notification, the request id of other families.
+    pub(crate) fn own_correlation(&self) -> Option<Text> {
+        match &self.body {
+            Body::Rpc(message) if message.is_call() => {
+                message.progress.as_deref().and_then(Id::text)
+            }
+            Body::Rpc(message) => message.id.as_ref().and_then(Id::text),
+            Body::Mapped { event, .. } => {
+                event.extension_text(extension::COLLABORATION_ID).cloned()
+            }
+            Body::Json | Body::Broken(_) => None,
+        }
+    }
+
+    /// Whether it asks for something: such a message answers nothing.
+    pub(crate) fn is_request(&self) -> bool {
+        match &self.body {
+            Body::Rpc(message) => message.is_call() && message.id.is_some(),
+            Body::Mapped { kind, .. } => *kind == Kind::Request,
+            Body::Json => self
+                .event
+                .as_ref()
+                .is_some_and(|event| kind_of_event(event) == Kind::Request),
+            Body::Broken(_) => false,
+        }
+    }
+
+    /// What the headers say of the place in the exchange. A copy of the request's headers says `request`, which says
+    /// nothing about an answer.
+    fn marked(&self) -> Option<Kind> {
+        let event = self.event.as_ref()?;
+        event.extension(extension::MCP_TYPE)?;
+        Some(kind_of_event(event)).filter(|kind| *kind != Kind::Request)
+    }
+
+    /// Whether the headers say that more follows, or that nothing does.
+    fn marked_last(&self) -> Option<bool> {
+        if self.marked() == Some(Kind::Stream) {
+            return Some(false);
+        }
+        match self.event.as_ref()?.extension(extension::IS_FINAL)? {
+            a2abus_plugin::Value::Boolean(is_final) => Some(*is_final),
+            a2abus_plugin::Value::String(text) if text == "false" => Some(false),
+            a2abus_plugin::Value::String(text) if text == "true" => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing follows it. What the headers say wins over what the body says; `streamed` tells whether the
+    /// request asked for a stream.
+    pub(crate) fn is_last(&self, streamed: bool) -> bool {
+        if let Some(marked) = self.marked_last() {
+            return marked;
+        }
+        match &self.body {
+            Body::Rpc(message) => match message.body {
+                RpcBody::Result(jsonrpc::Part::Partial) => false,
+                RpcBody::Result(jsonrpc::Part::Snapshot) => !streamed,
+                RpcBody::Result(jsonrpc::Part::Final) | RpcBody::Error(_) => true,
+                RpcBody::Call { .. } => message.id.is_some(),
+            },
+            Body::Mapped {
+                family: Family::Legacy,
+                event,
+                ..
+            } => !is_agreement(event),
+            Body::Mapped { kind, .. } => *kind != Kind::Stream,
+            Body::Json => !self.is_progress(),
+            Body::Broken(_) => true,
+        }
+    }
+
+    /// Whether it is an event about the work on the request that is written in no family.
+    pub(crate) fn is_progress(&self) -> bool {
+        matches!(self.body, Body::Json) && self.marked() == Some(Kind::Notification)
+    }
+}
+
+/// AGREE announces the answer that follows it. Source: FIPA ACL.
+fn is_agreement(event: &Event) -> bool {
+    let act = event.extension_text(extension::A2A_METHOD);
+    act.is_some_and(|act| act == "agree")
+}
