@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{Document, OperationType, Report, Strictness};
+use a2abus_plugin::protocol::a2e_workflow::{
+    Document, OperationType, Report, Strictness, Workflow,
+};
 use a2abus_plugin::{Json, Text};
 use bytes::Bytes;
 
@@ -67,7 +69,7 @@ pub struct Request {
     /// The id of the execution where the workflow names none; a random one if there is none here either. Whoever may
     /// send a request twice gives the same id both times.
     pub execution_id: Option<Text>,
-    /// What the data model holds at the start.
+    /// What the data model holds at the start. Its members take the place of those that the workflow itself brings.
     pub input: Object,
     /// What becomes of it when an operation fails.
     pub on_error: OnError,
@@ -159,7 +161,11 @@ impl Executor {
     ///
     /// # Errors
     /// Why nothing is executed.
-    pub async fn execute(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, Refusal> {
+    pub async fn execute(
+        &self,
+        agent: &Arc<Agent>,
+        mut request: Request,
+    ) -> Result<Started, Refusal> {
         let shared = &self.0.shared;
         let document = Document::parse(&request.workflow, &shared.limits.workflow);
         let input = kinds(&request.input);
@@ -167,6 +173,11 @@ impl Executor {
         let Ok(workflow) = document.into_workflow() else {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
         };
+        let mut input: Object = own_input(&workflow);
+        for (name, value) in &std::mem::take(&mut request.input) {
+            input.insert(name.clone(), value.clone());
+        }
+        request.input = input;
         let named = workflow.execution_id.as_ref();
         let id = named.or(request.execution_id.as_ref()).cloned();
         let id = id.unwrap_or_else(|| self.new_id());
@@ -427,6 +438,14 @@ impl fmt::Debug for Executor {
             .field("limits", self.limits())
             .finish_non_exhaustive()
     }
+}
+
+/// What the workflow brings itself.
+fn own_input(workflow: &Workflow) -> Object {
+    let members = workflow.input.iter();
+    members
+        .map(|(name, value)| (name.clone(), Value::from(value)))
+        .collect()
 }
 
 /// The names and kinds of the members: all that validation looks at.

@@ -141,6 +141,27 @@ async fn finished(started: Started) -> Arc<a2abus_executor::Record> {
 }
 
 #[tokio::test]
+async fn members_of_the_request_replace_those_that_the_workflow_brings() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let merge = r#""MergeData":{"sources":["/workflow/a","/workflow/b"],"strategy":"concat","outputPath":"/workflow/c"}"#;
+    let lines = workflow(&[merge]);
+    let begin = r#""beginExecution","input":{"a":[1],"b":[2]}"#;
+    let request = Request {
+        workflow: lines.replace(r#""beginExecution""#, begin).into(),
+        input: Value::parse(br#"{"b":[3],"d":4}"#)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .clone(),
+        ..Request::default()
+    };
+    let record = finished(executor.execute(&world.agent, request).await.unwrap()).await;
+    let results = Value::from(record.results().unwrap().clone());
+    assert_eq!(results.to_string(), r#"{"o0":[1,3]}"#);
+}
+
+#[tokio::test]
 async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
     // The first write says that it runs, the second that it may act.
     let world = World::new(2);

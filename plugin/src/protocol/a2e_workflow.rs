@@ -38,6 +38,7 @@ pub use policy::{Allowed, Apis, CredentialRefusal, Policy, Refusal};
 pub use template::{Body, FieldTemplate, Operand, Part, Template};
 
 use crate::text::Text;
+use crate::tree::Object;
 
 /// A workflow whose form has no errors. Source: `a2e-execution` section 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +47,9 @@ pub struct Workflow {
     pub execution_id: Option<Text>,
     /// `_agentId` of the line that begins: the executor that is asked for.
     pub agent: Option<Text>,
+    /// `input` of the line that begins: what the data model holds at the start, beside what the
+    /// request brings.
+    pub input: Object,
     /// The dialect it was written in.
     pub dialect: Dialect,
     /// The operations in order of definition.

@@ -68,6 +68,42 @@ fn line_ends_blank_lines_and_a_byte_order_mark_do_not_count() {
 }
 
 #[test]
+fn the_line_that_begins_may_bring_the_input() {
+    let filter = r#"{"FilterData":{"inputPath":"/workflow/users","conditions":[],"outputPath":"/workflow/kept"}}"#;
+    let with = |input: &str| {
+        let begin = format!(r#""beginExecution","input":{input}"#);
+        flat(&[("f", filter)], r#"["f"]"#).replace(r#""beginExecution""#, &begin)
+    };
+    let text = with(r#"{"users":[1,2.50]}"#);
+    assert_eq!(
+        all_words(&report(&text, "{}")),
+        ["warning empty_conditions@f"]
+    );
+    let workflow = document(&text).into_workflow().unwrap();
+    assert_eq!(
+        a2abus_plugin::Json::Object(workflow.input.clone()).to_string(),
+        r#"{"users":[1,2.50]}"#
+    );
+    let again = workflow.to_jsonl(&"made".into());
+    assert_eq!(document(&again).into_workflow().unwrap(), workflow);
+
+    // What the request brings goes before it.
+    let missing = with(r#"{"people":[]}"#);
+    assert!(all_words(&report(&missing, "{}")).contains(&"path_not_found@f".to_owned()));
+    let wrong = with(r#"{"users":{}}"#);
+    assert!(all_words(&report(&wrong, "{}")).contains(&"type_mismatch@f".to_owned()));
+    assert_eq!(all_words(&report(&wrong, r#"{"users":[]}"#)).len(), 1);
+
+    let wrapped = concat!(
+        r#"{"operationUpdate":{"workflowId":"w","operations":[{"id":"a","operation":{"Wait":{"duration":1}}}]}}"#,
+        "\n",
+        r#"{"beginExecution":{"workflowId":"w","root":"a","input":{"x":1}}}"#
+    );
+    let workflow = document(wrapped).into_workflow().unwrap();
+    assert_eq!(workflow.input.len(), 1);
+}
+
+#[test]
 fn the_order_of_the_wrapped_dialect_begins_with_its_root() {
     let text = r#"{"operationUpdate":{"workflowId":"w","operations":[
         {"id":"b","operation":{"Wait":{"duration":2}}},

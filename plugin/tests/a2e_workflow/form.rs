@@ -83,6 +83,12 @@ fn members_of_messages() {
         &good.replace(r#""e","#, r#""e","_agentId":"x y","#),
         &["invalid_field"],
     );
+    check(&good.replace(r#""e","#, r#""e","input":{"x":[1]},"#), &[]);
+    check(&good.replace(r#""e","#, r#""e","input":null,"#), &[]);
+    check(
+        &good.replace(r#""e","#, r#""e","input":[1],"#),
+        &["invalid_field"],
+    );
     check(
         &good.replace(r#""e","#, r#""e","note":"x","#),
         &["warning unknown_field"],

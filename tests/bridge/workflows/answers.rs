@@ -69,6 +69,23 @@ async fn a_workflow_as_plain_lines_is_told_of_in_order_and_answered_last() {
 }
 
 #[tokio::test]
+async fn the_workflow_of_the_readme_runs_with_its_input_in_its_last_line() {
+    const README: &str = include_str!("../../../README.md");
+    let (_, rest) = README.split_once("$ cat >best.jsonl <<'END'\n").unwrap();
+    let (lines, rest) = rest.split_once("\nEND\n").unwrap();
+    let (_, input) = rest.split_once("--input '").unwrap();
+    let (input, _) = input.split_once("'\n").unwrap();
+    let lines = format!("{},\"input\":{input}}}", lines.strip_suffix('}').unwrap());
+
+    let mut world = World::new().await;
+    world.publish(Message::plain(lines)).await;
+    let answer = world.answer().await;
+    let best = json!([{"name": "Cy", "points": 120, "active": true}]);
+    assert_eq!(answer.data["results"]["best"], best, "{answer:?}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn without_progress_the_start_and_the_answer_are_told() {
     let mut world = World::with("run_as: reporter", "  progress: false").await;
     world

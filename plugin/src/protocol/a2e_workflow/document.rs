@@ -13,7 +13,7 @@ use crate::protocol::a2e_workflow::message::{Begin, Message, Reader, Update};
 use crate::protocol::a2e_workflow::operation::{OperationKind, OperationType, from_word};
 use crate::protocol::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
 use crate::text::Text;
-use crate::tree::Json;
+use crate::tree::{Json, Object};
 
 /// A workflow as it was read, whatever is wrong with it.
 ///
@@ -31,6 +31,7 @@ use crate::tree::Json;
 pub struct Document {
     pub(super) execution_id: Option<Text>,
     pub(super) agent: Option<Text>,
+    pub(super) input: Option<Object>,
     pub(super) dialect: Dialect,
     pub(super) definitions: IndexMap<Text, Definition>,
     pub(super) order: Option<Order>,
@@ -151,6 +152,7 @@ impl Document {
         Ok(Workflow {
             execution_id: self.execution_id,
             agent: self.agent,
+            input: self.input.unwrap_or_default(),
             dialect: self.dialect,
             operations: self.definitions.into_iter().filter_map(operation).collect(),
             order: order.ids,
@@ -275,6 +277,7 @@ impl<'a> Assembly<'a> {
         Document {
             execution_id: begin.execution_id,
             agent: begin.agent,
+            input: begin.input,
             dialect,
             definitions,
             order,

@@ -18,12 +18,12 @@ const RESERVED: [&str; 3] = ["item", "index", "parent"];
 pub(super) fn check(
     graph: &Graph<'_>,
     policy: &Policy,
-    input: Option<&Object>,
+    inputs: [Option<&Object>; 2],
     issues: &mut Issues,
 ) {
     let mut walk = Walk {
         graph,
-        known: Known::new(input),
+        known: Known::new(inputs),
         visited: HashSet::new(),
         reported: HashSet::new(),
         reserved: HashSet::new(),
@@ -258,13 +258,14 @@ struct Found {
 
 // Every index in `children` is one of `nodes`, and the root is always there.
 impl Known {
-    fn new(input: Option<&Object>) -> Self {
+    /// Of several inputs the last that has a member counts.
+    fn new(inputs: [Option<&Object>; 2]) -> Self {
         let mut known = Self {
             nodes: vec![Written::default()],
             children: HashMap::new(),
             writes: 0,
         };
-        for (name, value) in input.into_iter().flat_map(Object::iter) {
+        for (name, value) in inputs.into_iter().flatten().flat_map(Object::iter) {
             known.add(std::iter::once(name.clone()), true, Kind::of(value));
         }
         known

@@ -29,6 +29,7 @@ pub(super) struct Begin {
     pub(super) line: u32,
     pub(super) execution_id: Option<Text>,
     pub(super) agent: Option<Text>,
+    pub(super) input: Option<Object>,
     /// In the flat dialect.
     pub(super) order: Option<Order>,
     /// In the wrapped dialect.
@@ -46,6 +47,7 @@ const UPDATE: &str = "operationUpdate";
 const BEGIN: &str = "beginExecution";
 const DATA_MODEL_UPDATE: &str = "dataModelUpdate";
 const AGENT: &str = "_agentId";
+const INPUT: &str = "input";
 
 impl Reader<'_> {
     /// The message and its dialect; `None` when it is none.
@@ -97,13 +99,14 @@ impl Reader<'_> {
     fn flat_begin(&mut self, object: &Object) -> Begin {
         self.check_members(
             object,
-            &["type", "executionId", "operationOrder", AGENT],
+            &["type", "executionId", "operationOrder", AGENT, INPUT],
             None,
         );
         Begin {
             line: self.line,
             execution_id: self.execution_id(object),
             agent: self.agent(object),
+            input: self.input(object),
             order: self.order(object),
             root: None,
         }
@@ -206,7 +209,7 @@ impl Reader<'_> {
     }
 
     fn wrapped_begin(&mut self, object: &Object, content: &Object) -> Begin {
-        self.check_members(content, &["workflowId", "root"], None);
+        self.check_members(content, &["workflowId", "root", INPUT], None);
         let root = self.required(content, "root", None);
         let root = root.and_then(|root| match root.as_text() {
             Some(root) => Some(root.clone()),
@@ -216,6 +219,7 @@ impl Reader<'_> {
             line: self.line,
             execution_id: None,
             agent: self.agent(object),
+            input: self.input(content),
             order: None,
             root,
         }
@@ -270,6 +274,16 @@ impl Reader<'_> {
                 "_agentId: expected 1 to 256 of A-Z a-z 0-9 . _ - / : @ +",
                 None,
             ),
+        }
+    }
+
+    /// What the data model holds at the start. An extension, as the `input` of a request is: lines on the bus have
+    /// no request around them. Source: `a2e-execution` section 2, D5.
+    fn input(&mut self, object: &Object) -> Option<Object> {
+        match object.get(INPUT)? {
+            Json::Null => None,
+            Json::Object(input) => Some(input.clone()),
+            _ => self.invalid("input: expected an object", None),
         }
     }
 

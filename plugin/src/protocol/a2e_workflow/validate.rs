@@ -13,7 +13,8 @@ use crate::tree::Object;
 impl Document {
     /// Judges the workflow on all five levels: what its form lacks, what the policy does not
     /// permit, and with an order whether what it refers to is there and of the right kind.
-    /// `input` is what the data model holds at the start.
+    /// `input` is what the data model holds at the start, beside the `input` of the line that
+    /// begins.
     #[must_use]
     pub fn validate(
         &self,
@@ -31,7 +32,8 @@ impl Document {
         if let Some(order) = &self.order {
             let graph = Graph::new(self, order);
             if graph.check(&mut issues) {
-                flow::check(&graph, policy, input, &mut issues);
+                let inputs = [self.input.as_ref(), input];
+                flow::check(&graph, policy, inputs, &mut issues);
             }
         }
         Report::new(issues.into_vec(), strictness)

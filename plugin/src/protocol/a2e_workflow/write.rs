@@ -40,6 +40,9 @@ impl Workflow {
             ("operationOrder", texts(&self.order)),
         ];
         begin.extend(self.agent.clone().map(|agent| ("_agentId", agent.into())));
+        if !self.input.is_empty() {
+            begin.push(("input", Json::Object(self.input.clone())));
+        }
         let _ = writeln!(lines, "{}", Json::object(begin));
         lines
     }
