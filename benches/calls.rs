@@ -74,6 +74,7 @@ async fn call(calls: &Arc<Calls>) {
     let unit = units.into_only().expect("one unit").expect("a request");
     let request = Request {
         unit,
+        call: None,
         target: None,
         timeout: Some(PATIENCE),
         caller: "bench".into(),

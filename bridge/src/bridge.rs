@@ -82,6 +82,8 @@ pub struct Bridge {
     pub(crate) door: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: crate::config::HttpConfig,
+    /// The request headers that the front door passes on.
+    pub(crate) passed: PassedHeaders,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) watch: Option<Watch>,
 }
@@ -129,6 +131,9 @@ impl Bridge {
         world: Option<Environment>,
     ) -> Result<Self, BridgeError> {
         let metrics = Arc::new(Metrics::new().map_err(BridgeError::Metrics)?);
+        metrics
+            .agents()
+            .set_most(config.telemetry.max_agents as usize);
         let list = transports.into_iter().map(|(name, transport)| {
             let metrics = metrics.transport(name.text());
             Bus {
@@ -191,6 +196,9 @@ impl Bridge {
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let limits = Limits::from(&config.limits);
         let readiness = Arc::new(Readiness::new());
+        let passed = config.http.pass_headers.iter().map(|pattern| &pattern.0);
+        let passed = PassedHeaders::new(passed)
+            .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
         Ok(Self {
             buses,
             calls,
@@ -202,6 +210,7 @@ impl Bridge {
             door,
             admin,
             http: config.http,
+            passed,
             workflows,
             watch,
         })
@@ -441,11 +450,15 @@ fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
 
 fn call_limits(config: &Config) -> CallLimits {
     let calls = &config.calls;
+    // One agent, or one caller, leaves three quarters for the others.
+    let quarter = calls.max_pending.div_ceil(4);
     CallLimits {
         timeout: calls.timeout.0,
         max_timeout: calls.max_timeout.0,
         stream_timeout: calls.stream_timeout.0,
         max_pending: calls.max_pending as usize,
+        max_pending_per_agent: calls.max_pending_per_agent.unwrap_or(quarter) as usize,
+        max_pending_per_caller: calls.max_pending_per_caller.unwrap_or(quarter) as usize,
         max_parts_buffered: calls.max_parts_buffered as usize,
     }
 }

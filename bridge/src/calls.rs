@@ -30,6 +30,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use crate::account::{self, Account, Line};
 use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::cancel::{Cancel, Canceller};
@@ -37,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::outbound::{From, Outbound, Outgoing, Place, RoutingError};
 use crate::pending::{Entry, Fingerprint, Form, Handed, PendingCalls, Piece};
 use crate::reply::ReplyLegs;
+use crate::shares::{Share, Shares, client};
 
 /// The name of the front door as a binding: what routes match as `binding`, and part of `source`.
 pub const DOOR: &str = "http";
@@ -52,6 +54,10 @@ pub struct CallLimits {
     pub stream_timeout: Duration,
     /// Calls that wait for an answer, at most.
     pub max_pending: usize,
+    /// Calls that wait for one agent, at most.
+    pub max_pending_per_agent: usize,
+    /// Calls that one caller waits for, at most.
+    pub max_pending_per_caller: usize,
     /// Parts of one answer that wait for their caller, at most.
     pub max_parts_buffered: usize,
 }
@@ -62,6 +68,8 @@ pub struct Calls {
     outbound: Outbound,
     legs: ReplyLegs,
     pending: PendingCalls,
+    of_agents: Arc<Shares<Text>>,
+    of_callers: Arc<Shares<Text>>,
     limits: CallLimits,
     source: Text,
     options: MapOptions,
@@ -75,6 +83,8 @@ pub struct Calls {
 pub struct Request {
     /// The JSON-RPC request, decoded.
     pub unit: Unit,
+    /// The identity that the call has, where somebody was told it before; else it gets a new one.
+    pub call: Option<CallId>,
     /// The agent that the path names; it wins over the one that the payload names.
     pub target: Option<Text>,
     /// How long the caller waits; the default where it says nothing, capped at the maximum.
@@ -112,9 +122,9 @@ pub enum CallError {
     /// Nobody listens at the destination, or the bus is away.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
-    /// The bridge has as many calls pending as it may.
-    #[error("too many calls are pending")]
-    Exhausted,
+    /// As many calls wait as may.
+    #[error("{0}")]
+    Exhausted(Bound),
     /// The bridge is shutting down.
     #[error("the bridge is shutting down")]
     Draining,
@@ -168,6 +178,21 @@ pub(crate) struct Exchange {
 /// How long records wait for an earlier one that does not come. Source: `reliability` section 2.3.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// The bound that one call too many has reached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Bound {
+    /// Of all calls: `calls.max_pending`.
+    #[error("too many calls are waiting for their answers")]
+    Calls,
+    /// Of the calls of one agent: `calls.max_pending_per_agent`.
+    #[error("too many calls are waiting for the agent {0:?}")]
+    Agent(Text),
+    /// Of the calls of one caller: `calls.max_pending_per_caller`.
+    #[error("too many calls from here are waiting for their answers")]
+    Caller,
+}
+
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.
 #[derive(Debug)]
 pub struct Answer {
@@ -182,7 +207,7 @@ pub struct Answer {
     gap_deadline: Option<Instant>,
     /// How long the caller waits for a part.
     patience: Duration,
-    started: Instant,
+    account: Account,
     ended: bool,
     /// Whether an agent may have the request.
     was_sent: bool,
@@ -210,6 +235,8 @@ impl Calls {
             outbound,
             legs,
             pending,
+            of_agents: Shares::new(limits.max_pending_per_agent),
+            of_callers: Shares::new(limits.max_pending_per_caller),
             limits,
             source,
             options,
@@ -240,24 +267,16 @@ impl Calls {
     ///
     /// # Errors
     /// By kind. What goes wrong after this returns is told by [`Answer::next`].
-    pub async fn call(self: &Arc<Self>, mut request: Request) -> Result<Answer, CallError> {
-        let patience = self.patience(request.timeout);
-        let whole = request
-            .timeout
-            .map_or(self.limits.stream_timeout, |_| patience);
-        let Some(message) = request.unit.json_rpc.clone() else {
-            return Err(not_a_request());
+    pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
+        let call = self.id_of(&request)?;
+        let mut account = Account::open(&self.metrics, call, request.caller.clone());
+        let mut answer = match self.begin(call, request, &mut account) {
+            Ok(opened) => opened.answer(account, self),
+            Err(error) => {
+                account.failed(&error);
+                return Err(error);
+            }
         };
-        let bytes = request.unit.bytes.clone();
-        let headers = std::mem::take(&mut request.headers);
-        let event = self.event(request)?;
-        let mut exchange = self.exchange(event, Some((&message, &bytes)), patience, whole)?;
-        exchange
-            .event
-            .set("id", Text::from(exchange.call.to_string()))
-            .map_err(|error| refused(&error))?;
-        let copies = self.route(&exchange.event, Some(exchange.call), &headers)?;
-        let mut answer = self.open(exchange, copies)?;
         // Whoever watches the buses fails the calls it finds when one goes; this one may have come a moment later.
         if let Some(cause) = answer.bus_is_away() {
             return Err(answer.fail(CallError::Unavailable(cause)));
@@ -269,6 +288,41 @@ impl Calls {
             }
             Err(error) => Err(answer.fail(error)),
         }
+    }
+
+    fn id_of(&self, request: &Request) -> Result<CallId, CallError> {
+        let call = request.call.map_or_else(|| self.legs.new_call(), Ok);
+        call.map_err(|error| CallError::Refused(error.to_string().into()))
+    }
+
+    /// Everything before the request is published.
+    fn begin(
+        &self,
+        call: CallId,
+        mut request: Request,
+        account: &mut Account,
+    ) -> Result<Opened, CallError> {
+        let patience = self.patience(request.timeout);
+        let whole = request
+            .timeout
+            .map_or(self.limits.stream_timeout, |_| patience);
+        let Some(message) = request.unit.json_rpc.clone() else {
+            return Err(not_a_request());
+        };
+        let bytes = request.unit.bytes.clone();
+        let caller = request.caller.clone();
+        let headers = std::mem::take(&mut request.headers);
+        let event = self.event(request)?;
+        let agent = account::agent_of(&event);
+        account.is_for(&event, self.outbound.names(&agent));
+        let rpc = Some((&message, &bytes));
+        let mut exchange = self.exchange(call, event, rpc, patience, whole)?;
+        exchange
+            .event
+            .set("id", Text::from(call.to_string()))
+            .map_err(|error| refused(&error))?;
+        let copies = self.route(&exchange.event, Some(call), &headers)?;
+        self.open(exchange, copies, Some(&caller))
     }
 
     /// How long a caller waits that asks for this.
@@ -285,15 +339,12 @@ impl Calls {
     /// When it is a JSON-RPC message that expects no answer.
     pub(crate) fn exchange(
         &self,
+        call: CallId,
         mut event: Event,
         rpc: Option<(&JsonRpc, &Bytes)>,
         patience: Duration,
         whole: Duration,
     ) -> Result<Exchange, CallError> {
-        let call = self
-            .legs
-            .new_call()
-            .map_err(|error| CallError::Refused(error.to_string().into()))?;
         let id = Text::from(call.to_string());
         let (form, dialect, streamed) = match rpc {
             None => (Form::Untouched, Dialect::JsonRpc, true),
@@ -329,16 +380,17 @@ impl Calls {
         })
     }
 
-    /// Registers a request whose `copies` are about to be published, and returns its answer to wait for.
+    /// Registers a request whose `copies` are about to be published. It counts against the bound of its agent, and of the
+    /// caller where there is one.
     ///
     /// # Errors
     /// When answers cannot be read yet, too many calls wait, or the bridge is ending.
     pub(crate) fn open(
-        self: &Arc<Self>,
+        &self,
         exchange: Exchange,
         copies: Vec<Outgoing>,
-    ) -> Result<Answer, CallError> {
-        let started = Instant::now();
+        caller: Option<&Text>,
+    ) -> Result<Opened, CallError> {
         let Exchange {
             call,
             event,
@@ -358,34 +410,41 @@ impl Calls {
                 format!("answers from {bus} cannot be read yet").into(),
             ));
         }
-        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
-        let buses = copies.iter().map(|copy| copy.bus).collect();
-        self.register(
-            call,
-            Entry {
-                parts: sender,
-                form,
-                streamed,
-                buses,
-                request: Fingerprint::of(&event),
-                fold: Mutex::default(),
-            },
-        )?;
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
-        Ok(Answer {
+        let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
+        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let entry = Entry {
+            parts: sender,
+            form,
+            streamed,
+            buses: copies.iter().map(|copy| copy.bus).collect(),
+            request: Fingerprint::of(&event),
+            fold: Mutex::default(),
+            shares,
+        };
+        self.register(call, entry)?;
+        Ok(Opened {
             call,
             parts,
-            confirmations: FuturesUnordered::new(),
-            deadline: started + patience,
-            last_deadline: started + if streamed { whole } else { patience },
-            gap_deadline: None,
-            patience,
-            started,
-            ended: false,
-            was_sent: false,
             cancel: Cancel::new(call, dialect, target, copies),
-            calls: Arc::clone(self),
+            patience,
+            whole: if streamed { whole } else { patience },
         })
+    }
+
+    /// The part of their own bounds that the agent and the caller spend on one more call. Calls that name no agent share
+    /// one bound.
+    fn shares(&self, agent: Text, caller: Option<&Text>) -> Result<Vec<Share<Text>>, CallError> {
+        let mut shares = Vec::with_capacity(2);
+        if let Some(caller) = caller {
+            let address = caller.parse().map(|address| client(address).to_string());
+            let client = address.map_or_else(|_| caller.clone(), Text::from);
+            let share = self.of_callers.take(&client);
+            shares.push(share.ok_or(CallError::Exhausted(Bound::Caller))?);
+        }
+        let share = self.of_agents.take(&agent);
+        shares.push(share.ok_or(CallError::Exhausted(Bound::Agent(agent)))?);
+        Ok(shares)
     }
 
     fn register(&self, call: CallId, entry: Entry) -> Result<(), CallError> {
@@ -395,7 +454,7 @@ impl Calls {
         if self.pending.register(call, entry) {
             Ok(())
         } else {
-            Err(CallError::Exhausted)
+            Err(CallError::Exhausted(Bound::Calls))
         }
     }
 
@@ -404,11 +463,33 @@ impl Calls {
     /// # Errors
     /// By kind.
     pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
+        let started = Instant::now();
+        let (call, caller) = (self.id_of(&request)?, request.caller.clone());
         let patience = self.patience(request.timeout);
-        let deadline = Instant::now() + patience;
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
-        for copy in self.route(&event, None, &headers)? {
+        let sent = self.publish_all(&event, &headers, patience, started + patience);
+        let sent = sent.await;
+        let line = Line {
+            call,
+            caller: &caller,
+            agent: &account::agent_of(&event),
+            method: &account::method_of(&event),
+            outcome: sent.as_ref().map_or_else(CallError::word, |()| "sent"),
+            took: started.elapsed(),
+        };
+        line.write();
+        sent
+    }
+
+    async fn publish_all(
+        &self,
+        event: &Event,
+        headers: &[Header],
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<(), CallError> {
+        for copy in self.route(event, None, headers)? {
             let sent = async { self.outbound.send(&copy).await?.await };
             match timeout_at(deadline.into(), sent).await {
                 Ok(Ok(_)) => self.published(copy.bus),
@@ -528,6 +609,7 @@ impl Calls {
         {
             let request = Request {
                 unit,
+                call: None,
                 target: cancel.target().cloned(),
                 timeout: None,
                 caller: Text::from_static("cancel"),
@@ -600,6 +682,60 @@ impl fmt::Display for Silence {
 impl fmt::Display for MissingTopic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
+    }
+}
+
+/// A call that is registered and not yet published.
+pub(crate) struct Opened {
+    call: CallId,
+    parts: mpsc::Receiver<Piece>,
+    cancel: Cancel,
+    patience: Duration,
+    /// How long the whole answer may take.
+    whole: Duration,
+}
+
+// === impl Opened ===
+
+impl Opened {
+    /// Its answer, to wait for.
+    pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Answer {
+        let started = account.started();
+        Answer {
+            call: self.call,
+            parts: self.parts,
+            confirmations: FuturesUnordered::new(),
+            deadline: started + self.patience,
+            last_deadline: started + self.whole,
+            gap_deadline: None,
+            patience: self.patience,
+            account,
+            ended: false,
+            was_sent: false,
+            cancel: self.cancel,
+            calls: Arc::clone(calls),
+        }
+    }
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// The stable word of this error: in the access log, and as `data.reason` of a JSON-RPC error.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::AgentNotFound(_) => "agent_not_found",
+            Self::Timeout(_) => "timeout",
+            Self::Unavailable(_) | Self::Draining => "agent_unavailable",
+            Self::NoTopic(missing) => match missing.place {
+                Place::FromEvent => "agent_not_found",
+                Place::Configured => "agent_unavailable",
+            },
+            Self::Exhausted(_) | Self::SlowCaller => "exhausted",
+            Self::Refused(_) => "invalid_params",
+            Self::BadAnswer(_) => "bad_agent_reply",
+        }
     }
 }
 
@@ -678,7 +814,8 @@ impl Answer {
                 self.calls.metrics.call_parts.inc();
                 self.deadline = Instant::now() + self.patience;
                 if part.last {
-                    self.end(Outcome::Answered);
+                    self.end();
+                    self.account.answered();
                 } else {
                     self.cancel.note_part(&part.body);
                 }
@@ -712,7 +849,8 @@ impl Answer {
 
     /// Ends the call with an error. An agent that has the request is told, unless it knows better.
     fn fail(&mut self, error: CallError) -> CallError {
-        self.end(Outcome::of(&error));
+        self.end();
+        self.account.failed(&error);
         let knows = matches!(
             error,
             CallError::Unavailable(_) | CallError::NoTopic(_) | CallError::BadAnswer(_)
@@ -723,19 +861,17 @@ impl Answer {
         error
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self) {
         self.ended = true;
         self.calls.pending.remove(self.call);
-        self.calls
-            .metrics
-            .call_ended(outcome, self.started.elapsed());
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(Outcome::Cancelled);
+            self.end();
+            self.account.cancelled();
             self.calls.canceller.send(self.cancel.take());
         }
     }
@@ -759,12 +895,12 @@ pub enum Outcome {
 // === impl Outcome ===
 
 impl Outcome {
-    fn of(error: &CallError) -> Self {
+    pub(crate) fn of(error: &CallError) -> Self {
         match error {
             CallError::Timeout(_) => Self::Timeout,
             CallError::Unavailable(_) | CallError::NoTopic(_) => Self::Unavailable,
             CallError::AgentNotFound(_)
-            | CallError::Exhausted
+            | CallError::Exhausted(_)
             | CallError::Draining
             | CallError::Refused(_)
             | CallError::SlowCaller

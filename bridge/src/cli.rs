@@ -27,6 +27,7 @@ use crate::config::{Config, ConfigErrors};
 /// Puts AI agents on Kafka and NATS: MCP, A2A and ACP calls as CloudEvents, and back.
 #[derive(Debug, Parser)]
 #[command(
+    name = "a2abus",
     version,
     max_term_width = 100,
     after_help = "Exit status:

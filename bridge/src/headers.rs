@@ -30,6 +30,24 @@ pub const TRACE_HEADERS: [&str; 7] = [
     "x-correlation-id",
 ];
 
+/// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] but `baggage`, which a
+/// caller fills with what it likes, and those of A2A. Source: `a2a-http` sections 2.7, 3.2 and 3.4.
+pub const DOOR_HEADERS: [&str; 13] = [
+    "traceparent",
+    "tracestate",
+    "b3",
+    "x-b3-*",
+    "x-request-id",
+    "x-correlation-id",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-version",
+    "x-a2a-extensions",
+    "x-a2a-client",
+    "x-a2a-trace-id",
+    "x-a2a-priority",
+];
+
 /// What headers of others begin with, in any case: those of CloudEvents on each transport, of Spring for Kafka, of the
 /// NATS server, and our own.
 const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
@@ -73,6 +91,18 @@ impl PassedHeaders {
         bounded(foreign.filter(|header| self.passes(&header.name)).cloned())
     }
 
+    /// The headers of an HTTP request that pass.
+    #[must_use]
+    pub fn of_request(&self, headers: &HeaderMap) -> Vec<Header> {
+        let passing = headers
+            .iter()
+            .filter(|(name, _)| *name != http::header::CONTENT_TYPE && self.passes(name.as_str()));
+        bounded(passing.map(|(name, value)| Header {
+            name: Text::from(name.as_str()),
+            value: Some(Bytes::copy_from_slice(value.as_bytes())),
+        }))
+    }
+
     fn passes(&self, name: &str) -> bool {
         let is_reserved = RESERVED.iter().any(|prefix| {
             name.get(..prefix.len())
@@ -80,25 +110,6 @@ impl PassedHeaders {
         });
         !is_reserved && self.0.is_match(name)
     }
-}
-
-/// The trace headers of an HTTP request.
-#[must_use]
-pub fn traces(headers: &HeaderMap) -> Vec<Header> {
-    // Names of HTTP are lower-case here.
-    let is_trace = |name: &str| {
-        TRACE_HEADERS
-            .iter()
-            .any(|known| match known.strip_suffix('*') {
-                Some(prefix) => name.starts_with(prefix),
-                None => name == *known,
-            })
-    };
-    let traces = headers.iter().filter(|(name, _)| is_trace(name.as_str()));
-    bounded(traces.map(|(name, value)| Header {
-        name: Text::from(name.as_str()),
-        value: Some(Bytes::copy_from_slice(value.as_bytes())),
-    }))
 }
 
 /// As many as fit.

@@ -35,6 +35,7 @@ pub use self::serve::{ConnectionBounds, Ending, serve};
 pub(crate) use self::serve::Peer;
 
 use crate::calls::Calls;
+use crate::headers::PassedHeaders;
 use crate::metrics::Metrics;
 use crate::workflows::{Workflows, rest};
 
@@ -51,6 +52,8 @@ pub struct Door {
     pub limits: Limits,
     /// The origins of web pages that may send requests.
     pub allowed_origins: Vec<HeaderValue>,
+    /// The request headers that reach the agent.
+    pub passed: PassedHeaders,
     /// Largest request body, in bytes.
     pub body_limit_bytes: usize,
     /// How long the whole body may take to arrive.
@@ -66,7 +69,12 @@ pub fn router(door: Door) -> Router {
         .allow_origin(door.allowed_origins.clone())
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(Any)
-        .expose_headers(rest::EXPOSED);
+        .expose_headers(
+            rest::EXPOSED
+                .into_iter()
+                .chain([rpc::CALL_ID])
+                .collect::<Vec<_>>(),
+        );
     let workflows = door.workflows.clone();
     let workflows = workflows.map(|workflows| rest::router(door.clone(), workflows));
     Router::new()

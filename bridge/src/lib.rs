@@ -4,6 +4,7 @@
 //! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
 //! stream; [`http`] is the front door.
 
+pub(crate) mod account;
 pub mod answer;
 mod bridge;
 pub mod bus;
@@ -24,6 +25,7 @@ pub mod reply;
 pub mod reply_place;
 pub mod route;
 mod run;
+pub mod shares;
 pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};

@@ -1,13 +1,16 @@
 //! What does the bridge count? Every metric, with its name, unit, labels and meaning.
 //!
 //! Labels come from closed sets: names in the configuration, and words that are constants of the program. Text out of
-//! a payload cannot get here, since reasons are `&'static str` or enums. Handles of bindings and transports are
+//! a payload cannot get here, since reasons are `&'static str` or enums; the names of agents, of which [`AgentMetrics`]
+//! keeps a bounded number, are the exception. Handles of bindings and transports are
 //! resolved once, so that counting a message is one atomic addition.
 //!
 //! Source: `reliability` section 2.9.
 
+mod agents;
 mod workflows;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::{DecodeErrorKind, Family, Kind, Text};
@@ -19,7 +22,10 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::agents::AgentMetrics;
 pub use self::workflows::{Refused, Reload};
+
+pub(crate) use self::agents::{AgentInFlight, MAX_AGENTS};
 
 use self::workflows::WorkflowMetrics;
 use crate::calls::Outcome;
@@ -53,6 +59,7 @@ pub struct Metrics {
     pub call_parts: IntCounter,
     /// Calls that wait for their answer now.
     pub pending_calls: IntGauge,
+    agents: Arc<AgentMetrics>,
     workflows: WorkflowMetrics,
 }
 
@@ -182,6 +189,7 @@ impl Metrics {
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
             http_requests: on.counters(HTTP_REQUESTS)?,
+            agents: AgentMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
@@ -240,6 +248,12 @@ impl Metrics {
             counter.inc();
         }
         self.call_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Calls by agent.
+    #[must_use]
+    pub fn agents(&self) -> &Arc<AgentMetrics> {
+        &self.agents
     }
 
     /// Counts an event whose payload names another agent than what wins over it.
@@ -597,12 +611,13 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 27);
+        assert_eq!(metrics.definitions().len(), 30);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
             "a2abus_paused_lanes",
             "a2abus_pending_calls",
+            "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",
             "a2abus_transport_up",
             "a2abus_build_info",

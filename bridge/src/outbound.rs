@@ -115,6 +115,12 @@ impl Outbound {
         &self.buses
     }
 
+    /// Whether a route names this agent.
+    #[must_use]
+    pub fn names(&self, agent: &Text) -> bool {
+        self.routes.names(agent)
+    }
+
     /// The copies of an event: one for each destination of the first route that takes it. `address_reply` may put a
     /// reply address on each copy before it is written.
     ///

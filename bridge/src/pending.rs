@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::calls::{CallError, Part};
+use crate::shares::Share;
 
 /// Calls that wait for an answer, by call id.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Entry {
     pub request: Fingerprint,
     /// The E2A records that came so far, where the agent answers with any.
     pub fold: Mutex<Option<Fold>>,
+    /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
+    pub shares: Vec<Share<Text>>,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -259,6 +262,7 @@ mod tests {
                 buses: Vec::new(),
                 request: Fingerprint::of(&request),
                 fold: Mutex::default(),
+                shares: Vec::new(),
             },
             receiver,
         )

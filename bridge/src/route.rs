@@ -196,6 +196,12 @@ impl RouteTable {
         self.routes.push(route);
     }
 
+    /// Whether a rule names this agent exactly.
+    #[must_use]
+    pub fn names(&self, agent: &Text) -> bool {
+        self.by_target.contains_key(agent)
+    }
+
     /// The first rule that takes the event, else the default route, else `None`.
     #[must_use]
     pub fn route(&self, event: &Event, binding: &str) -> Option<&Route> {

@@ -78,6 +78,7 @@ impl Bridge {
             door,
             admin,
             http,
+            passed,
             workflows,
             watch,
         } = self;
@@ -163,6 +164,7 @@ impl Bridge {
                     .iter()
                     .filter_map(|origin| origin.parse().ok())
                     .collect(),
+                passed,
                 body_timeout: http.header_timeout.0,
                 workflows: workflows.clone(),
             };

@@ -105,6 +105,12 @@ pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
 // === impl Hint ===
 
 impl Hint {
+    /// The dialect of A2A that the headers announce.
+    #[must_use]
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.dialect
+    }
+
     /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
     /// nothing. Source: `detection` section 1, `a2a-http` section 3.4, `a2e-execution` section 11.
     pub fn header(&mut self, name: &str, value: &str) {

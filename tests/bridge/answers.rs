@@ -100,6 +100,7 @@ impl World {
             .unwrap();
         let request = Request {
             unit,
+            call: None,
             target: None,
             timeout: None,
             caller: "test".into(),

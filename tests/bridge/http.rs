@@ -52,8 +52,12 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) async fn open() -> Self {
+        Self::open_with(CONFIG).await
+    }
+
+    pub(crate) async fn open_with(config: &str) -> Self {
         let memory = Memory::default();
-        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let config = Config::read("test.yaml", config, []).unwrap();
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let bridge = Bridge::build_on(config, transports).await.unwrap();
@@ -98,6 +102,12 @@ impl Front {
         let response = self.to(path, body).send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         response.text().await.unwrap()
+    }
+
+    /// What the operators' door tells at a path.
+    pub(crate) async fn admin(&self, path: &str) -> String {
+        let response = reqwest::get(format!("{}{path}", self.admin)).await;
+        response.unwrap().text().await.unwrap()
     }
 
     /// The next message that the agent saw.
@@ -565,13 +575,198 @@ async fn trace_headers_of_the_caller_go_with_its_request() {
         .to("/rpc", to_weather("1", "echo"))
         .header("traceparent", trace)
         .header("X-B3-SpanId", "7")
+        .header("A2A-Version", "1.0")
+        .header("X-A2A-Trace-Id", "t-7")
+        .header("X-A2A-Priority", "high")
+        .header("baggage", "a=1")
         .header("authorization", "Bearer secret");
     assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
     let seen = timeout(SOON, spy.recv()).await.unwrap().unwrap();
     let header = |name: &str| seen.message.headers.get(name).map(|value| &value[..]);
     assert_eq!(header("traceparent"), Some(trace.as_bytes()));
     assert_eq!(header("x-b3-spanid"), Some(&b"7"[..]));
+    assert_eq!(header("a2a-version"), Some(&b"1.0"[..]));
+    assert_eq!(header("x-a2a-trace-id"), Some(&b"t-7"[..]));
+    assert_eq!(header("x-a2a-priority"), Some(&b"high"[..]));
+    // It may be large, and a batch would send it once for each of its requests.
+    assert_eq!(header("baggage"), None);
     assert_eq!(header("authorization"), None);
+}
+
+/// The same bridge with other bounds on calls.
+fn with_calls(calls: &str) -> String {
+    CONFIG.replace("calls: { timeout: 10s }", &format!("calls: {{ {calls} }}"))
+}
+
+/// Makes calls that wait for ever, and returns once the agent has them all.
+async fn hang(front: &mut Front, agent: &str, calls: usize) -> Vec<JoinHandle<()>> {
+    let mut waiting = Vec::new();
+    for _ in 0..calls {
+        let call = front.to(&format!("/rpc/{agent}"), request("1", "hang", json!({})));
+        waiting.push(tokio::spawn(async move { drop(call.send().await) }));
+        front.next_seen().await;
+    }
+    waiting
+}
+
+fn message(response: &str) -> String {
+    let response: Value = serde_json::from_str(response).unwrap();
+    response["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn one_slow_agent_leaves_the_calls_of_the_others_alone() {
+    let calls = "timeout: 30s, max_pending: 8, max_pending_per_caller: 8";
+    let mut front = Front::open_with(&with_calls(calls)).await;
+    let waiting = hang(&mut front, "slow", 2).await;
+    let refused = front.to("/rpc/slow", request("7", "echo", json!({})));
+    let refused = refused.send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let refused = refused.text().await.unwrap();
+    assert_eq!(error(&refused), (json!(7), -32603, "exhausted".into()));
+    assert!(message(&refused).contains("\"slow\""), "{refused}");
+    // A stream is refused before it begins; in a batch only the call is.
+    let stream = request("8", "message/stream", json!({}));
+    let stream = front.to("/rpc/slow", stream).send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::TOO_MANY_REQUESTS);
+    let batch = format!("[{}]", request("9", "echo", json!({})));
+    let batch: Value = serde_json::from_str(&front.ask("/rpc/slow", batch).await).unwrap();
+    assert_eq!(batch[0]["error"]["data"]["reason"], "exhausted");
+    assert_eq!(batch[0]["error"]["data"]["retryAfterSeconds"], 1);
+    let other = front
+        .ask("/rpc/news", request("1", "echo", json!({})))
+        .await;
+    assert!(other.contains("agents.news"), "{other}");
+    for call in waiting {
+        call.abort();
+    }
+    // The bridge notices that the callers are gone.
+    let begun = Instant::now();
+    while front
+        .admin("/metrics")
+        .await
+        .contains("a2abus_pending_calls 2")
+    {
+        assert!(begun.elapsed() < SOON);
+        tokio::task::yield_now().await;
+    }
+    let again = front
+        .ask("/rpc/slow", request("1", "echo", json!({})))
+        .await;
+    assert!(again.contains("agents.slow"), "{again}");
+}
+
+#[tokio::test]
+async fn one_caller_leaves_calls_for_the_others() {
+    let calls = "timeout: 30s, max_pending: 8, max_pending_per_agent: 8";
+    let mut front = Front::open_with(&with_calls(calls)).await;
+    let _waiting = hang(&mut front, "slow", 2).await;
+    let refused = front.to("/rpc/news", request("7", "echo", json!({})));
+    let refused = refused.send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let refused = refused.text().await.unwrap();
+    assert!(message(&refused).contains("calls from here"), "{refused}");
+}
+
+#[tokio::test]
+async fn every_response_names_its_call() {
+    let mut front = Front::open().await;
+    let ids = |response: &Response| {
+        let ids = response.headers()["x-a2abus-call-id"].to_str().unwrap();
+        ids.split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    for method in ["echo", "message/stream"] {
+        let call = front.to("/rpc", to_weather("1", method));
+        let response = call.send().await.unwrap();
+        let seen = front.next_seen().await;
+        assert_eq!(json!(ids(&response)), json!([seen["message"]["id"]]));
+    }
+    let note = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    let batch = format!(
+        "[{},{note},7,{}]",
+        to_weather("1", "echo"),
+        to_weather("1", "echo")
+    );
+    let response = front.to("/rpc", batch).send().await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let id = front.next_seen().await["message"]["id"].clone();
+        seen.extend(id.as_str().map(str::to_owned));
+    }
+    let mut named = ids(&response);
+    named.sort_unstable();
+    seen.sort_unstable();
+    assert_eq!(named, seen);
+    for (body, status) in [(note, 202), ("{", 200), ("7", 200)] {
+        let response = front.to("/rpc", body).send().await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(ids(&response).len(), 1, "{body}");
+    }
+    let text = front.to("/rpc", "x").header("content-type", "text/plain");
+    let response = text.send().await.unwrap();
+    assert_eq!(response.status(), 415);
+    assert_eq!(ids(&response)[0].len(), 26);
+}
+
+#[tokio::test]
+async fn the_timeout_of_an_a2a_message_is_heeded_and_the_header_wins() {
+    let front = Front::open().await;
+    let slow = |timeout: Value| {
+        let parameters =
+            json!({ "_agentId": "weather", "ms": 1_500, "configuration": { "timeout": timeout } });
+        request("1", "message/send", parameters)
+    };
+    let answer = front.ask("/rpc", slow(json!(150))).await;
+    assert_eq!(error(&answer), (json!(1), -32006, "timeout".into()));
+    let header = front
+        .to("/rpc", slow(json!(150)))
+        .header("x-a2a-timeout", "20000");
+    let answer = header.send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains("agents.weather"), "{answer}");
+    // What is no time says nothing.
+    for strange in [json!("150"), json!(0), json!(-1), json!(null), json!(1.5)] {
+        let answer = front.ask("/rpc", slow(strange.clone())).await;
+        assert!(answer.contains("agents.weather"), "{strange}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_agent_and_made_up_names_are_not() {
+    let front = Front::open().await;
+    front.ask("/rpc", to_weather("1", "echo")).await;
+    for n in 0..3 {
+        let call = front.to(
+            &format!("/rpc/made-up-{n}"),
+            request("1", "hang", json!({})),
+        );
+        call.header("x-a2a-timeout", "20").send().await.unwrap();
+    }
+    let metrics = front.admin("/metrics").await;
+    for line in [
+        "a2abus_agent_calls_total{agent=\"weather\",outcome=\"answered\"} 1",
+        "a2abus_agent_calls_total{agent=\"other\",outcome=\"timeout\"} 3",
+        "a2abus_agent_call_seconds_count{agent=\"weather\"} 1",
+        "a2abus_agent_calls_in_flight{agent=\"other\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("made-up"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_headers_of_a_batch_count_once_for_each_of_its_requests() {
+    let front = Front::open().await;
+    let note = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
+    let batch = |units: usize| format!("[{}]", vec![note; units].join(","));
+    let send = async |units: usize| {
+        let request = front.to("/rpc", batch(units));
+        let request = request.header("tracestate", "x".repeat(8 << 10));
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(send(5).await, 202);
+    // 100 times 8 KiB are more than the 100 KiB that a body may have.
+    assert_eq!(send(100).await, 413);
 }
 
 #[tokio::test]
@@ -584,6 +779,11 @@ async fn what_is_too_large_is_refused_with_its_size_and_the_limit() {
         answer.contains("200000 bytes") && answer.contains("102400 are allowed"),
         "{answer}"
     );
+    for (header, value) in [("x-a2a-version", "0.3.0"), ("x-a2a-client", "jaf-py/2.6")] {
+        let large = front.to("/rpc", "x".repeat(200_000)).header(header, value);
+        let answer = large.send().await.unwrap().text().await.unwrap();
+        assert_eq!(error(&answer).1, -32007, "{header}: {answer}");
+    }
 
     let bridge = Running::start(
         "

@@ -1,9 +1,10 @@
 //! `a2abus serve`: the bridge.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
@@ -15,8 +16,8 @@ use crate::cli::{load, telemetry};
   a2abus serve -c a2abus.yaml
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
-SIGTERM or Ctrl-C drains: work in hand is finished within http.drain_grace. A second signal ends at once; nothing is
-lost, since what is not settled is delivered again.")]
+SIGTERM or Ctrl-C drains: work in hand is finished within http.drain_grace. A second signal, 100 ms later or more, ends
+at once; nothing is lost, since what is not settled is delivered again. SIGHUP is ignored.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(
@@ -31,12 +32,27 @@ pub(crate) struct ServeArgs {
 
 /// Exit status after a second signal, as shells report an interrupted program.
 const INTERRUPTED: i32 = 130;
+/// A second signal this soon after the first is the same order: a terminal and a supervisor both send one.
+const SAME_ORDER: Duration = Duration::from_millis(100);
+
+/// The signals that the process heeds.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
 
 /// Runs the bridge until a signal.
 ///
 /// # Errors
 /// When the configuration is wrong or a listener cannot be opened.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
+    // Before anything takes time: a signal that nobody expects ends the process without a drain.
+    let mut signals = Signals {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+        hangup: signal(SignalKind::hangup())?,
+    };
     let config = load(&args.config)?;
     telemetry::start(&config.telemetry)?;
     let bridge = Bridge::build(config).await?;
@@ -52,20 +68,43 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
     );
     let stop = CancellationToken::new();
     let mut running = tokio::spawn(bridge.run(stop.clone()));
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut stopped: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = &mut running => return Ok(ended?),
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = signals.order_to_stop() => {}
         }
-        if stop.is_cancelled() {
-            tracing::warn!(
-                "a second signal: ending at once; what is not settled is delivered again"
-            );
-            std::process::exit(INTERRUPTED);
+        match stopped {
+            None => {
+                stopped = Some(Instant::now());
+                stop.cancel();
+            }
+            Some(first) if first.elapsed() < SAME_ORDER => {
+                tracing::info!("a second signal at once after the first counts as the same");
+            }
+            Some(_) => {
+                tracing::warn!(
+                    "a second signal: ending at once; what is not settled is delivered again"
+                );
+                std::process::exit(INTERRUPTED);
+            }
         }
-        stop.cancel();
+    }
+}
+
+// === impl Signals ===
+
+impl Signals {
+    /// Waits for a signal that means stop. Cancel-safe.
+    async fn order_to_stop(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => tracing::warn!(
+                    "SIGHUP is ignored: send SIGTERM and start again to read a changed configuration"
+                ),
+            }
+        }
     }
 }

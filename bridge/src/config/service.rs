@@ -9,7 +9,9 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{LogFilter, Written};
+use super::value::{LogFilter, Pattern, Written};
+use crate::headers::DOOR_HEADERS;
+use crate::metrics::MAX_AGENTS;
 
 /// Calls: requests that expect an answer. They are routed by `routes`, as every event.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +46,17 @@ pub struct CallsConfig {
     /// Wrong: too small refuses calls, too large costs memory (about 1 KiB each).
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_pending: u32,
+    /// Most calls waiting for one agent; above it callers of this agent are told to come back later, and those of others
+    /// are not. Calls that name no agent share one bound.
+    ///
+    /// Wrong: as large as `max_pending`, one agent that is slow or gone takes the calls of all others.
+    #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
+    pub max_pending_per_agent: Option<u32>,
+    /// Most calls waiting for their answers that one caller has made, by its address (IPv6: by its /64 network).
+    ///
+    /// Wrong: all callers behind one proxy count as one; as large as `max_pending`, one caller shuts out all others.
+    #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
+    pub max_pending_per_caller: Option<u32>,
     /// Most parts of one streamed answer held for a slow caller; above it the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
@@ -65,6 +78,14 @@ pub struct HttpConfig {
     /// Wrong: a page that is listed can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]
     pub allowed_origins: Vec<String>,
+    /// The request headers that reach the agent, by name or with `*` and `?`, in any case; those of trace contexts and of
+    /// A2A by default. Headers of CloudEvents, `content-type`, and names that begin with `kafka_`, `nats-` or `bus-` never
+    /// pass. Of one request 64 headers and 16 KiB pass at most, and in a batch each request counts with all of them
+    /// against `body_limit`.
+    ///
+    /// Wrong: `*` puts what callers log in with on the bus; `baggage` may be large and goes out with each request of a
+    /// batch.
+    pub pass_headers: Vec<Written<Pattern>>,
     /// Largest request body; above it 413. Larger than `limits.max_bytes`, for the caller's own wrapping.
     #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
     pub body_limit: Written<ByteSize>,
@@ -122,10 +143,17 @@ pub struct LimitsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// What to log: levels by module, as `info,a2abus_bridge=debug`.
+    /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line for
+    /// each request; `info,a2abus::access=off` leaves it out.
     pub log: Written<LogFilter>,
     /// How log lines look.
     pub log_format: LogFormat,
+    /// Most agents that have metrics of their own: from their first answer on, or from their first call where a route
+    /// names them. All others count together as `other`.
+    ///
+    /// Wrong: about 25 series for each agent; too many burden whatever scrapes them.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub max_agents: u32,
 }
 
 /// How log lines look.
@@ -151,6 +179,8 @@ impl Default for CallsConfig {
             max_timeout: Written(Duration::from_secs(300)),
             stream_timeout: Written(Duration::from_secs(600)),
             max_pending: 10_000,
+            max_pending_per_agent: None,
+            max_pending_per_caller: None,
             max_parts_buffered: 256,
         }
     }
@@ -162,6 +192,9 @@ impl Default for HttpConfig {
             enabled: true,
             listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
             allowed_origins: Vec::new(),
+            pass_headers: DOOR_HEADERS
+                .map(|name| Written(Pattern::from_static(name)))
+                .to_vec(),
             body_limit: Written(ByteSize::kib(1024 + 64)),
             header_timeout: Written(Duration::from_secs(10)),
             max_connections: 4096,
@@ -197,6 +230,7 @@ impl Default for TelemetryConfig {
         Self {
             log: Written(LogFilter::info()),
             log_format: LogFormat::default(),
+            max_agents: MAX_AGENTS,
         }
     }
 }

@@ -59,7 +59,9 @@ async fn metrics(State(door): State<AdminDoor>) -> Response {
     }
 }
 
-fn json(status: StatusCode, body: String) -> Response {
+/// A document that ends with a newline, so that a shell prompt after it stands on a line of its own.
+fn json(status: StatusCode, mut body: String) -> Response {
+    body.push('\n');
     let headers = [
         (CONTENT_TYPE, "application/json"),
         (CACHE_CONTROL, "no-store"),
@@ -97,11 +99,14 @@ mod tests {
     #[tokio::test]
     async fn alive_does_not_mean_ready() {
         let door = door();
-        let alive = (StatusCode::OK, r#"{"status":"alive"}"#.to_owned());
+        let alive = (StatusCode::OK, "{\"status\":\"alive\"}\n".to_owned());
         assert_eq!(get_text(&door, "/healthz").await, alive);
         let (status, body) = get_text(&door, "/readyz").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(body, r#"{"ready":false,"phase":"starting","not_ready":[]}"#);
+        assert_eq!(
+            body,
+            "{\"ready\":false,\"phase\":\"starting\",\"not_ready\":[]}\n"
+        );
     }
 
     #[tokio::test]
@@ -115,12 +120,18 @@ mod tests {
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(
             body,
-            r#"{"ready":false,"phase":"running","not_ready":[{"name":"transport kafka","cause":"no broker answers"}]}"#
+            concat!(
+                r#"{"ready":false,"phase":"running","not_ready":[{"name":"transport kafka","cause":"no broker answers"}]}"#,
+                "\n"
+            )
         );
         door.readiness.set("transport kafka", Ok(()));
         let (status, body) = get_text(&door, "/readyz").await;
         assert_eq!(status, StatusCode::OK);
-        assert_eq!(body, r#"{"ready":true,"phase":"running","not_ready":[]}"#);
+        assert_eq!(
+            body,
+            "{\"ready\":true,\"phase\":\"running\",\"not_ready\":[]}\n"
+        );
     }
 
     #[tokio::test]

@@ -164,17 +164,9 @@ pub(super) fn hint(headers: &HeaderMap) -> Hint {
     hint
 }
 
-/// The dialect of errors about a request that cannot be read: A2A 1.0 has its own shape and announces itself.
+/// The dialect of errors about a request that cannot be read: the version of A2A that its headers announce.
 pub(super) fn dialect(headers: &HeaderMap) -> Dialect {
-    let version = headers
-        .get("a2a-version")
-        .and_then(|value| value.to_str().ok());
-    let major = version.and_then(|version| version.trim().split('.').next());
-    if major == Some("1") {
-        Dialect::A2a10
-    } else {
-        Dialect::JsonRpc
-    }
+    hint(headers).dialect().unwrap_or(Dialect::JsonRpc)
 }
 
 #[cfg(test)]
@@ -274,7 +266,11 @@ mod tests {
         let of = |value: &str| dialect(&headers("a2a-version", value));
         assert_eq!(dialect(&HeaderMap::new()), Dialect::JsonRpc);
         assert_eq!(of("1.0"), Dialect::A2a10);
-        assert_eq!(of("0.3"), Dialect::JsonRpc);
+        assert_eq!(of("0.3"), Dialect::A2a03);
         assert_eq!(of("10.0"), Dialect::JsonRpc);
+        let jaf = |name, value| dialect(&headers(name, value));
+        assert_eq!(jaf("x-a2a-version", "0.3.0"), Dialect::JafDoc);
+        assert_eq!(jaf("x-a2a-client", "jaf-py/2"), Dialect::JafDoc);
+        assert_eq!(jaf("x-a2a-client", "other"), Dialect::JsonRpc);
     }
 }

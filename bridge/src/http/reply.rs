@@ -78,6 +78,8 @@ struct Row {
 const POINTER: &str = "pointer";
 /// How long a caller should wait before it asks a bridge again that is shutting down, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
+/// How long a caller should wait that had one call too many, in seconds. When one ends nobody knows.
+const SOON: u32 = 1;
 
 // === impl Reason ===
 
@@ -133,6 +135,11 @@ impl Failure {
         }
     }
 
+    /// The stable word of the cause.
+    pub(super) fn word(&self) -> &'static str {
+        self.word
+    }
+
     fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.push((name, value.into()));
         self
@@ -186,10 +193,10 @@ impl Failure {
                 AgentUnavailable,
                 "the agent cannot be reached: nobody listens for it, or the bus is away; try again later",
             ),
-            CallError::Exhausted => Self::new(
-                Exhausted,
-                "too many calls are waiting for their answers; try again in a moment",
-            ),
+            CallError::Exhausted(bound) => {
+                Self::new(Exhausted, format!("{bound}; try again in a moment"))
+                    .detail("retryAfterSeconds", SOON)
+            }
             CallError::Draining => Self::new(
                 AgentUnavailable,
                 "the bridge is shutting down; send the request again, another replica takes it",
@@ -323,6 +330,7 @@ pub(super) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> R
     match status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
         StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS),
+        StatusCode::TOO_MANY_REQUESTS => headers.insert(RETRY_AFTER, SOON.into()),
         // What is left of the body would be taken for the next request.
         StatusCode::REQUEST_TIMEOUT => {
             headers.insert(CONNECTION, HeaderValue::from_static("close"))
@@ -344,6 +352,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::calls::Bound;
     use a2abus_plugin::{Hint, Limits, decode};
 
     const NOW: &str = "2026-02-02T02:40:00.123Z";
@@ -363,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_id_is_echoed_byte_for_byte() {
-        let failure = Failure::call(&CallError::Exhausted);
+        let failure = Failure::call(&CallError::Exhausted(Bound::Calls));
         for id in [
             "1",
             "1.0",
@@ -404,7 +413,11 @@ mod tests {
                 [-32002, -32603, -32603],
             ),
             (silence(), "timeout", [-32006, -32603, -32603]),
-            (CallError::Exhausted, "exhausted", [-32007, -32603, -32603]),
+            (
+                CallError::Exhausted(Bound::Agent(agent())),
+                "exhausted",
+                [-32007, -32603, -32603],
+            ),
             (CallError::SlowCaller, "exhausted", [-32007, -32603, -32603]),
             (
                 CallError::Refused(agent()),

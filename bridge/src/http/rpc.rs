@@ -25,7 +25,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{Extensions, HeaderMap, Method, Request, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use tokio::time::Instant;
 
 use self::unit::{Ask, Framed, Item};
@@ -34,8 +34,9 @@ use super::negotiate::Accepts;
 use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
 use super::serve::Peer;
 use super::{Door, body, negotiate, sse};
+use crate::account::Line;
+use crate::callid::CallId;
 use crate::calls::{self, Answer, CallError, Calls, MissingTopic, Part, Silence};
-use crate::headers;
 use crate::metrics::HttpPath;
 use crate::outbound::Place;
 
@@ -43,10 +44,12 @@ use crate::outbound::Place;
 #[derive(Debug, Clone)]
 struct Common {
     calls: Arc<Calls>,
+    /// The id of the request, which is that of its call where it is one.
+    call: CallId,
     target: Target,
     caller: Text,
-    /// The headers by which the caller follows its request.
-    traces: Vec<Header>,
+    /// The headers that reach the agent.
+    headers: Vec<Header>,
     timeout: Option<Duration>,
     arrived: Instant,
     accepts: Accepts,
@@ -68,14 +71,16 @@ enum Target {
 /// A request that is refused below JSON-RPC.
 type Refusal = (StatusCode, Failure);
 
+/// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first
+/// requests; of what is no call an id that only the access log has.
+pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-a2abus-call-id");
+
 /// `POST /rpc`.
 pub(super) async fn to_any_agent(
     State(door): State<Arc<Door>>,
     request: Request<Body>,
 ) -> Response {
-    let response = respond(&door, Target::InPayload, request).await;
-    door.metrics.http_request(HttpPath::Rpc, response.status());
-    response
+    serve(&door, HttpPath::Rpc, Target::InPayload, request).await
 }
 
 /// `POST /rpc/{agent}`.
@@ -84,10 +89,43 @@ pub(super) async fn to_agent(
     path: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let response = respond(&door, Target::of_path(path), request).await;
-    door.metrics
-        .http_request(HttpPath::RpcAgent, response.status());
+    serve(&door, HttpPath::RpcAgent, Target::of_path(path), request).await
+}
+
+async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Body>) -> Response {
+    let arrived = Instant::now();
+    let asker = Asker::unknown(negotiate::dialect(request.headers()));
+    let caller = caller(request.extensions());
+    let Ok(call) = door.calls.legs().new_call() else {
+        let failure = Failure::call(&CallError::Unavailable(Text::default()));
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &asker);
+    };
+    let served = respond(door, target, call, caller.clone(), request).await;
+    let mut response = served.unwrap_or_else(|(status, failure)| {
+        let line = Line {
+            call,
+            caller: &caller,
+            agent: "",
+            method: "",
+            outcome: failure.word(),
+            took: arrived.elapsed(),
+        };
+        line.write();
+        refusal(status, &failure, &asker)
+    });
+    let headers = response.headers_mut();
+    if !headers.contains_key(CALL_ID) {
+        headers.insert(CALL_ID, header_of(&[call]));
+    }
+    door.metrics.http_request(path, response.status());
     response
+}
+
+/// The value of [`CALL_ID`].
+fn header_of(calls: &[CallId]) -> HeaderValue {
+    let calls: Vec<_> = calls.iter().map(ToString::to_string).collect();
+    // Base32 and commas are legal.
+    HeaderValue::try_from(calls.join(", ")).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Any other path.
@@ -104,29 +142,67 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
 }
 
 /// One HTTP request, to the head of its response.
-async fn respond(door: &Door, target: Target, request: Request<Body>) -> Response {
+async fn respond(
+    door: &Door,
+    target: Target,
+    call: CallId,
+    caller: Text,
+    request: Request<Body>,
+) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    let asker = Asker::unknown(negotiate::dialect(&head.headers));
-    let common = match read_head(door, target, &head) {
-        Ok(common) => common,
-        Err((status, failure)) => return refusal(status, &failure, &asker),
-    };
-    let payload = match read_body(door, &head.headers, body).await {
-        Ok(payload) => payload,
-        Err((status, failure)) => return refusal(status, &failure, &asker),
-    };
+    let common = read_head(door, target, (call, caller), &head)?;
+    let payload = read_body(door, &head.headers, body).await?;
     let units = decode(&payload, &negotiate::hint(&head.headers), &door.limits);
+    drop(head);
     match Framed::of(&payload, units) {
-        Framed::One(unit) => respond_to_one(&common, Item::of(door, common.dialect, unit)).await,
-        Framed::Batch(units) => batch::respond(door, &common, units).await,
+        Framed::One(unit) => {
+            let item = Item::of(door, &common, unit);
+            respond_to_one(&common, item).await
+        }
+        Framed::Batch(units) => {
+            check_amplification(door, &common, payload.len(), units.len())?;
+            Ok(batch::respond(door, &common, units).await)
+        }
         Framed::Lines => {
             let message = "more text follows the JSON value; several requests go in one array";
-            common.whole(Failure::new(Reason::Parse, message).render(&asker))
+            let failure = Failure::new(Reason::Parse, message);
+            common.note_refusal(failure.word());
+            let asker = Asker::unknown(common.dialect);
+            Ok(common.whole(failure.render(&asker)))
         }
     }
 }
 
-fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result<Common, Refusal> {
+/// Each request of a batch goes out with all headers that pass, so that they count once for each.
+fn check_amplification(
+    door: &Door,
+    common: &Common,
+    body: usize,
+    units: usize,
+) -> Result<(), Refusal> {
+    let headers = common.headers.iter();
+    let size: usize = headers
+        .map(|header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len))
+        .sum();
+    let limit = door.body_limit_bytes.min(door.limits.max_bytes);
+    if size.saturating_mul(units.saturating_sub(1)) + body <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "each of the {units} requests of this batch goes out with {size} bytes of headers, which is more than {limit} bytes in all; send fewer at a time, or fewer headers"
+    );
+    Err((
+        StatusCode::PAYLOAD_TOO_LARGE,
+        Failure::new(Reason::Exhausted, message),
+    ))
+}
+
+fn read_head(
+    door: &Door,
+    target: Target,
+    (call, caller): (CallId, Text),
+    head: &http::request::Parts,
+) -> Result<Common, Refusal> {
     // A page of another site, or one that a name server points here, must not use its visitor's place in the network.
     let origin = head.headers.get(header::ORIGIN);
     if origin.is_some_and(|origin| !door.allowed_origins.contains(origin)) {
@@ -165,9 +241,10 @@ fn read_head(door: &Door, target: Target, head: &http::request::Parts) -> Result
     })?;
     Ok(Common {
         calls: Arc::clone(&door.calls),
+        call,
         target,
-        caller: caller(&head.extensions),
-        traces: headers::traces(&head.headers),
+        caller,
+        headers: door.passed.of_request(&head.headers),
         timeout,
         arrived: Instant::now(),
         accepts,
@@ -216,14 +293,14 @@ fn caller(extensions: &Extensions) -> Text {
     })
 }
 
-async fn respond_to_one(common: &Common, item: Item) -> Response {
+async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal> {
     match item {
-        Item::Refused(body) => common.whole(body),
-        Item::Request(ask) => answer(common, ask).await,
-        Item::Notification(unit) => match common.tell(unit).await {
+        Item::Refused(body) => Ok(common.whole(body)),
+        Item::Request(ask) => Ok(answer(common, ask).await),
+        Item::Notification(unit) => Ok(match common.tell(unit).await {
             Ok(()) => accepted(),
             Err(error) => not_told(common, &error),
-        },
+        }),
     }
 }
 
@@ -235,10 +312,10 @@ fn not_told(common: &Common, error: &CallError) -> Response {
             place: Place::FromEvent,
             ..
         }) => StatusCode::BAD_REQUEST,
+        CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Timeout(_)
         | CallError::NoTopic(_)
         | CallError::Unavailable(_)
-        | CallError::Exhausted
         | CallError::Draining
         | CallError::SlowCaller
         | CallError::BadAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -250,9 +327,24 @@ fn not_told(common: &Common, error: &CallError) -> Response {
     )
 }
 
+/// The status of a call that was refused before any of it was sent, where another try may go better.
+fn status_of(error: &CallError) -> Option<StatusCode> {
+    match error {
+        CallError::Draining => Some(StatusCode::SERVICE_UNAVAILABLE),
+        CallError::Exhausted(_) => Some(StatusCode::TOO_MANY_REQUESTS),
+        _ => None,
+    }
+}
+
 /// The answer to one request: a stream when it streams and may, else one document.
 async fn answer(common: &Common, ask: Ask) -> Response {
-    let mut parts = Box::pin(common.ask(ask.unit));
+    let called = common.call(ask.unit, Some(common.call)).await;
+    if let Err(error) = &called
+        && let Some(status) = status_of(error)
+    {
+        return refusal(status, &Failure::call(error), &ask.asker);
+    }
+    let mut parts = Box::pin(parts_of(called));
     let events = common.accepts.events();
     if ask.streaming && events {
         return sse::parts_response(parts, ask.asker);
@@ -265,12 +357,10 @@ async fn answer(common: &Common, ask: Ask) -> Response {
     }
     match last(parts).await {
         Ok(body) => common.whole(body),
-        Err(error @ CallError::Draining) => refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            &Failure::call(&error),
-            &ask.asker,
-        ),
-        Err(error) => common.whole(Failure::call(&error).render(&ask.asker)),
+        Err(error) => match status_of(&error) {
+            Some(status) => refusal(status, &Failure::call(&error), &ask.asker),
+            None => common.whole(Failure::call(&error).render(&ask.asker)),
+        },
     }
 }
 
@@ -289,23 +379,24 @@ impl Target {
 // === impl Common ===
 
 impl Common {
-    /// The parts of the answer to a request, which is sent when the stream is first polled. Dropping the stream cancels
-    /// the call.
-    fn ask(&self, unit: Unit) -> impl Stream<Item = Result<Part, CallError>> + Send + use<> {
-        let (calls, request) = (Arc::clone(&self.calls), self.request(unit));
-        let answer = async move { calls.call(request?).await };
-        stream::once(answer).flat_map(|answer| match answer {
-            Ok(answer) => hear(answer).left_stream(),
-            Err(error) => stream::once(ready(Err(error))).right_stream(),
-        })
+    /// Sends a request. Dropping the answer cancels the call.
+    async fn call(&self, unit: Unit, call: Option<CallId>) -> Result<Answer, CallError> {
+        self.calls.call(self.request(unit, call)?).await
     }
 
     /// Sends a notification.
     async fn tell(&self, unit: Unit) -> Result<(), CallError> {
-        self.calls.notify(self.request(unit)?).await
+        self.calls
+            .notify(self.request(unit, Some(self.call))?)
+            .await
     }
 
-    fn request(&self, unit: Unit) -> Result<calls::Request, CallError> {
+    fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
+        let request = self.try_request(unit, call);
+        request.inspect_err(|error| self.note_refusal(error.word()))
+    }
+
+    fn try_request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
         let target = match &self.target {
             Target::InPayload => None,
             Target::Agent(agent) => Some(agent.clone()),
@@ -315,18 +406,22 @@ impl Common {
                 return Err(CallError::Refused(Text::from_static(message)));
             }
         };
+        // The header is nearer to the bridge than the configuration that is meant for the agent.
+        let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
+        let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
         Ok(calls::Request {
             unit,
+            call,
             target,
-            timeout: self.time_left()?,
+            timeout: self.time_left(timeout)?,
             caller: self.caller.clone(),
-            headers: self.traces.clone(),
+            headers: self.headers.clone(),
         })
     }
 
     /// What is left of the time that the caller waits: the later units of a long batch start late.
-    fn time_left(&self) -> Result<Option<Duration>, CallError> {
-        let Some(timeout) = self.timeout else {
+    fn time_left(&self, timeout: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        let Some(timeout) = timeout else {
             return Ok(None);
         };
         match timeout.saturating_sub(self.arrived.elapsed()) {
@@ -339,12 +434,35 @@ impl Common {
         }
     }
 
+    /// Writes down a request, or a unit of one, that is refused before it becomes a call.
+    fn note_refusal(&self, reason: &'static str) {
+        let line = Line {
+            call: self.call,
+            caller: &self.caller,
+            agent: "",
+            method: "",
+            outcome: reason,
+            took: self.arrived.elapsed(),
+        };
+        line.write();
+    }
+
     /// One document, in the form that the caller accepts.
     fn whole(&self, body: Bytes) -> Response {
         match self.accepts {
             Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
             Accepts::Events => sse::whole_response(&body),
         }
+    }
+}
+
+/// The parts of an answer, or the error in place of them.
+fn parts_of(
+    called: Result<Answer, CallError>,
+) -> impl Stream<Item = Result<Part, CallError>> + Send {
+    match called {
+        Ok(answer) => hear(answer).left_stream(),
+        Err(error) => stream::once(ready(Err(error))).right_stream(),
     }
 }
 

@@ -123,11 +123,13 @@ impl Parser<'_> {
         } else {
             Place::ParamsProgressToken
         });
+        let timeout_millis = self.timeout_millis(dialect);
         let json_rpc = JsonRpc {
             body,
             id,
             dialect,
             progress,
+            timeout_millis,
         };
         Ok((json_rpc, message))
     }
@@ -142,6 +144,17 @@ impl Parser<'_> {
         let token = self.facts.token(span).into();
         let start = span.start() - self.base;
         Some(Box::new(Id::new(token, start, span.is_escaped())))
+    }
+
+    /// How long the caller of an A2A method waits; a value that is no positive integer says nothing.
+    fn timeout_millis(&self, dialect: Dialect) -> Option<u64> {
+        if !matches!(dialect, Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10) {
+            return None;
+        }
+        let span = self.facts.get(Place::ConfigurationTimeout)?;
+        let is_number = span.kind() == Kind::Number;
+        let millis = is_number.then(|| self.facts.token(span).parse().ok())?;
+        millis.filter(|millis| *millis > 0)
     }
 
     /// The method; one that is known is not checked again.
@@ -234,6 +247,7 @@ fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Messag
         id,
         dialect,
         progress: None,
+        timeout_millis: None,
     };
     (json_rpc, message)
 }

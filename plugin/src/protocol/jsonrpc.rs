@@ -21,6 +21,9 @@ pub struct JsonRpc {
     /// The token that ties progress to its request: `params._meta.progressToken` of a request,
     /// `params.progressToken` of a notification. Source: MCP, progress.
     pub progress: Option<Box<Id>>,
+    /// How long the caller waits, in milliseconds, where an A2A call says so in `configuration.timeout`.
+    /// Source: `a2a-http` sections 2.3 and 2.7.
+    pub timeout_millis: Option<u64>,
 }
 
 /// What kind of JSON-RPC message it is.

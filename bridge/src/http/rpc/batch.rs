@@ -8,11 +8,14 @@ use futures_util::{StreamExt as _, stream};
 use super::super::Door;
 use super::super::reply::{Failure, Reason, accepted};
 use super::unit::{Ask, Item};
-use super::{Common, last, not_told};
+use super::{CALL_ID, Common, header_of, last, not_told, parts_of};
+use crate::callid::CallId;
 use crate::calls::CallError;
 
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 64;
+/// Calls of one batch that the response names, so that its head stays small.
+const NAMED: usize = 64;
 
 /// Makes the requests of a batch, up to 64 at a time in their order, and beside them sends its notifications one after
 /// the other. Source: JSON-RPC 2.0 section 6, `a2a-http` section 2.5.
@@ -21,29 +24,44 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     // In the order of the batch: requests to make, and the errors of what is refused.
     let mut asks: Vec<Result<Ask, Bytes>> = Vec::with_capacity(units.len());
     for unit in units {
-        match Item::of(door, common.dialect, unit) {
+        match Item::of(door, common, unit) {
             Item::Notification(unit) => notifications.push(unit),
             Item::Refused(error) => asks.push(Err(error)),
-            Item::Request(ask) if ask.streaming => asks.push(Err(no_streaming(&ask))),
+            Item::Request(ask) if ask.streaming => asks.push(Err(no_streaming(common, &ask))),
             Item::Request(ask) => asks.push(Ok(ask)),
         }
     }
-    let answers = stream::iter(asks).map(|ask| answer(common.clone(), ask));
-    let answers = answers.buffered(AT_A_TIME).collect::<Vec<_>>();
+    // Those that the response names are known before it is made.
+    let calls = asks.iter().filter(|ask| ask.is_ok()).take(NAMED);
+    let calls: Vec<CallId> = calls
+        .map_while(|_| door.calls.legs().new_call().ok())
+        .collect();
+    let mut ids = calls.iter().copied();
+    let answers = asks.into_iter().map(|ask| {
+        let call = ask.as_ref().ok().and_then(|_| ids.next());
+        answer(common.clone(), ask, call)
+    });
+    let answers = stream::iter(answers)
+        .buffered(AT_A_TIME)
+        .collect::<Vec<_>>();
     let (answers, told) = tokio::join!(answers, tell_in_order(common, notifications));
-    match told {
+    let mut response = match told {
         _ if !answers.is_empty() => common.whole(array(&answers)),
         Ok(()) => accepted(),
         Err(error) => not_told(common, &error),
+    };
+    if !calls.is_empty() {
+        response.headers_mut().insert(CALL_ID, header_of(&calls));
     }
+    response
 }
 
-async fn answer(common: Common, ask: Result<Ask, Bytes>) -> Bytes {
+async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -> Bytes {
     let Ask { unit, asker, .. } = match ask {
         Ok(ask) => ask,
         Err(error) => return error,
     };
-    match last(common.ask(unit)).await {
+    match last(parts_of(common.call(unit, call).await)).await {
         Ok(body) => body,
         Err(error) => Failure::call(&error).render(&asker),
     }
@@ -61,9 +79,11 @@ async fn tell_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(), 
     told
 }
 
-fn no_streaming(ask: &Ask) -> Bytes {
+fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
     let message = "streaming is not available in a batch: send this request by itself";
-    Failure::new(Reason::Unsupported, message).render(&ask.asker)
+    let failure = Failure::new(Reason::Unsupported, message);
+    common.note_refusal(failure.word());
+    failure.render(&ask.asker)
 }
 
 /// The array of documents that are JSON already.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::super::Door;
 use super::super::reply::{Asker, Failure, Reason};
+use super::Common;
 use crate::metrics::Metrics;
 
 /// How the units of a payload are framed.
@@ -62,51 +63,57 @@ impl Framed {
 // === impl Item ===
 
 impl Item {
-    /// Sorts a unit, and counts it. `fallback` is the dialect of errors about units that do not tell theirs.
-    pub(super) fn of(door: &Door, fallback: Dialect, unit: Result<Unit, Refused>) -> Self {
-        Self::sort(&door.metrics, fallback, unit)
+    /// Sorts a unit, and counts it. What is refused leaves its line in the access log here.
+    pub(super) fn of(door: &Door, common: &Common, unit: Result<Unit, Refused>) -> Self {
+        let (failure, asker) = match Self::sort(&door.metrics, common.dialect, unit) {
+            Ok(item) => return item,
+            Err(refused) => refused,
+        };
+        common.note_refusal(failure.word());
+        Self::Refused(failure.render(&asker))
     }
 
-    fn sort(metrics: &Metrics, fallback: Dialect, unit: Result<Unit, Refused>) -> Self {
-        let unit = match unit {
-            Ok(unit) => unit,
-            Err(refused) => {
-                metrics.refused(refused.error.kind());
-                let id = refused.id.as_ref().map(|id| id.token().clone());
-                let asker = id.map_or(Asker::unknown(fallback), |id| Asker::new(id, fallback));
-                return Self::Refused(Failure::refused(&refused).render(&asker));
-            }
+    /// `fallback` is the dialect of errors about units that do not tell theirs.
+    fn sort(
+        metrics: &Metrics,
+        fallback: Dialect,
+        unit: Result<Unit, Refused>,
+    ) -> Result<Self, (Failure, Asker)> {
+        let unit = unit.map_err(|refused| {
+            metrics.refused(refused.error.kind());
+            let id = refused.id.as_ref().map(|id| id.token().clone());
+            let asker = id.map_or(Asker::unknown(fallback), |id| Asker::new(id, fallback));
+            (Failure::refused(&refused), asker)
+        })?;
+        let Some(message) = &unit.json_rpc else {
+            metrics.refused(DecodeErrorKind::WrongFamily);
+            let failure = Failure::other_family(unit.because.family);
+            return Err((failure, Asker::unknown(fallback)));
         };
-        match &unit.json_rpc {
-            Some(message) => match (message.body, &message.id) {
-                (RpcBody::Call { streaming }, Some(id)) => {
-                    metrics.unit(Family::JsonRpc, Kind::Request);
-                    let asker = Asker::new(id.token().clone(), message.dialect);
-                    Self::Request(Ask {
-                        unit,
-                        asker,
-                        streaming,
-                    })
-                }
-                (RpcBody::Call { .. }, None) => {
-                    metrics.unit(Family::JsonRpc, Kind::Notification);
-                    Self::Notification(unit)
-                }
-                (RpcBody::Result(_) | RpcBody::Error(_), _) => Self::response(metrics, message),
-            },
-            None => {
-                metrics.refused(DecodeErrorKind::WrongFamily);
-                let failure = Failure::other_family(unit.because.family);
-                Self::Refused(failure.render(&Asker::unknown(fallback)))
+        match (message.body, &message.id) {
+            (RpcBody::Call { streaming }, Some(id)) => {
+                metrics.unit(Family::JsonRpc, Kind::Request);
+                let asker = Asker::new(id.token().clone(), message.dialect);
+                Ok(Self::Request(Ask {
+                    unit,
+                    asker,
+                    streaming,
+                }))
             }
+            (RpcBody::Call { .. }, None) => {
+                metrics.unit(Family::JsonRpc, Kind::Notification);
+                Ok(Self::Notification(unit))
+            }
+            (RpcBody::Result(_) | RpcBody::Error(_), _) => Err(response(metrics, message)),
         }
     }
+}
 
-    /// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
-    fn response(metrics: &Metrics, message: &JsonRpc) -> Self {
-        metrics.refused(DecodeErrorKind::Invalid);
-        let what = "this is a JSON-RPC response; requests, notifications and batches of them are taken here";
-        let failure = Failure::new(Reason::InvalidRequest, what);
-        Self::Refused(failure.render(&Asker::unknown(message.dialect)))
-    }
+/// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
+fn response(metrics: &Metrics, message: &JsonRpc) -> (Failure, Asker) {
+    metrics.refused(DecodeErrorKind::Invalid);
+    let what =
+        "this is a JSON-RPC response; requests, notifications and batches of them are taken here";
+    let failure = Failure::new(Reason::InvalidRequest, what);
+    (failure, Asker::unknown(message.dialect))
 }

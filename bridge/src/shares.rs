@@ -1,0 +1,114 @@
+//! How much of something may one of many hold at a time, so that the others get theirs?
+
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+/// What each holder has, and the most that any may have. Holders that have nothing take no memory.
+#[derive(Debug)]
+pub struct Shares<K: Eq + Hash> {
+    held: DashMap<K, usize>,
+    most: usize,
+}
+
+/// One unit that a holder has. Dropping it gives it back.
+#[derive(Debug)]
+#[must_use = "a share that is dropped is given back"]
+pub struct Share<K: Eq + Hash> {
+    shares: Arc<Shares<K>>,
+    holder: K,
+}
+
+// === impl Shares ===
+
+impl<K: Eq + Hash + Clone> Shares<K> {
+    /// Nobody has anything, and each may have `most`.
+    #[must_use]
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            held: DashMap::new(),
+            most,
+        })
+    }
+
+    /// One unit for `holder`, or `None` when it has as many as it may.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, holder: &K) -> Option<Share<K>> {
+        let mut held = self.held.entry(holder.clone()).or_insert(0);
+        if *held >= self.most {
+            return None;
+        }
+        *held += 1;
+        drop(held);
+        Some(Share {
+            shares: Arc::clone(self),
+            holder: holder.clone(),
+        })
+    }
+}
+
+impl<K: Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        if let Some(mut held) = self.shares.held.get_mut(&self.holder) {
+            *held -= 1;
+        }
+        self.shares
+            .held
+            .remove_if(&self.holder, |_, held| *held == 0);
+    }
+}
+
+/// Whom an address stands for: a network of IPv6 that one client has at least, so that it does not count as many.
+#[must_use]
+pub fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_of_one_network_are_one_client() {
+        let check = |address: &str, expected: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(client(address).to_string(), expected);
+        };
+        check("192.0.2.7", "192.0.2.7");
+        check("::ffff:192.0.2.7", "192.0.2.7");
+        check("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::");
+    }
+
+    #[test]
+    fn each_holder_has_its_own_share_and_gets_it_back() {
+        let shares = Shares::new(2);
+        let (first, second) = (shares.take(&"a").unwrap(), shares.take(&"a").unwrap());
+        assert!(shares.take(&"a").is_none());
+        let other = shares.take(&"b").unwrap();
+        drop(first);
+        let third = shares.take(&"a").unwrap();
+        assert!(shares.take(&"a").is_none());
+        drop((second, third, other));
+        assert!(shares.held.is_empty(), "who has nothing takes no memory");
+    }
+
+    #[test]
+    fn shares_survive_many_threads() {
+        let shares = Shares::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        drop(shares.take(&7));
+                    }
+                });
+            }
+        });
+        assert!(shares.held.is_empty());
+    }
+}
