@@ -494,7 +494,7 @@ impl Calls {
             match timeout_at(deadline.into(), sent).await {
                 Ok(Ok(_)) => self.published(copy.bus),
                 Ok(Err(error)) => return Err(self.unreachable_agent(&error, &copy)),
-                Err(_) => return Err(CallError::Timeout(Silence::unpublished(patience, &event))),
+                Err(_) => return Err(CallError::Timeout(Silence::unpublished(patience, event))),
             }
         }
         Ok(())
