@@ -187,9 +187,6 @@ impl ReplyLegs {
             message,
             place: Place::Configured,
             mode: Mode::default(),
-            agent: None,
-            call: Some(call.to_string().into()),
-            letter: None,
         })
     }
 

@@ -9,7 +9,6 @@
 
 mod adapters;
 mod answers;
-mod delivery;
 mod drain;
 mod http;
 mod memory_battery;

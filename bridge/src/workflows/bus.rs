@@ -52,7 +52,6 @@ use self::turn::{Turns, Waiting};
 use super::Workflows;
 use crate::bus::BusId;
 use crate::deadletter::{DeadLetters, Reason, Stage};
-use crate::delivery::Publisher;
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::Outbound;
@@ -76,7 +75,6 @@ pub struct WorkflowBinding {
     /// The headers that answers keep.
     passed: PassedHeaders,
     outbound: Outbound,
-    publisher: Publisher,
     workflows: Workflows,
     voice: Voice,
     turns: Turns,
@@ -117,7 +115,6 @@ impl WorkflowBinding {
             },
             passed: pipeline.passed,
             outbound: pipeline.outbound,
-            publisher: pipeline.publisher,
             voice: Voice {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
@@ -179,13 +176,12 @@ impl WorkflowBinding {
     ) {
         let Delivery {
             message,
-            topic,
             origin,
             reply_to,
             acknowledger,
             ..
         } = delivery;
-        let held = Held::new(message, (topic, origin), acknowledger, self.metrics.clone());
+        let held = Held::new(message, origin, acknowledger, self.metrics.clone());
         let headers = self.passed.of(self.binding, &held.message);
         let envelope = Envelope {
             message: &held.message,

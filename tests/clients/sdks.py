@@ -1,0 +1,38 @@
+"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}`, each a program of its own."""
+
+import asyncio
+import os
+
+from world import SDK_AGENTS
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def programs():
+    """Name, command and further arguments of each client that is there."""
+    current, former = os.environ["CLIENTS_PYTHON"], os.environ["CLIENTS_PYTHON_FORMER"]
+    yield "a2a-sdk 1.x, protocol 1.0", [current, "a2a_1_0.py"], ["1.0"]
+    yield "a2a-sdk 1.x, protocol 0.3", [current, "a2a_1_0.py"], ["0.3"]
+    yield "a2a-sdk 0.3", [former, "a2a_0_3.py"], []
+    yield "mcp 2.x", [current, "mcp_2.py"], []
+    yield "mcp 1.x", [former, "mcp_1.py"], []
+    if os.environ.get("CLIENTS_NODE"):
+        yield "@modelcontextprotocol/sdk", ["node", os.path.join(os.environ["CLIENTS_NODE"], "mcp.mjs")], []
+
+
+async def library_clients(door, report):
+    """Each with each agent, two programs at a time."""
+    two = asyncio.Semaphore(2)
+
+    async def one(name, command, arguments, agent):
+        async with two:
+            program = [command[0], os.path.join(HERE, "sdk", command[1]), f"{door}/rpc/{agent}", *arguments]
+            process = await asyncio.create_subprocess_exec(
+                *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            )
+            output, _ = await asyncio.wait_for(process.communicate(), 90)
+        lines = output.decode().strip().splitlines()
+        report.note(f"{name} with {agent}", None if process.returncode == 0 else "\n".join(lines[-15:]))
+        print(f"{name} with {agent}: {'works' if process.returncode == 0 else 'FAILED'}", flush=True)
+
+    await asyncio.gather(*(one(*program, agent) for program in programs() for agent in SDK_AGENTS))
