@@ -42,6 +42,8 @@ use crate::shares::{Share, Shares, client};
 
 /// The name of the front door as a binding: what routes match as `binding`, and part of `source`.
 pub const DOOR: &str = "http";
+/// Who calls over HTTP where the connection does not tell.
+pub const UNKNOWN_CALLER: &str = "unknown";
 
 /// Bounds on calls.
 #[derive(Debug, Clone, Copy)]

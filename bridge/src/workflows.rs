@@ -49,6 +49,7 @@ struct Inner {
     environment: Environment,
     name: Text,
     reports: Reports,
+    rpc: bool,
     workers: Workers,
     metrics: Arc<Metrics>,
 }
@@ -153,6 +154,7 @@ impl Workflows {
             } else {
                 Reports::Ends
             },
+            rpc: config.rpc,
             workers: Workers::start(config.workers).map_err(WorkflowsError::Threads)?,
             metrics,
         };
@@ -169,6 +171,12 @@ impl Workflows {
     #[must_use]
     pub fn reports(&self) -> Reports {
         self.0.reports
+    }
+
+    /// Whether callers of the HTTP door `/rpc`, who show no key, may execute workflows.
+    #[must_use]
+    pub fn rpc(&self) -> bool {
+        self.0.rpc
     }
 
     /// What executes.

@@ -1,6 +1,7 @@
 //! The executor as an agent on the bus: every form a workflow may come in, answered once, whatever happens meanwhile.
 
 mod answers;
+mod doors;
 mod lines;
 mod places;
 mod stops;
@@ -29,11 +30,15 @@ use tokio_util::sync::CancellationToken;
 /// Where workflows are sent.
 const INBOX: &str = "agents.a2e-executor";
 
+/// The SHA-256 of a key of the agent `reporter`.
+const KEY: &str = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
+
 /// A bridge that executes workflows, a service they may call, and the agent that asks.
 struct World {
     memory: Memory,
     service: Service,
     door: String,
+    admin: String,
     metrics: Arc<Metrics>,
     /// What is routed to the agent `reporter`.
     answers: Consumer,
@@ -111,6 +116,17 @@ impl World {
     }
 
     async fn on(memory: Memory, service: Service, binding: &str, workflows: &str) -> Self {
+        let routes = "[{ name: agents, when: { targetagent: '*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]";
+        Self::routed(memory, service, binding, workflows, routes).await
+    }
+
+    async fn routed(
+        memory: Memory,
+        service: Service,
+        binding: &str,
+        workflows: &str,
+        routes: &str,
+    ) -> Self {
         let comma = if binding.is_empty() { "" } else { "," };
         let text = format!(
             "
@@ -118,14 +134,16 @@ instance: test
 transports: {{ bus: {{ type: memory }} }}
 bindings:
   - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}{comma} {binding} }}
-routes: [{{ name: agents, when: {{ targetagent: '*' }}, to: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}] }}]
+  - {{ name: relay, transport: bus, topics: [relay], dead_letter: {{ topic: dead }} }}
+routes: {routes}
 http: {{ listen: '127.0.0.1:0', drain_grace: 20s }}
-admin: {{ enabled: false }}
+admin: {{ listen: '127.0.0.1:0' }}
 workflows:
   enabled: true
   apis: [{{ id: service, base_url: '{base}' }}]
   agents:
     - id: reporter
+      keys: [{{ sha256: '{KEY}' }}]
       operations: ['*']
       apis: [service]
       storages: [localStorage, sessionStorage]
@@ -140,6 +158,7 @@ workflows:
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let bridge = Bridge::build_on(config, transports).await.unwrap();
         let door = format!("http://{}", bridge.door_address().unwrap());
+        let admin = format!("http://{}", bridge.admin_address().unwrap());
         let (readiness, metrics) = (Arc::clone(bridge.readiness()), Arc::clone(bridge.metrics()));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
@@ -153,6 +172,7 @@ workflows:
             memory,
             service,
             door,
+            admin,
             metrics,
             stop,
             running,

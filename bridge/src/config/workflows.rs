@@ -28,6 +28,12 @@ pub struct WorkflowsConfig {
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub agent: Text,
+    /// Whether calls of `POST /rpc` and `/rpc/{agent}` may reach a binding of `role: workflows`. Such a caller shows no
+    /// key; its workflows run as `run_as`, or as the agent that a route or its payload gives as `sourceagent`. Where it is
+    /// `false`, the caller gets an error (`rpc_not_permitted`).
+    ///
+    /// Wrong: with `true` everyone who reaches `http.listen` has the rights of `run_as`.
+    pub rpc: bool,
     /// The directory that records of executions and `localStorage` are kept in. Without it both are in memory, at most
     /// 256 MiB of all agents together.
     ///
@@ -355,6 +361,7 @@ impl Default for WorkflowsConfig {
         Self {
             enabled: false,
             agent: Text::from_static("a2e-executor"),
+            rpc: false,
             data_directory: None,
             max_record_bytes: 64 << 20,
             max_operation_runs: 1_000,

@@ -288,7 +288,7 @@ async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes
 /// Who sent the request, as far as the connection tells.
 fn caller(extensions: &Extensions) -> Text {
     let peer = extensions.get::<Peer>();
-    peer.map_or(Text::from_static("unknown"), |Peer(address)| {
+    peer.map_or(Text::from_static(calls::UNKNOWN_CALLER), |Peer(address)| {
         address.to_string().into()
     })
 }

@@ -188,6 +188,7 @@ impl WorkflowBinding {
             headers: &headers,
             reply_to: reply_to.as_ref(),
             places: &self.places,
+            rpc: self.workflows.rpc(),
             collaboration_id: None,
             place: None,
         };
@@ -323,6 +324,9 @@ impl WorkflowBinding {
                 None
             }
             Ok(Ask::Refuse(asker, refused)) => {
+                tracing::warn!(binding = %self.name, source = %asker.source, reason = refused.code(),
+                    "a request to the executor is refused");
+                self.workflows.refused(refused.counts_as());
                 let answer = Answer::refused(refused);
                 let answering = async move {
                     self.answer(&asker, Action::Execute, &answer, &held).await;

@@ -184,7 +184,7 @@ async fn an_event_may_hold_what_a_request_over_http_would() {
 
 #[tokio::test]
 async fn a_call_through_the_front_door_is_answered_as_any_call() {
-    let world = World::new().await;
+    let world = World::with("run_as: reporter", "  rpc: true").await;
     let lines = workflow("e-1", &[("get", world.service.get("/users"))]);
     let call = |method: &str, params| json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     let answer = world

@@ -62,7 +62,7 @@ async fn whoever_asked_for_it_may_cancel_it_and_nobody_else() {
 
 #[tokio::test]
 async fn a_caller_that_goes_away_cancels_what_it_asked_for() {
-    let mut world = World::new().await;
+    let mut world = World::with("run_as: reporter", "  rpc: true").await;
     let lines = workflow("e-1", &[("held", world.service.get("/held"))]);
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "workflows/execute", "params": {"workflow": lines}});
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

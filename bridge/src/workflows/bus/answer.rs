@@ -7,6 +7,8 @@ use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
+use crate::metrics;
+
 use super::ask::{Action, Asker, Form, Job, identity};
 
 /// The executor as it signs its events.
@@ -93,10 +95,36 @@ impl Refused {
         Self { rpc_code, error }
     }
 
+    /// The stable word of the error.
+    pub(super) fn code(&self) -> &str {
+        let code = self.error.get("code").and_then(Value::as_str);
+        code.unwrap_or_default()
+    }
+
+    /// What it is among the refusals that are counted.
+    pub(super) fn counts_as(&self) -> metrics::Refused {
+        match self.error.get("type").and_then(Value::as_str) {
+            Some("PermissionError") => metrics::Refused::Forbidden,
+            _ => metrics::Refused::Malformed,
+        }
+    }
+
     /// What is asked for cannot be understood.
     pub(super) fn request(rpc_code: i32, code: &str, message: String) -> Self {
         let suggestion = "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level where they are needed";
         Self::new(rpc_code, "ValidationError", code, message, suggestion)
+    }
+
+    /// Callers of the HTTP door show no key.
+    pub(super) fn rpc() -> Self {
+        Self::new(
+            code::INVALID_REQUEST,
+            "PermissionError",
+            "rpc_not_permitted",
+            "workflows are not executed for callers of POST /rpc: nothing says who they are"
+                .to_owned(),
+            "send it to POST /api/v1/workflows/execute with an API key, or ask the operator to set workflows.rpc: true",
+        )
     }
 
     /// The answer may not go where the request says.

@@ -2,6 +2,7 @@
 //!
 //! Source: `a2e-execution` section 11.
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use a2abus_executor::{Object, OnError, Value};
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::answer::Refused;
+use crate::calls::{DOOR, UNKNOWN_CALLER};
 use crate::reply::spring;
 use crate::reply_place::{self, ReplyPlaces};
 
@@ -66,6 +68,8 @@ pub(super) enum Action {
 pub(super) struct Asker {
     /// Names the request: the same when it is delivered again, and of no other request.
     pub(super) identity: Text,
+    /// The `source` of the request.
+    pub(super) source: Text,
     /// The `sourceagent`.
     pub(super) requester: Option<Text>,
     /// Where the answer goes, if not where the routes lead.
@@ -135,6 +139,8 @@ pub(super) struct Envelope<'a> {
     /// The reply subject that came with it.
     pub(super) reply_to: Option<&'a Topic>,
     pub(super) places: &'a Places,
+    /// Whether callers of the HTTP door, who show no key, may execute workflows.
+    pub(super) rpc: bool,
     /// What ties a plain line to the others of its workflow.
     pub(super) collaboration_id: Option<&'a Text>,
     /// Where it was read, if it is no event.
@@ -166,6 +172,10 @@ impl NotAWorkflow {
         code: "other_agent",
         detail: "its targetagent is another agent than the executor",
     };
+    const RPC: Self = Self {
+        code: "rpc_not_permitted",
+        detail: "callers of POST /rpc show no key, so that they may not end executions: set workflows.rpc: true to let them",
+    };
     const NO_ID: Self = Self {
         code: "not_a_request",
         detail: "a call without an id cannot be answered: give it one",
@@ -187,6 +197,10 @@ impl Ask {
     ) -> Result<Self, NotAWorkflow> {
         let expiry = event.extension_text(extension::EXPIRY_TIME);
         let ask = Self::read(event, inside, envelope)?;
+        if !envelope.rpc && is_of_http_caller(event.source()) {
+            let asker = ask.asker().ok_or(NotAWorkflow::RPC)?;
+            return Ok(Self::Refuse(Box::new(asker.clone()), Refused::rpc()));
+        }
         if let Some(asker) = ask.asker()
             && let Some(refused) = asker.place_refused.clone()
         {
@@ -261,6 +275,17 @@ impl Ask {
             _ => Err(NotAWorkflow::OTHER),
         }
     }
+}
+
+/// Whether an event was made of a request to the HTTP door, of any bridge: its `source` is
+/// `/a2abus/<instance>/http/<address>`, which no request can change.
+fn is_of_http_caller(source: &str) -> bool {
+    let Some(path) = source.strip_prefix("/a2abus/") else {
+        return false;
+    };
+    let mut words = path.split('/').skip(1);
+    let is_caller = |word: &str| word == UNKNOWN_CALLER || word.parse::<IpAddr>().is_ok();
+    words.next() == Some(DOOR) && words.next().is_some_and(is_caller) && words.next().is_none()
 }
 
 /// The method of an event, by its attribute or its type.
@@ -484,6 +509,7 @@ impl Asker {
         };
         Self {
             identity: identity([event.source().as_bytes(), event.id().as_bytes()]),
+            source: event.source().clone(),
             requester: text(extension::SOURCE_AGENT),
             reply_to,
             progress,
