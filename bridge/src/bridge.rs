@@ -23,7 +23,8 @@ use crate::callid::Replica;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
 use crate::config::{BindingConfig, Config, Name, Role};
-use crate::deadletter::DeadLetters;
+use crate::deadletter::{DeadLetters, Log};
+use crate::delivery::{Destinations, Publisher};
 use crate::headers::PassedHeaders;
 use crate::http::Readiness;
 use crate::metrics::Metrics;
@@ -157,6 +158,8 @@ impl Bridge {
             Vec::new()
         };
         let outbound = Outbound::new(buses.clone(), Arc::new(routes));
+        let readiness = Arc::new(Readiness::new());
+        let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness));
         let replica = Replica::draw().map_err(BridgeError::Random)?;
         let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
         let legs = ReplyLegs::new(
@@ -180,6 +183,7 @@ impl Bridge {
         let parts = Parts {
             config: &config,
             outbound: &outbound,
+            publisher: Publisher::new(outbound.clone(), Arc::new(destinations)),
             calls: &calls,
             metrics: &metrics,
         };
@@ -195,7 +199,6 @@ impl Bridge {
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let limits = Limits::from(&config.limits);
-        let readiness = Arc::new(Readiness::new());
         let passed = config.http.pass_headers.iter().map(|pattern| &pattern.0);
         let passed = PassedHeaders::new(passed)
             .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
@@ -300,6 +303,11 @@ impl Work {
         }
     }
 
+    /// Messages received and not settled.
+    pub(crate) fn in_flight(&self) -> i64 {
+        self.dead_letters().metrics.in_flight.get()
+    }
+
     /// Runs until `stop`, then finishes what it has in hand.
     pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
         match self {
@@ -319,6 +327,7 @@ impl From<Pipeline> for Work {
 struct Parts<'a> {
     config: &'a Config,
     outbound: &'a Outbound,
+    publisher: Publisher,
     calls: &'a Arc<Calls>,
     metrics: &'a Arc<Metrics>,
 }
@@ -343,6 +352,7 @@ impl Parts<'_> {
         let source = binding.mapping.source.clone();
         let no_glob =
             |error: globset::Error| BridgeError::Config(format!("binding {name}: {error}"));
+        let metrics = self.metrics.binding(name);
         Ok(Pipeline {
             name: name.clone(),
             bus,
@@ -369,15 +379,19 @@ impl Parts<'_> {
             .map_err(no_glob)?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             dead_letters: DeadLetters {
+                name: name.clone(),
                 bus: dead_bus,
                 binding: dead.transport.binding(),
                 topic: binding.dead_letter.topic.0.clone(),
-                stored: dead.transport.binding() == Binding::Nats
-                    && binding.is_at_least_once(own.transport.binding()),
+                is_backed: dead.transport.binding() != Binding::Nats
+                    || binding.is_at_least_once(own.transport.binding()),
+                metrics: metrics.clone(),
+                log: Arc::new(Log::default()),
             },
             outbound: self.outbound.clone(),
+            publisher: self.publisher.clone(),
             calls: Arc::clone(self.calls),
-            metrics: self.metrics.binding(name),
+            metrics,
             counts: Arc::clone(self.metrics),
         })
     }

@@ -1,32 +1,64 @@
 //! Messages that can go nowhere, kept with the reason.
 //!
 //! A dead letter is the original bytes, key and headers, untouched, under headers that begin `bus-dlq-`. It can be
-//! read, mended and sent again. Source: `design` section 5.
+//! read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted. Source: `design` section 5.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use a2abus_plugin::{Text, blank_secrets};
+use a2abus_plugin::{Event, Text, blank_secrets, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Address, Guarantee, Headers, Message, Topic, TransportError};
+use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
 
 use crate::bus::BusId;
 use crate::config::Mode;
 use crate::headers::carries;
-use crate::outbound::{Outgoing, Place};
+use crate::metrics::BindingMetrics;
+use crate::outbound::{Letter, Outgoing, Place};
+use crate::seldom::Seldom;
 
 /// Where a binding's dead letters go.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
+    /// The name of the binding.
+    pub name: Text,
     /// The bus.
     pub bus: BusId,
     /// How that bus writes headers.
     pub binding: Binding,
     /// The topic.
     pub topic: Topic,
-    /// Whether a letter has to be stored before its message is settled: always, but where the source itself is at most
-    /// once.
-    pub stored: bool,
+    /// Whether the source keeps a message until its letter is confirmed. Where it does not (core NATS), a letter that no
+    /// stream takes is lost.
+    pub is_backed: bool,
+    /// The counters of the binding.
+    pub metrics: BindingMetrics,
+    /// Its log lines.
+    pub log: Arc<Log>,
+}
+
+/// The log lines of one binding, each kind rate-limited on its own.
+#[derive(Debug, Default)]
+pub struct Log {
+    letters: Seldom,
+    drops: Seldom,
+    losses: Seldom,
+}
+
+/// A message that can go nowhere, or one unit of it, and what is known of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Undelivered<'a> {
+    /// The message as it was read.
+    pub message: &'a Message,
+    /// Where it was read.
+    pub topic: &'a Topic,
+    /// Its position there.
+    pub origin: Option<&'a Text>,
+    /// The agent it is for.
+    pub agent: Option<&'a Text>,
+    /// The call it belongs to.
+    pub call: Option<&'a Text>,
 }
 
 /// Why a message, or one unit of it, is a dead letter.
@@ -87,16 +119,12 @@ const MAX_DETAIL_BYTES: usize = 512;
 // === impl DeadLetters ===
 
 impl DeadLetters {
-    /// The dead letter of a message, or of one unit of it whose bytes are `body`.
+    /// The dead letter of a message, or of one unit of it whose bytes are `body`. Counts and logs it.
     #[must_use]
-    pub fn letter(
-        &self,
-        original: &Message,
-        body: Option<Bytes>,
-        binding: &str,
-        origin: Option<&Text>,
-        reason: &Reason,
-    ) -> Outgoing {
+    pub fn letter(&self, of: Undelivered<'_>, body: Option<Bytes>, reason: &Reason) -> Outgoing {
+        self.metrics.dead_lettered(reason.code);
+        self.log_letter(of, reason);
+        let original = of.message;
         let mut message = Message {
             key: original.key.clone(),
             headers: self.headers_of(original),
@@ -109,36 +137,102 @@ impl DeadLetters {
         say("bus-dlq-reason", reason.code);
         say("bus-dlq-stage", reason.stage.as_str());
         say("bus-dlq-detail", cut(&reason.detail));
-        say("bus-dlq-binding", binding);
+        say("bus-dlq-binding", &self.name);
         say("bus-dlq-time", &crate::clock::rfc3339(SystemTime::now()));
         say("bus-dlq-bridge", env!("CARGO_PKG_VERSION"));
-        if let Some(origin) = origin {
+        if let Some(origin) = of.origin {
             say("bus-dlq-origin", origin);
         }
         if let Some(unit) = reason.unit {
             say("bus-dlq-unit", &unit.to_string());
         }
         let mut address = Address::topic(self.topic.clone());
-        if self.stored {
-            let unit = reason.unit.unwrap_or_default();
-            let id = origin.map(|origin| format!("{binding}/{origin}/{unit}/{}", reason.code));
-            address.guarantee = Guarantee::Stored {
-                message_id: id.map(Text::from),
-            };
-        }
+        let unit = reason.unit.unwrap_or_default();
+        let name = &self.name;
+        let id = |origin: &Text| Text::from(format!("{name}/{origin}/{unit}/{}", reason.code));
+        // Elsewhere than on JetStream this means nothing.
+        address.guarantee = Guarantee::Stored {
+            message_id: of.origin.map(id),
+        };
         Outgoing {
             bus: self.bus,
             address,
             message,
             place: Place::Configured,
             mode: Mode::default(),
+            agent: of.agent.cloned(),
+            call: of.call.cloned(),
+            letter: Some(Letter {
+                is_reduced: false,
+                is_backed: self.is_backed,
+            }),
+        }
+    }
+
+    fn log_letter(&self, of: Undelivered<'_>, reason: &Reason) {
+        if let Some(suppressed) = self.log.letters.allow() {
+            tracing::warn!(
+                binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
+                call = of.call.map(Text::as_str), origin = of.origin.map(Text::as_str),
+                reason = reason.code, stage = reason.stage.as_str(), detail = cut(&reason.detail), suppressed,
+                "a message becomes a dead letter"
+            );
+        }
+    }
+
+    /// Counts and logs a message that goes nowhere, not even to the dead letters.
+    pub fn dropped(&self, of: Undelivered<'_>, reason: &'static str) {
+        self.metrics.dropped(reason);
+        if let Some(suppressed) = self.log.drops.allow() {
+            tracing::warn!(
+                binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
+                call = of.call.map(Text::as_str), origin = of.origin.map(Text::as_str), reason, suppressed,
+                "a message is dropped"
+            );
+        }
+    }
+
+    /// What to send in place of a letter that its own topic does not take: a smaller one, or nothing. Then it is lost,
+    /// and logged.
+    #[must_use]
+    pub fn instead(&self, letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
+        let state = letter.letter?;
+        if error.disposition() == Disposition::DeadLetter && !state.is_reduced {
+            tracing::error!(
+                binding = %self.name, topic = %letter.address.topic, %error,
+                "the dead letter is too large for its topic: it is stored without its body"
+            );
+            return Some(self.reduced(letter, error));
+        }
+        self.metrics.dead_letters_lost.inc();
+        if let Some(suppressed) = self.log.losses.allow() {
+            tracing::error!(
+                binding = %self.name, topic = %letter.address.topic, agent = letter.agent.as_deref(),
+                call = letter.call.as_deref(), %error, suppressed,
+                "a dead letter is lost: no JetStream stream stored it, and core NATS keeps nothing; create a stream for the topic"
+            );
+        }
+        None
+    }
+
+    /// Logs how many lines were suppressed lately, if no later line did.
+    pub fn summarise(&self) {
+        for (log, what) in [
+            (&self.log.letters, "more messages became dead letters"),
+            (&self.log.drops, "more messages were dropped"),
+        ] {
+            if let Some(suppressed) = log.unreported() {
+                tracing::warn!(binding = %self.name, suppressed, "{what}");
+            }
+        }
+        if let Some(suppressed) = self.log.losses.unreported() {
+            tracing::error!(binding = %self.name, suppressed, "more dead letters were lost");
         }
     }
 
     /// What is kept of a letter that its own topic refuses for good, as too large: everything but the body and the
     /// foreign headers.
-    #[must_use]
-    pub fn reduced(&self, letter: Outgoing, error: &TransportError) -> Outgoing {
+    fn reduced(&self, letter: Outgoing, error: &TransportError) -> Outgoing {
         let mut headers = Headers::new();
         for header in letter
             .message
@@ -159,14 +253,12 @@ impl DeadLetters {
                 headers,
                 body: None,
             },
+            letter: Some(Letter {
+                is_reduced: true,
+                is_backed: self.is_backed,
+            }),
             ..letter
         }
-    }
-
-    /// Whether the letter is one that was made smaller.
-    #[must_use]
-    pub fn is_reduced(letter: &Outgoing) -> bool {
-        letter.message.headers.get(OMITTED).is_some()
     }
 
     /// The headers of the original that the bus of the letters can carry, without what an earlier letter said.
@@ -192,6 +284,21 @@ impl DeadLetters {
                 let plain = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
                 Bytes::from(value.chars().map(plain).collect::<String>())
             }
+        }
+    }
+}
+
+// === impl Undelivered ===
+
+impl<'a> Undelivered<'a> {
+    /// The same, with what its event says.
+    #[must_use]
+    pub fn with_event(self, event: Option<&'a Event>) -> Self {
+        let attribute = |name| event.and_then(|event| event.extension_text(name));
+        Self {
+            agent: attribute(extension::TARGET_AGENT),
+            call: attribute(extension::CALL_ID),
+            ..self
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod cli;
 mod clock;
 pub mod config;
 pub mod deadletter;
+pub mod delivery;
 pub mod headers;
 pub mod http;
 pub mod metrics;
@@ -25,6 +26,7 @@ pub mod reply;
 pub mod reply_place;
 pub mod route;
 mod run;
+mod seldom;
 pub mod shares;
 pub mod workflows;
 

@@ -40,7 +40,9 @@ pub struct Metrics {
     dead_lettered: IntCounterVec,
     dropped: IntCounterVec,
     in_flight: IntGaugeVec,
-    paused_lanes: IntGaugeVec,
+    held_lanes: IntGaugeVec,
+    dead_letters_lost: IntCounterVec,
+    client_dropped: IntCounterVec,
     published: IntCounterVec,
     retries: IntCounterVec,
     publish_seconds: HistogramVec,
@@ -75,8 +77,9 @@ pub struct BindingMetrics {
     pub settled: IntCounter,
     /// Messages received and not yet settled.
     pub in_flight: IntGauge,
-    /// Lanes that do not move until a person has acted.
-    pub paused_lanes: IntGauge,
+    held_lanes: IntGaugeVec,
+    /// Dead letters that nothing stores.
+    pub dead_letters_lost: IntCounter,
 }
 
 /// The metrics of one transport, resolved.
@@ -88,6 +91,8 @@ pub struct TransportMetrics {
     pub published: IntCounter,
     /// Time from handing a message to the client to its confirmation, in seconds.
     pub publish_seconds: Histogram,
+    /// Messages that the client received and dropped, because nobody took them in time.
+    pub client_dropped: IntCounter,
     /// 1 while the bus answers, else 0.
     pub up: IntGauge,
 }
@@ -174,7 +179,9 @@ impl Metrics {
             dead_lettered: on.counters(DEAD_LETTERED)?,
             dropped: on.counters(DROPPED)?,
             in_flight: on.gauges(IN_FLIGHT)?,
-            paused_lanes: on.gauges(PAUSED_LANES)?,
+            held_lanes: on.gauges(HELD_LANES)?,
+            dead_letters_lost: on.counters(DEAD_LETTERS_LOST)?,
+            client_dropped: on.counters(CLIENT_DROPPED)?,
             published: on.counters(PUBLISHED)?,
             retries: on.counters(RETRIES)?,
             publish_seconds: on.histograms(PUBLISH, &PUBLISH_SECONDS)?,
@@ -212,7 +219,8 @@ impl Metrics {
             received: self.received.with_label_values(labels),
             settled: self.settled.with_label_values(labels),
             in_flight: self.in_flight.with_label_values(labels),
-            paused_lanes: self.paused_lanes.with_label_values(labels),
+            held_lanes: self.held_lanes.clone(),
+            dead_letters_lost: self.dead_letters_lost.with_label_values(labels),
             name: name.clone(),
         }
     }
@@ -225,6 +233,7 @@ impl Metrics {
             retries: self.retries.clone(),
             published: self.published.with_label_values(labels),
             publish_seconds: self.publish_seconds.with_label_values(labels),
+            client_dropped: self.client_dropped.with_label_values(labels),
             up: self.transport_up.with_label_values(labels),
             name: name.clone(),
         }
@@ -311,6 +320,13 @@ impl BindingMetrics {
     pub fn dropped(&self, reason: &'static str) {
         let labels = &[self.name.as_str(), reason];
         self.dropped.with_label_values(labels).inc();
+    }
+
+    /// The gauge of lanes that wait because of an error of this kind.
+    #[must_use]
+    pub fn held_lanes(&self, kind: TransportErrorKind) -> IntGauge {
+        let labels = &[self.name.as_str(), kind.as_str()];
+        self.held_lanes.with_label_values(labels)
     }
 }
 
@@ -507,11 +523,23 @@ const IN_FLIGHT: Definition = Definition {
     labels: &["binding"],
     help: "Messages received and not yet settled.",
 };
-const PAUSED_LANES: Definition = Definition {
-    name: "a2abus_paused_lanes",
+const HELD_LANES: Definition = Definition {
+    name: "a2abus_held_lanes",
     unit: "lanes",
+    labels: &["binding", "kind"],
+    help: "Lanes that wait because a destination does not take their next message, by the kind of failure.",
+};
+const DEAD_LETTERS_LOST: Definition = Definition {
+    name: "a2abus_dead_letters_lost_total",
+    unit: "messages",
     labels: &["binding"],
-    help: "Lanes that do not move until a person has mended the set-up.",
+    help: "Dead letters of core NATS bindings that no stream stored: their messages are lost.",
+};
+const CLIENT_DROPPED: Definition = Definition {
+    name: "a2abus_client_dropped_total",
+    unit: "messages",
+    labels: &["transport"],
+    help: "Messages of core NATS subscriptions that were dropped unread because the bridge was too slow.",
 };
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",
@@ -611,11 +639,11 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 30);
+        assert_eq!(metrics.definitions().len(), 32);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
-            "a2abus_paused_lanes",
+            "a2abus_held_lanes",
             "a2abus_pending_calls",
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",

@@ -27,6 +27,21 @@ pub struct Outgoing {
     pub place: Place,
     /// The CloudEvents content mode it is written in.
     pub mode: Mode,
+    /// The agent it is for, where it is known.
+    pub agent: Option<Text>,
+    /// The call it belongs to, as its `callid` attribute says.
+    pub call: Option<Text>,
+    /// Set on dead letters.
+    pub letter: Option<Letter>,
+}
+
+/// How a dead letter is treated that its own topic does not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Letter {
+    /// The body was left out already.
+    pub is_reduced: bool,
+    /// The source keeps the message until the letter is confirmed. Without that there is nothing to wait for.
+    pub is_backed: bool,
 }
 
 /// Who chose the place a message goes to.
@@ -198,6 +213,9 @@ impl Outbound {
             message,
             place,
             mode,
+            agent: event.extension_text(extension::TARGET_AGENT).cloned(),
+            call: event.extension_text(extension::CALL_ID).cloned(),
+            letter: None,
         })
     }
 

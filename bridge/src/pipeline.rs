@@ -5,12 +5,15 @@
 //! ```
 //!
 //! One task runs each binding. Messages of one lane (a Kafka partition) are published in order; a lane whose message
-//! cannot be published waits and tries again while the other lanes go on. A message is settled after every copy of
-//! it, or its dead letter, is confirmed. What is held is bounded by the budget of the subscription.
+//! cannot be published waits and tries again while the other lanes go on ([`crate::delivery`] has the rules). A message
+//! is settled after every copy of it, or its dead letter, is confirmed. What is held is bounded by the budget of the
+//! subscription.
 
-use std::collections::{HashMap, VecDeque};
+mod lane;
+
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2abus_plugin::{
     Event, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map,
@@ -18,24 +21,27 @@ use a2abus_plugin::{
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{
-    Acknowledger, Confirmation, Consumer, Delivery, Disposition, Message, Outcome, Topic,
-    TransportError, TransportErrorKind,
+    Acknowledger, Confirmation, Consumer, Delivery, Message, Outcome, Topic, TransportError,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
 use crate::calls::Calls;
 use crate::config::{Mode, OnUnknown, Role};
-use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
+use crate::delivery::{Publisher, Verdict};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
-use crate::outbound::{From, Outbound, Outgoing, Place};
+use crate::outbound::{From, Outbound, Outgoing};
 use crate::reply_place::ReplyPlaces;
+use lane::{Lane, Task};
 
 /// One binding: what is done with the messages of its topics.
 #[derive(Debug)]
@@ -68,8 +74,10 @@ pub struct Pipeline {
     pub passed: PassedHeaders,
     /// Where its dead letters go.
     pub dead_letters: DeadLetters,
-    /// Routes and sends.
+    /// Routes.
     pub outbound: Outbound,
+    /// Sends what was routed.
+    pub publisher: Publisher,
     /// Calls that its messages may answer.
     pub calls: Arc<Calls>,
     /// Its counters.
@@ -89,30 +97,52 @@ pub enum DataLook {
 
 /// How far clocks may differ before an event counts as expired.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
-/// The first and the longest wait before a message is sent again.
-pub(crate) const BACKOFF: (Duration, Duration) =
-    (Duration::from_millis(100), Duration::from_secs(15));
+/// The lanes of one binding, by number.
+#[derive(Default)]
+struct Lanes(HashMap<u32, BindingLane>);
 
-/// Work for one lane.
-enum Job {
-    /// A message, with its place among those of its lane.
-    Step(u64, Delivery),
-    Retry(Unconfirmed),
+#[derive(Default)]
+struct BindingLane {
+    order: Lane<Delivery, Unconfirmed>,
+    /// Counts the lane as held.
+    held: Option<Held>,
+}
+
+/// What a task of a lane has done.
+enum Done {
+    /// The copies of a message are with their buses.
+    Sent(InFlight),
+    /// The first message that had failed is confirmed.
+    Recovered(Original),
 }
 
 /// A message whose copies are on their way.
 struct InFlight {
     lane: u32,
-    copies: Vec<(Outgoing, Confirmation)>,
+    /// Its place among the messages of its lane.
+    number: u64,
+    copies: Vec<Copy>,
     /// When the copies were handed to their buses.
     sent: Instant,
     original: Original,
 }
 
-/// A message of which some copies were refused or are in doubt.
+/// A copy, and what its bus said when it was handed over.
+type Copy = (Outgoing, Result<Confirmation, TransportError>);
+
+/// A message of which some copies have to be sent again.
 struct Unconfirmed {
-    copies: Vec<(Outgoing, TransportError)>,
+    copies: Vec<Outgoing>,
     original: Original,
+}
+
+/// How the wait for the confirmations of one message ended.
+struct Decided {
+    lane: u32,
+    number: u64,
+    original: Original,
+    /// The copies to send again, and why the first of them failed.
+    again: Option<(Vec<Outgoing>, TransportErrorKind)>,
 }
 
 /// One unit of a message, for its dead letter.
@@ -123,24 +153,11 @@ struct Unit {
 
 /// What a copy came from, for its dead letter and for its settlement.
 struct Original {
-    /// Its place among the messages of its lane.
-    number: u64,
     message: Message,
+    topic: Topic,
     origin: Option<Text>,
-    acknowledger: Acknowledger,
-    /// How long the next attempt waits, after those that failed.
-    wait: Duration,
-    /// Held as long as only a person can set the lane free.
-    paused: Option<Paused>,
-}
-
-/// The messages of one lane that wait behind the one that is being worked on.
-#[derive(Default)]
-struct Lane {
-    /// In the order they were received.
-    waiting: VecDeque<Job>,
-    received: u64,
-    busy: bool,
+    /// `None` when somebody else settles the message.
+    acknowledger: Option<Acknowledger>,
 }
 
 // === impl Pipeline ===
@@ -149,71 +166,73 @@ impl Pipeline {
     /// Runs until `stop`, then finishes what was received. What is unfinished when the future is dropped is abandoned:
     /// the source delivers it again.
     pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
-        let mut lanes: HashMap<u32, Lane> = HashMap::new();
-        let mut jobs = FuturesUnordered::new();
+        let mut lanes = Lanes::default();
+        let mut tasks = FuturesUnordered::new();
         let mut confirmations = FuturesUnordered::new();
         let mut open = true;
         loop {
-            tokio::select! {
+            let lane = tokio::select! {
                 biased;
-                Some((lane, result)) = confirmations.next() => {
-                    if let Some(unconfirmed) = self.settle(result) {
-                        let entry = lanes.entry(lane).or_default();
-                        entry.again(unconfirmed);
-                        if let Some(job) = entry.next() {
-                            jobs.push(self.work(lane, job));
+                Some(decided) = confirmations.next() => self.decide(&mut lanes, decided),
+                Some((lane, done)) = tasks.next() => {
+                    match done {
+                        Done::Sent(in_flight) => {
+                            let has_failed = self.has_failed(&in_flight);
+                            lanes.get(lane).order.sent(has_failed);
+                            confirmations.push(self.confirm(in_flight));
+                        }
+                        Done::Recovered(original) => {
+                            self.settle(original);
+                            lanes.get(lane).order.recovered();
                         }
                     }
-                }
-                Some(in_flight) = jobs.next() => {
-                    let InFlight { lane, .. } = in_flight;
-                    confirmations.push(self.confirm(in_flight));
-                    let next = lanes.get_mut(&lane).and_then(Lane::finished);
-                    if let Some(job) = next {
-                        jobs.push(self.work(lane, job));
-                    }
+                    lane
                 }
                 delivery = consumer.recv(), if open => match delivery {
-                    Some(delivery) => {
-                        let lane = delivery.lane;
-                        let entry = lanes.entry(lane).or_default();
-                        self.receive(delivery, entry);
-                        if let Some(job) = entry.next() {
-                            jobs.push(self.work(lane, job));
-                        }
+                    Some(delivery) => self.receive(&mut lanes, delivery),
+                    None => {
+                        open = false;
+                        continue;
                     }
-                    None => open = false,
                 },
                 () = stop.cancelled(), if open => {
                     consumer.stop();
                     while let Some(delivery) = consumer.try_recv() {
-                        let entry = lanes.entry(delivery.lane).or_default();
-                        self.receive(delivery, entry);
-                    }
-                    for (lane, entry) in &mut lanes {
-                        if let Some(job) = entry.next() {
-                            jobs.push(self.work(*lane, job));
-                        }
+                        let lane = self.receive(&mut lanes, delivery);
+                        tasks.extend(lanes.next(lane).map(|task| self.work(lane, task)));
                     }
                     open = false;
+                    continue;
                 }
                 else => return consumer,
-            }
+            };
+            tasks.extend(lanes.next(lane).map(|task| self.work(lane, task)));
         }
     }
 
-    fn receive(&self, delivery: Delivery, lane: &mut Lane) {
+    /// Puts a delivery into its lane; returns the lane.
+    fn receive(&self, lanes: &mut Lanes, delivery: Delivery) -> u32 {
         self.metrics.received.inc();
         self.metrics.in_flight.inc();
-        lane.waiting.push_back(Job::Step(lane.received, delivery));
-        lane.received += 1;
+        let lane = delivery.lane;
+        lanes.get(lane).order.receive(delivery);
+        lane
     }
 
-    async fn work(&self, lane: u32, job: Job) -> InFlight {
-        match job {
-            Job::Step(number, delivery) => self.step(lane, number, delivery).await,
-            Job::Retry(unconfirmed) => self.retry(lane, unconfirmed).await,
-        }
+    async fn work(&self, lane: u32, task: Task<Delivery, Unconfirmed>) -> (u32, Done) {
+        let done = match task {
+            Task::Step(number, delivery) => Done::Sent(self.step(lane, number, delivery).await),
+            Task::Again(number, Unconfirmed { copies, original }) => {
+                Done::Sent(self.publish(lane, number, copies, original).await)
+            }
+            Task::First(Unconfirmed { copies, original }) => {
+                for copy in copies {
+                    self.until_confirmed(copy, &original).await;
+                }
+                Done::Recovered(original)
+            }
+        };
+        (lane, done)
     }
 
     /// The path of one message, up to the confirmation of its copies.
@@ -240,14 +259,12 @@ impl Pipeline {
             Role::Events | Role::Workflows => self.events(at, &mut outgoing),
         }
         let original = Original {
-            number,
             message,
+            topic,
             origin,
-            acknowledger,
-            wait: BACKOFF.0,
-            paused: None,
+            acknowledger: Some(acknowledger),
         };
-        self.publish(lane, outgoing, original).await
+        self.publish(lane, number, outgoing, original).await
     }
 
     fn context(&self) -> MapContext<'static> {
@@ -267,7 +284,8 @@ impl Pipeline {
                 Answered::Forward(forward) => outgoing.push(*forward),
                 Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
                     let unit = unit.map(|(index, bytes)| Unit { index, bytes });
-                    outgoing.push(self.dead(at, unit.as_ref(), code, Stage::Resolve, &detail));
+                    let unit = unit.as_ref();
+                    outgoing.push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
                 }
                 Answered::Delivered
                 | Answered::Late(_)
@@ -281,7 +299,8 @@ impl Pipeline {
     fn events(&self, at: ReadAt<'_>, outgoing: &mut Vec<Outgoing>) {
         match content_mode::read(self.binding, at.message, &self.limits) {
             Err(error) => {
-                outgoing.push(self.dead(at, None, error.kind().as_str(), Stage::Receive, &error));
+                let code = error.kind().as_str();
+                outgoing.push(self.dead(at, None, None, code, Stage::Receive, &error));
             }
             Ok(Content::Event(event)) => self.event(at, None, event, outgoing),
             Ok(Content::Plain { content_type, body }) => {
@@ -357,7 +376,7 @@ impl Pipeline {
                 for copy in outgoing
                     .iter_mut()
                     .skip(before)
-                    .filter(|copy| !self.is_dead_letter(copy))
+                    .filter(|copy| copy.letter.is_none())
                 {
                     let key = copy.message.key.take();
                     copy.message = Message {
@@ -386,11 +405,7 @@ impl Pipeline {
                     unit: Some(refused.index),
                 };
                 let body = Some(refused.bytes);
-                self.metrics.dead_lettered(reason.code);
-                outgoing.push(
-                    self.dead_letters
-                        .letter(at.message, body, &self.name, at.origin, &reason),
-                );
+                outgoing.push(self.dead_letters.letter(undelivered(at), body, &reason));
             }
         }
     }
@@ -435,9 +450,8 @@ impl Pipeline {
         outgoing: &mut Vec<Outgoing>,
     ) {
         if is_expired(&event) {
-            self.metrics.dropped("expired");
-            tracing::debug!(binding = %self.name, id = %event.id(), "an expired event is not delivered");
-            return;
+            let of = undelivered(at).with_event(Some(&event));
+            return self.dead_letters.dropped(of, "expired");
         }
         self.mark(at, &mut event);
         let origin = at
@@ -453,7 +467,8 @@ impl Pipeline {
             Ok(copies) => outgoing.extend(copies),
             Err(error) => {
                 self.counts.unrouted.inc();
-                outgoing.push(self.dead(at, unit, error.reason(), Stage::Route, &error));
+                let reason = error.reason();
+                outgoing.push(self.dead(at, unit, Some(&event), reason, Stage::Route, &error));
             }
         }
     }
@@ -476,15 +491,16 @@ impl Pipeline {
         }
     }
 
+    /// The dead letter of a message, or of one unit of it, that never became a copy.
     fn dead(
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
+        event: Option<&Event>,
         code: &'static str,
         stage: Stage,
         detail: &impl ToString,
     ) -> Outgoing {
-        self.metrics.dead_lettered(code);
         let reason = Reason {
             code,
             stage,
@@ -492,228 +508,213 @@ impl Pipeline {
             unit: unit.map(|unit| unit.index),
         };
         let body = unit.map(|unit| unit.bytes.clone());
-        self.dead_letters
-            .letter(at.message, body, &self.name, at.origin, &reason)
+        let of = undelivered(at).with_event(event);
+        self.dead_letters.letter(of, body, &reason)
     }
 
-    /// Hands every copy to its bus, in order. Waits as long as it takes: the lane is held meanwhile.
+    /// Hands every copy to its bus, in order. Waits at most while the queue of a bus is full.
     async fn publish(
         &self,
         lane: u32,
+        number: u64,
         outgoing: Vec<Outgoing>,
-        mut original: Original,
+        original: Original,
     ) -> InFlight {
         let mut copies = Vec::with_capacity(outgoing.len());
         for copy in outgoing {
-            copies.push(self.send(copy, None, &mut original).await);
+            let handed = self.publisher.send(&copy).await;
+            copies.push((copy, handed));
         }
         InFlight {
             lane,
+            number,
             copies,
             sent: Instant::now(),
             original,
         }
     }
 
-    async fn retry(&self, lane: u32, unconfirmed: Unconfirmed) -> InFlight {
-        let Unconfirmed {
-            copies: refused,
-            mut original,
-        } = unconfirmed;
-        let mut copies = Vec::with_capacity(refused.len());
-        for (copy, error) in refused {
-            copies.push(self.send(copy, Some(error), &mut original).await);
-        }
-        InFlight {
-            lane,
-            copies,
-            sent: Instant::now(),
-            original,
-        }
+    /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
+    fn has_failed(&self, in_flight: &InFlight) -> bool {
+        let holds = |(copy, handed): &Copy| {
+            let error = handed.as_ref().err();
+            error.is_some_and(|error| self.publisher.judge(copy, error) == Verdict::Hold)
+        };
+        in_flight.copies.iter().any(holds)
     }
 
-    /// Sends until the bus takes the copy, or takes the dead letter in place of a copy that no bus will ever take.
-    async fn send(
-        &self,
-        mut copy: Outgoing,
-        mut failed: Option<TransportError>,
-        original: &mut Original,
-    ) -> (Outgoing, Confirmation) {
-        loop {
-            if let Some(error) = failed.take() {
-                if error.disposition() == Disposition::Pause {
-                    let gauge = &self.metrics.paused_lanes;
-                    original.paused.get_or_insert_with(|| Paused::new(gauge));
-                }
-                copy = self.after_failure(copy, &error, original);
-                if let Some(bus) = self.outbound.buses().get(copy.bus) {
-                    bus.metrics.retried(error.kind());
-                }
-                tokio::time::sleep(jittered(original.wait)).await;
-                original.wait = (original.wait * 2).min(BACKOFF.1);
-            }
-            match self.outbound.send(&copy).await {
-                Ok(confirmation) => return (copy, confirmation),
-                Err(error) => failed = Some(error),
-            }
-        }
-    }
-
-    /// What to send next: the copy again, or its dead letter.
-    fn after_failure(
-        &self,
-        copy: Outgoing,
-        error: &TransportError,
-        original: &Original,
-    ) -> Outgoing {
-        let nowhere =
-            error.kind() == TransportErrorKind::UnknownTopic && copy.place == Place::FromEvent;
-        let permanent = error.disposition() == Disposition::DeadLetter || nowhere;
-        if permanent && !self.is_dead_letter(&copy) {
-            let topic = &copy.address.topic;
-            let reason = Reason {
-                code: error.kind().as_str(),
-                stage: Stage::Publish,
-                detail: format!("{topic}: {error}"),
-                unit: None,
-            };
-            self.metrics.dead_lettered(reason.code);
-            // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
-            let body = if copy.mode == Mode::Binary {
-                copy.message.body
-            } else {
-                None
-            };
-            return self.dead_letters.letter(
-                &original.message,
-                body,
-                &self.name,
-                original.origin.as_ref(),
-                &reason,
-            );
-        }
-        if permanent && !DeadLetters::is_reduced(&copy) {
-            tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
-                origin = original.origin.as_deref().unwrap_or("none: the source keeps nothing, so the body is lost"),
-                "the dead letter is refused too: it is kept without its body, which only its origin has");
-            return self.dead_letters.reduced(copy, error);
-        }
-        if error.disposition() == Disposition::Retry {
-            tracing::warn!(binding = %self.name, topic = %copy.address.topic, %error, "not sent, trying again");
-        } else {
-            tracing::error!(binding = %self.name, topic = %copy.address.topic, %error,
-                "not sent: mend the topic or the credentials; the lane waits and nothing is lost");
-        }
-        copy
-    }
-
-    fn is_dead_letter(&self, copy: &Outgoing) -> bool {
-        copy.bus == self.dead_letters.bus && copy.address.topic == self.dead_letters.topic
-    }
-
-    /// Waits for the confirmation of every copy.
-    async fn confirm(&self, in_flight: InFlight) -> (u32, Result<Acknowledger, Unconfirmed>) {
+    /// Waits for the confirmation of every copy. What no bus will ever take goes to the dead letters at once: that holds
+    /// up nobody.
+    async fn confirm(&self, in_flight: InFlight) -> Decided {
         let InFlight {
             lane,
+            number,
             copies,
             sent,
             original,
         } = in_flight;
-        let mut refused = Vec::new();
-        for (copy, confirmation) in copies {
-            match confirmation.await {
-                Ok(_) => {
-                    if let Some(bus) = self.outbound.buses().get(copy.bus) {
-                        bus.metrics.published.inc();
-                        bus.metrics
-                            .publish_seconds
-                            .observe(sent.elapsed().as_secs_f64());
-                    }
-                }
-                Err(error) => refused.push((copy, error)),
+        let mut again: Option<(Vec<Outgoing>, TransportErrorKind)> = None;
+        for copy in copies {
+            if let Err((copy, kind)) = self.delivered(copy, sent, &original).await {
+                again.get_or_insert_with(|| (Vec::new(), kind)).0.push(copy);
             }
         }
-        let result = if refused.is_empty() {
-            Ok(original.acknowledger)
-        } else {
-            Err(Unconfirmed {
-                copies: refused,
-                original,
-            })
+        Decided {
+            lane,
+            number,
+            original,
+            again,
+        }
+    }
+
+    /// Waits until a copy, or what stands for it, is confirmed. Gives back what has to be sent again.
+    async fn delivered(
+        &self,
+        (mut copy, mut handed): Copy,
+        mut sent: Instant,
+        original: &Original,
+    ) -> Result<(), (Outgoing, TransportErrorKind)> {
+        loop {
+            let confirmed = match handed {
+                Ok(confirmation) => confirmation.await,
+                Err(error) => Err(error),
+            };
+            let Err(error) = confirmed else {
+                self.publisher.confirmed(&copy, sent);
+                return Ok(());
+            };
+            if self.publisher.judge(&copy, &error) == Verdict::Hold {
+                self.publisher.held(&copy, &error);
+                return Err((copy, error.kind()));
+            }
+            match self.instead(copy, &error, original) {
+                Some(letter) => copy = letter,
+                None => return Ok(()),
+            }
+            sent = Instant::now();
+            handed = self.publisher.send(&copy).await;
+        }
+    }
+
+    /// Sends a copy, or what stands for it, until it is confirmed.
+    async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
+        let mut copy = Some(copy);
+        while let Some(sending) = copy {
+            copy = match self.publisher.until_confirmed(&sending).await {
+                Ok(()) => None,
+                Err(error) => self.instead(sending, &error, original),
+            };
+        }
+    }
+
+    /// What to send in place of a copy that no bus will ever take. The one place where a copy is given up: whoever waits
+    /// for it (`copy.call`) waits in vain.
+    fn instead(
+        &self,
+        copy: Outgoing,
+        error: &TransportError,
+        original: &Original,
+    ) -> Option<Outgoing> {
+        if copy.letter.is_some() {
+            return self.dead_letters.instead(copy, error);
+        }
+        let reason = Reason {
+            code: error.kind().as_str(),
+            stage: Stage::Publish,
+            detail: format!("{}: {error}", copy.address.topic),
+            unit: None,
         };
-        (lane, result)
+        let of = Undelivered {
+            message: &original.message,
+            topic: &original.topic,
+            origin: original.origin.as_ref(),
+            agent: copy.agent.as_ref(),
+            call: copy.call.as_ref(),
+        };
+        // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
+        let body = copy.message.body.filter(|_| copy.mode == Mode::Binary);
+        Some(self.dead_letters.letter(of, body, &reason))
     }
 
-    /// Settles a message all of whose copies are confirmed; gives back the others.
-    fn settle(&self, result: Result<Acknowledger, Unconfirmed>) -> Option<Unconfirmed> {
-        match result {
-            Ok(acknowledger) => {
-                self.metrics.in_flight.dec();
-                match acknowledger.settle(Outcome::Settled) {
-                    Ok(()) => self.metrics.settled.inc(),
-                    Err(error) => {
-                        tracing::warn!(binding = %self.name, %error, "not settled: it may be delivered again");
-                    }
-                }
-                None
+    /// Settles a message all of whose copies are confirmed; puts the others back into their lane, which is returned.
+    fn decide(&self, lanes: &mut Lanes, decided: Decided) -> u32 {
+        let Decided {
+            lane,
+            number,
+            original,
+            again,
+        } = decided;
+        let entry = lanes.get(lane);
+        match again {
+            None => {
+                entry.order.confirmed();
+                self.settle(original);
             }
-            Err(unconfirmed) => Some(unconfirmed),
+            Some((copies, kind)) => {
+                let held = || Held::new(self.metrics.held_lanes(kind));
+                entry.held.get_or_insert_with(held);
+                entry.order.failed(number, Unconfirmed { copies, original });
+            }
+        }
+        lane
+    }
+
+    fn settle(&self, original: Original) {
+        self.metrics.in_flight.dec();
+        let settled = original
+            .acknowledger
+            .map(|acknowledger| acknowledger.settle(Outcome::Settled));
+        match settled {
+            Some(Ok(())) => self.metrics.settled.inc(),
+            Some(Err(error)) => {
+                tracing::warn!(binding = %self.name, %error, "not settled: it may be delivered again");
+            }
+            None => {}
         }
     }
 }
 
-// === impl Job ===
+// === impl Lanes ===
 
-impl Job {
-    /// Its place among the messages of its lane.
-    fn number(&self) -> u64 {
-        match self {
-            Self::Step(number, _) => *number,
-            Self::Retry(unconfirmed) => unconfirmed.original.number,
+impl Lanes {
+    fn get(&mut self, lane: u32) -> &mut BindingLane {
+        self.0.entry(lane).or_default()
+    }
+
+    /// The next task of a lane, when it may do one now.
+    fn next(&mut self, lane: u32) -> Option<Task<Delivery, Unconfirmed>> {
+        let lane = self.get(lane);
+        let task = lane.order.next();
+        if !lane.order.is_held() {
+            lane.held = None;
         }
+        task
     }
 }
 
-// === impl Lane ===
+/// A lane that waits for a destination; it is counted until this is dropped.
+struct Held(IntGauge);
 
-impl Lane {
-    /// Puts a message back where it stood: before all that came after it.
-    fn again(&mut self, unconfirmed: Unconfirmed) {
-        let number = unconfirmed.original.number;
-        let at = self.waiting.partition_point(|job| job.number() < number);
-        self.waiting.insert(at, Job::Retry(unconfirmed));
-    }
-
-    /// The next job, when the lane is free.
-    fn next(&mut self) -> Option<Job> {
-        if self.busy {
-            return None;
-        }
-        let job = self.waiting.pop_front();
-        self.busy = job.is_some();
-        job
-    }
-
-    /// The current job is done; the one after it.
-    fn finished(&mut self) -> Option<Job> {
-        self.busy = false;
-        self.next()
-    }
-}
-
-/// A lane that a person has to set free; it counts as paused until this is dropped.
-struct Paused(IntGauge);
-
-impl Paused {
-    fn new(lanes: &IntGauge) -> Self {
+impl Held {
+    fn new(lanes: IntGauge) -> Self {
         lanes.inc();
-        Self(lanes.clone())
+        Self(lanes)
     }
 }
 
-impl Drop for Paused {
+impl Drop for Held {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+fn undelivered(at: ReadAt<'_>) -> Undelivered<'_> {
+    Undelivered {
+        message: at.message,
+        topic: at.topic,
+        origin: at.origin,
+        agent: None,
+        call: None,
     }
 }
 
@@ -723,7 +724,9 @@ const PASSED_HOPS: &str = "bus-hops";
 fn passed_hops(message: &Message) -> i32 {
     let value = message.headers.get(PASSED_HOPS);
     let text = value.and_then(|value| std::str::from_utf8(value).ok());
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    // Nobody has passed less than no route: what says so would defeat the guard against loops.
+    let hops: Option<i32> = text.and_then(|text| text.parse().ok());
+    hops.unwrap_or(0).max(0)
 }
 
 /// Whether the event's time is over. Source: CloudEvents expirytime extension.
@@ -732,60 +735,4 @@ fn is_expired(event: &Event) -> bool {
         .extension_text(extension::EXPIRY_TIME)
         .and_then(|text| crate::clock::parse(text));
     expiry.is_some_and(|expiry| expiry + CLOCK_SKEW < crate::clock::now())
-}
-
-/// The wait, shortened at random by up to half, so that many do not wake at once.
-pub(crate) fn jittered(wait: Duration) -> Duration {
-    let mut byte = [0];
-    // Without randomness the full wait is as good.
-    let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
-    wait - wait * random / 512
-}
-
-#[cfg(test)]
-mod tests {
-    use a2abus_transports::memory::Memory;
-    use a2abus_transports::{Address, Reading, Subscription, TopicFilter, Transport as _};
-
-    use super::*;
-
-    async fn delivery(memory: &Memory, consumer: &mut Consumer) -> Delivery {
-        let address = Address::topic(Topic::from_static("t"));
-        let sent = memory.send(&address, Message::plain("x")).await.unwrap();
-        sent.await.unwrap();
-        consumer.recv().await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn messages_that_are_sent_again_keep_their_order() {
-        let memory = Memory::default();
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new("t").unwrap()],
-            reading: Reading::Group("g".into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        };
-        let mut consumer = memory.subscribe(subscription).await.unwrap();
-        let mut lane = Lane::default();
-        for number in [8, 9] {
-            let delivery = delivery(&memory, &mut consumer).await;
-            lane.waiting.push_back(Job::Step(number, delivery));
-        }
-        for number in [7, 2, 5, 3, 6] {
-            let delivery = delivery(&memory, &mut consumer).await;
-            lane.again(Unconfirmed {
-                copies: Vec::new(),
-                original: Original {
-                    number,
-                    message: delivery.message,
-                    origin: None,
-                    acknowledger: delivery.acknowledger,
-                    wait: BACKOFF.0,
-                    paused: None,
-                },
-            });
-        }
-        let order: Vec<u64> = lane.waiting.iter().map(Job::number).collect();
-        assert_eq!(order, [2, 3, 5, 6, 7, 8, 9]);
-    }
 }

@@ -187,6 +187,9 @@ impl ReplyLegs {
             message,
             place: Place::Configured,
             mode: Mode::default(),
+            agent: None,
+            call: Some(call.to_string().into()),
+            letter: None,
         })
     }
 

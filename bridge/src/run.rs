@@ -9,19 +9,20 @@ use std::time::Duration;
 use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
-    AnyTransport, Consumer, Delivery, Health, Outcome, Subscription, Transport as _,
+    AnyTransport, Consumer, Delivery, Health, Outcome, Reading, Subscription, Transport as _,
     TransportError, TransportErrorKind,
 };
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{ReadAt, Reader};
 use crate::bridge::{Bridge, Work};
-use crate::bus::{Bus, BusId};
+use crate::bus::{Bus, BusId, Buses};
 use crate::calls::{CallError, Calls};
 use crate::cancel::Cancel;
+use crate::deadletter::DeadLetters;
 use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
 use crate::metrics::Metrics;
@@ -38,6 +39,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 /// The cause while the group of a binding has not told it which partitions it reads.
 const WAITING: &str = "waiting for partitions";
+/// How often the log and the metrics catch up with what was suppressed or dropped.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -136,6 +139,11 @@ impl Bridge {
         if let Some(watch) = watch {
             rest.spawn(until(order.rest.clone(), watch.run()));
         }
+        let letters = bindings.iter().map(|(work, _)| work.dead_letters().clone());
+        rest.spawn(until(
+            order.rest.clone(),
+            report(letters.collect(), buses.clone()),
+        ));
         for (work, subscription) in bindings {
             let Some(bus) = buses.get(work.bus()) else {
                 continue;
@@ -258,6 +266,21 @@ async fn end(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             tracing::error!(%error, "a task ended by itself");
+        }
+    }
+}
+
+/// Reports what no message reports by itself: log lines that were suppressed, and messages that a client dropped.
+async fn report(letters: Vec<DeadLetters>, buses: Buses) {
+    let mut every = tokio::time::interval(REPORT_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        letters.iter().for_each(DeadLetters::summarise);
+        for (_, bus) in buses.iter() {
+            let dropped = bus.transport.dropped_messages();
+            let counter = &bus.metrics.client_dropped;
+            counter.inc_by(dropped.saturating_sub(counter.get()));
         }
     }
 }
@@ -389,7 +412,7 @@ impl Runner {
             let consumer = tokio::select! {
                 consumer = working => consumer,
                 () = ready_when(assigned, &condition, &readiness) => return,
-                () = grace_over(&stop, self.grace) => return,
+                () = grace_over(&stop, self.grace) => return self.abandon(),
             };
             match consumer.close(CLOSE).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
@@ -406,6 +429,20 @@ impl Runner {
             }
             readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
             not_too_soon(began, &stop).await;
+        }
+    }
+
+    /// Says what was in hand when the time was over: a source that keeps messages delivers them again, core NATS does not.
+    fn abandon(&self) {
+        let (name, messages) = (self.work.name(), self.work.in_flight());
+        let is_kept = !matches!(self.subscription.reading, Reading::Group(_))
+            || self.transport.binding() != Binding::Nats;
+        match messages {
+            0 => {}
+            _ if is_kept => tracing::warn!(binding = %name, messages,
+                "the grace period is over: messages in hand are abandoned, and delivered again later"),
+            _ => tracing::error!(binding = %name, messages,
+                "the grace period is over: messages in hand are lost, as core NATS does not keep them"),
         }
     }
 

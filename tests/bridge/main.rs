@@ -9,6 +9,7 @@
 
 mod adapters;
 mod answers;
+mod delivery;
 mod drain;
 mod http;
 mod memory_battery;

@@ -41,6 +41,18 @@ impl AnyTransport {
             Self::Nats(_) => Binding::Nats,
         }
     }
+
+    /// How many messages were received and dropped because nobody took them in time: of core NATS subscriptions only.
+    #[must_use]
+    pub fn dropped_messages(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => 0,
+            #[cfg(feature = "nats")]
+            Self::Nats(nats) => nats.dropped_messages(),
+        }
+    }
 }
 
 impl From<Memory> for AnyTransport {

@@ -9,8 +9,8 @@ pub enum Disposition {
     Retry,
     /// This message can never be sent: dead-letter it.
     DeadLetter,
-    /// A person has to mend the set-up (missing topic, refused credentials, a name used twice): pause and alarm, lose
-    /// nothing.
+    /// A person has to repair the set-up (missing topic, refused credentials, a full stream, a name used twice): pause
+    /// and alarm, lose nothing.
     Pause,
 }
 
@@ -24,6 +24,8 @@ pub enum TransportErrorKind {
     TimedOut,
     /// The client's queue is full.
     Saturated,
+    /// The stream is full and takes nothing more until somebody makes room.
+    Full,
     /// The message is larger than the server takes.
     TooLarge,
     /// The topic, stream or consumer does not exist.
@@ -52,6 +54,7 @@ impl TransportErrorKind {
             Self::Disconnected => "disconnected",
             Self::TimedOut => "timed_out",
             Self::Saturated => "saturated",
+            Self::Full => "full",
             Self::TooLarge => "too_large",
             Self::UnknownTopic => "unknown_topic",
             Self::Unauthorised => "unauthorised",
@@ -75,9 +78,11 @@ impl TransportErrorKind {
             | Self::Closed
             | Self::Other => Disposition::Retry,
             Self::TooLarge | Self::BadMessage => Disposition::DeadLetter,
-            Self::UnknownTopic | Self::Unauthorised | Self::BadConfig | Self::Fenced => {
-                Disposition::Pause
-            }
+            Self::Full
+            | Self::UnknownTopic
+            | Self::Unauthorised
+            | Self::BadConfig
+            | Self::Fenced => Disposition::Pause,
         }
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{
-    Address, Confirmation, Consumer, Health, QUEUE_DEADLINE, Subscription, Transport,
+    Address, Confirmation, Consumer, Health, QUEUE_DEADLINE, Subscription, TopicFilter, Transport,
 };
 
 mod faults;
@@ -129,6 +129,12 @@ impl Memory {
     /// Makes the bus reachable again.
     pub fn set_up(&self) {
         self.store.set_up();
+    }
+
+    /// Makes topics refuse what is sent to them with an error of this kind, for all connections; `None` lets them take it
+    /// again.
+    pub fn set_refused(&self, topics: TopicFilter, kind: Option<TransportErrorKind>) {
+        self.store.set_refused(topics, kind);
     }
 
     fn check_open(&self) -> Result<(), TransportError> {

@@ -17,6 +17,8 @@ struct State {
     phase: Phase,
     /// By name; `Err` holds the cause, for operators.
     conditions: BTreeMap<Text, Result<(), String>>,
+    /// By name: why a part of the work waits.
+    degraded: BTreeMap<Text, String>,
 }
 
 /// Where a process is in its life.
@@ -41,6 +43,9 @@ pub struct Report {
     pub phase: Phase,
     /// The conditions that are not met, by name.
     pub not_ready: Vec<Unmet>,
+    /// What does not work while the process as a whole does: destinations that take no messages. Left out when empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub degraded: Vec<Unmet>,
 }
 
 /// One condition that is not met.
@@ -64,6 +69,18 @@ impl Readiness {
     /// Notes whether a condition is met, and why not. A name not seen before is a new condition.
     pub fn set(&self, name: impl Into<Text>, met: Result<(), String>) {
         self.write().conditions.insert(name.into(), met);
+    }
+
+    /// Notes that a part of the work waits, and why. It does not make the process unready: other work goes on.
+    pub fn degraded(&self, name: impl Into<Text>, cause: String) {
+        self.write().degraded.insert(name.into(), cause);
+    }
+
+    /// Notes that a part that waited goes on.
+    pub fn restored(&self, name: &str) {
+        self.write()
+            .degraded
+            .retain(|waiting, _| waiting.as_str() != name);
     }
 
     /// Everything is up: ready from now on while every condition is met.
@@ -103,10 +120,15 @@ impl Readiness {
             })
         };
         let not_ready: Vec<_> = state.conditions.iter().filter_map(unmet).collect();
+        let degraded = state.degraded.iter().map(|(name, cause)| Unmet {
+            name: name.clone(),
+            cause: cause.clone(),
+        });
         Report {
             ready: state.phase == Phase::Running && not_ready.is_empty(),
             phase: state.phase,
             not_ready,
+            degraded: degraded.collect(),
         }
     }
 
@@ -135,6 +157,17 @@ mod tests {
         assert!(!readiness.is_ready());
         readiness.set("transport kafka", Ok(()));
         assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn what_is_degraded_is_shown_and_does_not_make_the_process_unready() {
+        let readiness = Readiness::new();
+        readiness.started();
+        readiness.degraded("destination kafka/a", "not allowed".into());
+        assert!(readiness.is_ready());
+        assert_eq!(readiness.report().degraded[0].cause, "not allowed");
+        readiness.restored("destination kafka/a");
+        assert!(readiness.report().degraded.is_empty());
     }
 
     #[test]

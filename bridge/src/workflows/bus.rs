@@ -52,6 +52,7 @@ use self::turn::{Turns, Waiting};
 use super::Workflows;
 use crate::bus::BusId;
 use crate::deadletter::{DeadLetters, Reason, Stage};
+use crate::delivery::Publisher;
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::Outbound;
@@ -75,6 +76,7 @@ pub struct WorkflowBinding {
     /// The headers that answers keep.
     passed: PassedHeaders,
     outbound: Outbound,
+    publisher: Publisher,
     workflows: Workflows,
     voice: Voice,
     turns: Turns,
@@ -115,6 +117,7 @@ impl WorkflowBinding {
             },
             passed: pipeline.passed,
             outbound: pipeline.outbound,
+            publisher: pipeline.publisher,
             voice: Voice {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
@@ -176,12 +179,13 @@ impl WorkflowBinding {
     ) {
         let Delivery {
             message,
+            topic,
             origin,
             reply_to,
             acknowledger,
             ..
         } = delivery;
-        let held = Held::new(message, origin, acknowledger, self.metrics.clone());
+        let held = Held::new(message, (topic, origin), acknowledger, self.metrics.clone());
         let headers = self.passed.of(self.binding, &held.message);
         let envelope = Envelope {
             message: &held.message,

@@ -48,6 +48,8 @@ struct State {
     next_id: u64,
     down: Option<Text>,
     faults: Faults,
+    /// Topics that take nothing, and what senders are told.
+    refused: HashMap<TopicFilter, TransportErrorKind>,
     /// Ends an outage of the fault plan.
     outage: Option<AbortOnDropHandle<()>>,
     store: Weak<Store>,
@@ -95,6 +97,7 @@ impl Store {
                 next_id: 0,
                 down: None,
                 faults,
+                refused: HashMap::new(),
                 outage: None,
                 store: Weak::clone(me),
             }),
@@ -122,6 +125,7 @@ impl Store {
     pub(super) fn offer(&self, to: &Address, message: Message) -> Result<Offer, TransportError> {
         let mut state = self.lock();
         state.check_up("send to the memory bus")?;
+        state.check_accepted(&to.topic)?;
         let size = message.size_bytes();
         let key = state.place_of(to, &message, size)?;
         if !state.has_room(key.topic, size) {
@@ -181,6 +185,14 @@ impl Store {
             )
         })?;
         state.topic(topic, usize::from(lanes)).map(|_| ())
+    }
+
+    pub(super) fn set_refused(&self, topics: TopicFilter, kind: Option<TransportErrorKind>) {
+        let mut state = self.lock();
+        match kind {
+            Some(kind) => state.refused.insert(topics, kind),
+            None => state.refused.remove(&topics),
+        };
     }
 
     pub(super) fn set_down(&self, cause: Text) {
@@ -267,6 +279,17 @@ impl State {
         match &self.down {
             None => Ok(()),
             Some(cause) => Err(disconnected(what, cause)),
+        }
+    }
+
+    fn check_accepted(&self, topic: &Topic) -> Result<(), TransportError> {
+        let mut refusals = self.refused.iter();
+        match refusals.find(|(topics, _)| topics.matches(topic)) {
+            None => Ok(()),
+            Some((_, kind)) => Err(TransportError::new(
+                *kind,
+                format!("send to the memory topic {topic}"),
+            )),
         }
     }
 

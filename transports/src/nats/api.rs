@@ -44,8 +44,8 @@ impl ApiError {
             MESSAGE_EXCEEDS_MAXIMUM | HEADER_EXCEEDS_MAXIMUM => TransportErrorKind::TooLarge,
             STREAM_NOT_FOUND | CONSUMER_NOT_FOUND => TransportErrorKind::UnknownTopic,
             NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => TransportErrorKind::BadConfig,
-            STORE_FAILED
-            | INSUFFICIENT_RESOURCES
+            STORE_FAILED => TransportErrorKind::Full,
+            INSUFFICIENT_RESOURCES
             | ACCOUNT_RESOURCES_EXCEEDED
             | MEMORY_RESOURCES_EXCEEDED
             | STORAGE_RESOURCES_EXCEEDED => TransportErrorKind::Saturated,

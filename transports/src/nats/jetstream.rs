@@ -369,7 +369,7 @@ mod tests {
         }
         for (code, err_code, kind) in [
             (400, 10_054, TransportErrorKind::TooLarge),
-            (503, 10_077, TransportErrorKind::Saturated),
+            (503, 10_077, TransportErrorKind::Full),
             (503, 10_023, TransportErrorKind::Saturated),
             (503, 10_039, TransportErrorKind::BadConfig),
             (500, 1, TransportErrorKind::Other),

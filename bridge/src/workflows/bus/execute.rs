@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Refused};
 use super::ask::{Action, Asker, Job};
+use crate::delivery::{BACKOFF, jittered};
 use crate::metrics;
-use crate::pipeline::{BACKOFF, jittered};
 use crate::workflows::{NotBegun, Reports};
 
 /// News of one execution that wait for the bus. More is dropped: the run never waits for it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::Text;
-use a2abus_transports::{Acknowledger, Message, Outcome};
+use a2abus_transports::{Acknowledger, Message, Outcome, Topic};
 
 use crate::metrics::BindingMetrics;
 
@@ -15,6 +15,8 @@ pub(super) struct Held {
     /// The message, for its dead letter.
     pub(super) message: Message,
     /// Where it was read.
+    pub(super) topic: Topic,
+    /// Its position there.
     pub(super) origin: Option<Text>,
     acknowledger: Option<Acknowledger>,
     is_given_up: AtomicBool,
@@ -27,7 +29,7 @@ impl Held {
     /// Holds a delivery that was received just now.
     pub(super) fn new(
         message: Message,
-        origin: Option<Text>,
+        (topic, origin): (Topic, Option<Text>),
         acknowledger: Acknowledger,
         metrics: BindingMetrics,
     ) -> Arc<Self> {
@@ -35,6 +37,7 @@ impl Held {
         metrics.in_flight.inc();
         Arc::new(Self {
             message,
+            topic,
             origin,
             acknowledger: Some(acknowledger),
             is_given_up: AtomicBool::new(false),

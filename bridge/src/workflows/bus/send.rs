@@ -1,20 +1,15 @@
 //! How what the executor says gets onto the bus.
 
-use std::time::Instant;
-
 use a2abus_plugin::{Event, Text};
-use a2abus_transports::{
-    Address, Confirmation, Disposition, Receipt, TransportError, TransportErrorKind,
-};
+use a2abus_transports::{Address, Confirmation, TransportError, TransportErrorKind};
 use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Size};
 use super::ask::{Action, Asker, Progress};
 use super::held::Held;
-use crate::deadletter::{DeadLetters, Reason, Stage};
-use crate::outbound::{From, Outgoing, Place, RoutingError};
-use crate::pipeline::{BACKOFF, jittered};
+use crate::deadletter::{Reason, Stage, Undelivered};
+use crate::outbound::{From, Outgoing, RoutingError};
 use crate::reply::spring;
 
 /// Why an answer is not on the bus, and never will be.
@@ -77,7 +72,8 @@ impl WorkflowBinding {
         let event = self.voice.answer(asker, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
         for copy in self.copies(asker, asker.reply_to.as_ref(), &event)? {
-            self.confirmed(&copy)
+            self.publisher
+                .until_confirmed(&copy)
                 .await
                 .map_err(Undeliverable::Transport)?;
         }
@@ -86,19 +82,19 @@ impl WorkflowBinding {
 
     /// Makes a dead letter of the message that was held, or of one unit of it, and waits until it is on the bus.
     pub(super) async fn bury(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        self.metrics.dead_lettered(reason.code);
-        let (message, origin) = (&held.message, held.origin.as_ref());
-        let letter = self
-            .dead_letters
-            .letter(message, body, &self.name, origin, reason);
-        if let Err(error) = self.confirmed(&letter).await {
-            tracing::error!(binding = %self.name, %error, origin = origin.map_or("unknown", |origin| origin.as_str()),
-                "the dead letter is refused too: it is kept without its body, which stays at its origin");
-            let reduced = self.dead_letters.reduced(letter, &error);
-            debug_assert!(DeadLetters::is_reduced(&reduced));
-            if let Err(error) = self.confirmed(&reduced).await {
-                tracing::error!(binding = %self.name, %error, "the dead letter is lost");
-            }
+        let of = Undelivered {
+            message: &held.message,
+            topic: &held.topic,
+            origin: held.origin.as_ref(),
+            agent: None,
+            call: None,
+        };
+        let mut letter = Some(self.dead_letters.letter(of, body, reason));
+        while let Some(sending) = letter {
+            letter = match self.publisher.until_confirmed(&sending).await {
+                Ok(()) => None,
+                Err(error) => self.dead_letters.instead(sending, &error),
+            };
         }
     }
 
@@ -156,49 +152,5 @@ impl WorkflowBinding {
             .outbound
             .to_address(self.bus, event, headers, address.clone());
         Ok(vec![copy?])
-    }
-
-    /// Sends a copy until it is confirmed.
-    ///
-    /// # Errors
-    /// Why no bus will ever take it.
-    async fn confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        let mut wait = BACKOFF.0;
-        loop {
-            let began = Instant::now();
-            let Err(error) = self.attempt(copy).await else {
-                if let Some(bus) = self.outbound.buses().get(copy.bus) {
-                    bus.metrics.published.inc();
-                    let seconds = began.elapsed().as_secs_f64();
-                    bus.metrics.publish_seconds.observe(seconds);
-                }
-                return Ok(());
-            };
-            // A place that the request chose is its own business: nobody mends the bus for it.
-            let is_closed = matches!(
-                error.kind(),
-                TransportErrorKind::UnknownTopic | TransportErrorKind::Unauthorised
-            );
-            let nowhere = is_closed && copy.place == Place::FromEvent;
-            let topic = &copy.address.topic;
-            match error.disposition() {
-                _ if nowhere => return Err(error),
-                Disposition::DeadLetter => return Err(error),
-                Disposition::Retry => {
-                    tracing::warn!(binding = %self.name, %topic, %error, "not sent, trying again");
-                }
-                Disposition::Pause => tracing::error!(binding = %self.name, %topic, %error,
-                    "not sent: mend the topic or the credentials; the workflow waits and nothing is lost"),
-            }
-            if let Some(bus) = self.outbound.buses().get(copy.bus) {
-                bus.metrics.retried(error.kind());
-            }
-            tokio::time::sleep(jittered(wait)).await;
-            wait = (wait * 2).min(BACKOFF.1);
-        }
-    }
-
-    async fn attempt(&self, copy: &Outgoing) -> Result<Receipt, TransportError> {
-        self.outbound.send(copy).await?.await
     }
 }

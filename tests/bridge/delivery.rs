@@ -1,0 +1,372 @@
+//! One message stops no other: what a bus refuses, what it does not take for a while, and what the log says of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::http::Readiness;
+use a2abus_bridge::metrics::Metrics;
+use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _, TransportErrorKind,
+};
+use support::battery::within;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+const CONFIG: &str = "
+instance: test
+transports: { source: { type: memory }, sink: { type: memory } }
+bindings: [{ name: in, transport: source, topics: [in], dead_letter: { topic: dead } }]
+routes:
+  - { name: fixed, when: { targetagent: fixed }, to: [{ transport: sink, topic: fixed }] }
+  - { name: agents, when: { targetagent: '*' }, to: [{ transport: sink, topic: 'agents.{targetagent}' }] }
+calls: { enabled: false }
+http: { enabled: false, drain_grace: 5s }
+admin: { enabled: false }
+";
+
+/// Lines of the log, as LEVEL MESSAGE, of everything that runs on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
+    tracing_subscriber::Layer<S> for Lines
+{
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!(" {}={value:?}", field.name());
+            }
+        }
+        let mut text = Text(event.metadata().level().to_string());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+}
+
+impl Lines {
+    fn of(&self, level: &str, word: &str) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        let matching = lines
+            .iter()
+            .filter(|line| line.starts_with(level) && line.contains(word));
+        matching.cloned().collect()
+    }
+}
+
+/// A bridge between two memory buses, and both their other ends.
+struct World {
+    source: Memory,
+    sink: Memory,
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    lines: Lines,
+    _logging: tracing::subscriber::DefaultGuard,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+fn bus(partitions: u16) -> MemoryConfig {
+    MemoryConfig {
+        partitions: partitions.try_into().unwrap(),
+        ..MemoryConfig::default()
+    }
+}
+
+fn group(topic: &str) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group("test".into()),
+        budget_bytes: 64 << 20,
+        budget_messages: 100_000,
+    }
+}
+
+fn request(agent: &str, id: usize) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_agentId":"{agent}"}}}}"#
+    )
+}
+
+/// The id of a request, from its body.
+fn id_of(message: &Message) -> usize {
+    let body: serde_json::Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
+    usize::try_from(body["id"].as_u64().unwrap()).unwrap()
+}
+
+impl World {
+    async fn new(source: Memory, sink: Memory) -> Self {
+        let lines = Lines::default();
+        let logging =
+            tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+        let config = Config::read("test.yaml", CONFIG, []).unwrap_or_else(|p| panic!("{p}"));
+        let connect = |name: &str| match name {
+            "source" => AnyTransport::Memory(source.connect()),
+            _ => AnyTransport::Memory(sink.connect()),
+        };
+        let transports: BTreeMap<_, _> = config
+            .transports
+            .keys()
+            .map(|name| (name.clone(), connect(name.text())))
+            .collect();
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        let world = Self {
+            source,
+            sink,
+            metrics,
+            readiness,
+            lines,
+            _logging: logging,
+            stop,
+            running,
+        };
+        world
+            .until("the bridge is ready", |world| world.readiness.is_ready())
+            .await;
+        world
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        within(what, async {
+            while !holds(self) {
+                yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// Publishes to the source; all messages of one key are in one lane.
+    async fn publish(&self, key: &str, body: String) {
+        let message = Message {
+            key: Some(key.to_owned().into()),
+            ..Message::plain(body)
+        };
+        let to = Address::topic(Topic::new("in").unwrap());
+        self.source.send(&to, message).await.unwrap().await.unwrap();
+    }
+
+    async fn read(&self, bus: &Memory, topic: &str) -> Consumer {
+        bus.subscribe(group(topic)).await.unwrap()
+    }
+
+    fn metric(&self, line: &str) -> Option<String> {
+        let text = self.metrics.render().unwrap();
+        let found = text.lines().find_map(|found| found.strip_prefix(line));
+        found.map(|value| value.trim().to_owned())
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        within("the bridge ends", self.running).await.unwrap();
+    }
+}
+
+async fn next(consumer: &mut Consumer) -> Message {
+    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    delivery.message
+}
+
+fn header(message: &Message, name: &str) -> String {
+    String::from_utf8_lossy(message.headers.get(name).unwrap()).into_owned()
+}
+
+#[tokio::test]
+async fn a_topic_that_an_event_names_and_the_bus_refuses_stops_no_other_message() {
+    for kind in [
+        TransportErrorKind::Unauthorised,
+        TransportErrorKind::UnknownTopic,
+        TransportErrorKind::BadConfig,
+        TransportErrorKind::Full,
+        TransportErrorKind::Other,
+    ] {
+        let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
+        let secret = TopicFilter::new("agents.secret").unwrap();
+        world.sink.set_refused(secret, Some(kind));
+        let mut dead = world.read(&world.source, "dead").await;
+        let mut good = world.read(&world.sink, "agents.good").await;
+        for id in 0..621 {
+            let agent = if id % 30 == 0 { "secret" } else { "good" };
+            world.publish("k", request(agent, id)).await;
+        }
+        for id in (0..621).filter(|id| id % 30 != 0) {
+            assert_eq!(id_of(&next(&mut good).await), id);
+        }
+        for id in (0..621).filter(|id| id % 30 == 0) {
+            let letter = next(&mut dead).await;
+            assert_eq!(id_of(&letter), id);
+            assert_eq!(header(&letter, "bus-dlq-reason"), kind.as_str());
+            assert_eq!(header(&letter, "bus-dlq-stage"), "publish");
+        }
+        let report = world.readiness.report();
+        assert!(report.ready && report.degraded.is_empty(), "{report:?}");
+        let counted = format!(
+            "a2abus_dead_lettered_total{{binding=\"in\",reason=\"{}\"}}",
+            kind.as_str()
+        );
+        assert_eq!(world.metric(&counted).as_deref(), Some("21"));
+        let lines = world.lines.of("WARN", "a message becomes a dead letter");
+        assert!((1..=21).contains(&lines.len()), "{lines:#?}");
+        for word in [
+            "topic=in",
+            "agent=\"secret\"",
+            "binding=in",
+            "origin=\"m:in/0/0\"",
+            kind.as_str(),
+        ] {
+            assert!(lines[0].contains(word), "{word}: {}", lines[0]);
+        }
+        world.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_so() {
+    let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let fixed = TopicFilter::new("fixed").unwrap();
+    world
+        .sink
+        .set_refused(fixed.clone(), Some(TransportErrorKind::Unauthorised));
+    let mut got = world.read(&world.sink, "fixed").await;
+    let mut good = world.read(&world.sink, "agents.good").await;
+    world.publish("k", request("fixed", 0)).await;
+    world.publish("k", request("good", 1)).await;
+    world
+        .until("the lane is held", |world| {
+            !world.readiness.report().degraded.is_empty()
+        })
+        .await;
+    let held = "a2abus_held_lanes{binding=\"in\",kind=\"unauthorised\"}";
+    world
+        .until("the lane is counted", |world| {
+            world.metric(held).as_deref() == Some("1")
+        })
+        .await;
+    // Ten minutes, in which it is tried with back-off.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let report = world.readiness.report();
+    assert!(report.ready, "other work goes on: {report:?}");
+    assert_eq!(report.degraded[0].name.as_str(), "destination sink/fixed");
+    assert!(
+        report.degraded[0].cause.contains("unauthorised"),
+        "{report:?}"
+    );
+    assert!(good.try_recv().is_none(), "nothing overtakes what is held");
+    let errors = world.lines.of("ERROR", "topic=fixed").len();
+    assert!(
+        (2..=11).contains(&errors),
+        "once, and then once a minute: {errors}"
+    );
+    world.sink.set_refused(fixed, None);
+    assert_eq!(id_of(&next(&mut got).await), 0);
+    assert_eq!(id_of(&next(&mut good).await), 1);
+    world
+        .until("nothing is held", |world| {
+            world.metric(held).as_deref() == Some("0")
+        })
+        .await;
+    assert!(world.readiness.report().degraded.is_empty());
+    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    world.end().await;
+}
+
+/// Waiting messages, for the recovery of a sink.
+const WAITING: usize = 50_000;
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_sink_is_drained_at_full_speed_in_order_when_it_is_back() {
+    let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let mut got = world.read(&world.sink, "agents.good").await;
+    let drain = async |got: &mut Consumer| {
+        let began = std::time::Instant::now();
+        for id in 0..WAITING {
+            assert_eq!(id_of(&next(got).await), id);
+        }
+        began.elapsed()
+    };
+    // The normal rate: everything is there when the bridge begins to read.
+    world.source.set_down("the test");
+    world.source.set_up();
+    let publishing = async {
+        for id in 0..WAITING {
+            world.publish("k", request("good", id)).await;
+        }
+    };
+    let (normal, ()) = tokio::join!(drain(&mut got), publishing);
+
+    world.sink.set_down("the test");
+    for id in 0..WAITING {
+        world.publish("k", request("good", id)).await;
+    }
+    let held = "a2abus_held_lanes{binding=\"in\",kind=\"disconnected\"}";
+    world
+        .until("the lane is held", |world| {
+            world.metric(held).as_deref() == Some("1")
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let back = Instant::now();
+    world.sink.set_up();
+    let recovery = drain(&mut got).await;
+    // No time is spent in waits: the clock of this test moves only when everything waits.
+    assert!(
+        back.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        back.elapsed()
+    );
+    println!("{WAITING} messages: {normal:?} normally, {recovery:?} after the sink was back");
+    assert_eq!(world.lines.of("WARN", "topic=agents.good").len(), 1);
+    assert_eq!(world.lines.of("ERROR", "").len(), 0);
+    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    assert!(world.readiness.report().degraded.is_empty());
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn order_holds_in_each_lane_whatever_fails() {
+    for seed in 0..20 {
+        let plan = FaultPlan {
+            refuse: 0.1,
+            drop_confirmation: 0.1,
+            disconnect: 0.01,
+            ..FaultPlan::default()
+        };
+        let sink = Memory::with_config_and_faults(bus(1), seed, plan);
+        let world = World::new(Memory::new(bus(4)), sink).await;
+        let keys = ["a", "b", "c", "d", "e"];
+        let mut got: Vec<Consumer> = Vec::new();
+        for key in keys {
+            got.push(world.read(&world.sink, &format!("agents.{key}")).await);
+        }
+        for id in 0..100 {
+            for key in keys {
+                world.publish(key, request(key, id)).await;
+            }
+        }
+        for (key, consumer) in keys.iter().zip(&mut got) {
+            let mut seen = BTreeSet::new();
+            while seen.len() < 100 {
+                let delivery = within("a message arrives", consumer.recv()).await.unwrap();
+                let id = id_of(&delivery.message);
+                // It may come twice, when its confirmation was lost; what comes first is in order.
+                assert!(
+                    seen.contains(&id) || id == seen.len(),
+                    "{seed} {key}: {id} after {seen:?}"
+                );
+                seen.insert(id);
+                // The bus may be down at this moment, and deliver it again.
+                let _ = delivery.acknowledger.settle(Outcome::Settled);
+            }
+        }
+        world.end().await;
+    }
+}
