@@ -77,10 +77,10 @@ pub struct Config {
     /// Calls: requests that expect an answer.
     #[schemars(default)]
     pub calls: CallsConfig,
-    /// The front door.
+    /// The HTTP listener for callers.
     #[schemars(default)]
     pub http: HttpConfig,
-    /// The door for operators.
+    /// The HTTP listener for operators.
     #[schemars(default)]
     pub admin: AdminConfig,
     /// What a payload may cost.

@@ -309,7 +309,7 @@ async fn watch_health(
                 if was_up {
                     tracing::warn!(transport = %bus.name.text(), %cause, "not connected");
                 } else {
-                    tracing::info!(transport = %bus.name.text(), %cause, "connecting");
+                    tracing::info!(transport = %bus.name.text(), "{cause}");
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));

@@ -587,6 +587,55 @@ fn explain_says_what_would_mend_a_refused_payload() {
 }
 
 #[test]
+fn explain_honours_on_unknown() {
+    let unknown = r#"{"hello":"world"}"#;
+    let rejected = explain(&[], unknown);
+    assert_eq!(
+        (&rejected.one()["error"]["kind"], rejected.status),
+        (&json!("unknown"), 1)
+    );
+    for (how, event) in [
+        ("wrap", json!("org.apache.eventmesh.a2a.unknown")),
+        ("pass", Value::Null),
+    ] {
+        let text = CONFIG.replace("role: responses }", "role: responses }\n  - { name: any, transport: bus, topics: [any], on_unknown: HOW }")
+            .replace("HOW", how)
+            .replace("binding: 'htt?'", "binding: any");
+        let (_folder, file) = config(&text);
+        let file = file.to_str().unwrap();
+        let arguments = ["explain", "-c", file, "--binding", "any"];
+        let ran = run(&arguments, unknown);
+        let line = ran.one();
+        assert_eq!((&line["ok"], ran.status), (&json!(true), 0), "{line}");
+        assert_eq!(line["on_unknown"], how);
+        assert_eq!(line["route"]["taken"], "door");
+        assert_eq!(line["event"]["type"], event);
+        let told = run(&[&arguments[..], &["--text"]].concat(), unknown);
+        let first = told.stdout.lines().next().unwrap();
+        assert!(
+            first.starts_with(&format!("unit 0  unknown format; on_unknown is {how}: ")),
+            "{first}"
+        );
+        assert!(
+            told.stdout.contains("goes    transport bus, topic door"),
+            "{}",
+            told.stdout
+        );
+    }
+}
+
+#[test]
+fn explain_prints_text_into_a_pipe_when_asked() {
+    let ran = run(&["explain", "--text"], CALL);
+    assert!(
+        ran.stdout.starts_with("unit 0  JSON-RPC request, mcp"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(run(&["explain", "--text", "--json"], CALL).status, 2);
+}
+
+#[test]
 fn explain_refuses_a_wrong_configuration() {
     let (_folder, file) = config("instanze: t\n");
     let ran = run(&["explain", "-c", file.to_str().unwrap()], CALL);
@@ -615,9 +664,7 @@ fn check_counts_what_a_right_configuration_holds() {
     assert_eq!(ran.status, 0, "{}", ran.stdout);
     let last = ran.stdout.lines().last().unwrap();
     assert!(
-        last.starts_with(&format!(
-            "{file} is right: 1 transport, 2 bindings, 4 routes"
-        )),
+        last.starts_with(&format!("{file}: OK: 1 transport, 2 bindings, 4 routes")),
         "{last}"
     );
     let told = run(&["check", "--json", "-c", file], "").one();
@@ -643,11 +690,7 @@ fn check_prints_every_problem_and_ends_with_1() {
         assert!(found, "{wanted}: {}", ran.stdout);
     }
     assert!(
-        ran.stdout
-            .lines()
-            .last()
-            .unwrap()
-            .contains(" is refused: 3 errors"),
+        ran.stdout.lines().last().unwrap().ends_with(": 3 errors"),
         "{}",
         ran.stdout
     );
@@ -733,7 +776,7 @@ workflows:
         assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
     }
     let verdict = format!(
-        "{file} is refused: 7 errors; but for its secrets it is right: see --without-secrets"
+        "{file}: 7 errors: secrets are missing. Everything else is OK (--without-secrets skips this check)."
     );
     assert_eq!((ran.status, lines.len()), (1, 8), "{}", ran.stdout);
     assert_eq!(lines[7], verdict);

@@ -20,7 +20,6 @@ mod topics;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::Text;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer as _;
@@ -93,7 +92,8 @@ impl Kafka {
         }
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
-        let (changes, health) = watch::channel(Health::Down(Text::from_static(CONNECTING)));
+        let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));
+        let (changes, health) = watch::channel(Health::Down(connecting.into()));
         let writer = Writer::start(Arc::clone(&config), Arc::clone(&pulse))?;
         let shared = Arc::new(Shared {
             config,

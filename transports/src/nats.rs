@@ -267,7 +267,7 @@ impl Nats {
             subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
         }
         inner.echo().await?;
-        refused(refusals, &subscription.topics).await?;
+        refused(refusals, &subscription.topics, inner.link.user()).await?;
         let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
         let (deliveries, to_consumer) = mpsc::channel(budget.most_messages());
         let (stop, reader, end) = self.stop_with();
@@ -511,6 +511,7 @@ async fn subscribe_one(
 async fn refused(
     mut refusals: broadcast::Receiver<Refusal>,
     topics: &[TopicFilter],
+    user: &str,
 ) -> Result<(), TransportError> {
     let listen = async {
         loop {
@@ -529,7 +530,10 @@ async fn refused(
         }
     };
     match tokio::time::timeout(REFUSAL_GRACE, listen).await {
-        Ok(Some(subject)) => Err(jetstream::unauthorised(&format!("subscribe to {subject}"))),
+        Ok(Some(subject)) => Err(jetstream::unauthorised(
+            &format!("subscribe to {subject}"),
+            user,
+        )),
         Ok(None) | Err(_) => Ok(()),
     }
 }

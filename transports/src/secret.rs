@@ -127,6 +127,15 @@ impl Serialize for Secret {
 // === impl SecretError ===
 
 impl SecretError {
+    /// Whether there is no secret any more, and not only nothing to read it with: it is not there, or empty.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::File { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
+            Self::Env { .. } | Self::Empty { .. } => true,
+        }
+    }
+
     /// The file or variable that the secret should be in.
     #[must_use]
     pub fn place(&self) -> String {

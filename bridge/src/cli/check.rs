@@ -131,20 +131,20 @@ impl Verdict {
         };
         output.line(match &self.counts {
             Some(counts) => format!(
-                "{} is right: {}, {}, {}{warnings}",
+                "{}: OK: {}, {}, {}{warnings}",
                 self.file,
                 count(counts.transports, "transport"),
                 count(counts.bindings, "binding"),
                 count(counts.routes, "route"),
             ),
             None => {
-                let hint = if self.lacks_secrets_alone {
-                    "; but for its secrets it is right: see --without-secrets"
-                } else {
-                    ""
+                let hint = match self.errors.len() {
+                    _ if !self.lacks_secrets_alone => "",
+                    1 => ": a secret is missing. Everything else is OK (--without-secrets skips this check).",
+                    _ => ": secrets are missing. Everything else is OK (--without-secrets skips this check).",
                 };
                 let errors = count(self.errors.len(), "error");
-                format!("{} is refused: {errors}{warnings}{hint}", self.file)
+                format!("{}: {errors}{warnings}{hint}", self.file)
             }
         })
     }

@@ -4,6 +4,7 @@ mod origins;
 mod person;
 mod remedy;
 mod routing;
+mod unknown;
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal as _};
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 use a2abus_plugin::event::SPEC_VERSION;
 use a2abus_plugin::{Family, Mapped};
+use bytes::Bytes;
 use clap::Args;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -18,9 +20,10 @@ use serde_json::value::RawValue;
 
 use self::origins::Origin;
 use self::routing::{RouteTold, Routing};
+use self::unknown::Carried;
 use super::map::line;
 use super::output::Output;
-use super::payload::{PayloadArgs, Place};
+use super::payload::{Asked, Outcome, PayloadArgs, Place};
 use super::{Misuse, Status, load};
 use crate::calls::DOOR;
 use crate::config::{Config, Role};
@@ -31,6 +34,7 @@ use crate::config::{Config, Role};
   a2abus explain request.json                  what it is, where every attribute comes from
   a2abus explain -c a2abus.yaml request.json   … which route takes it, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
+  a2abus explain --text request.json | less    text where the output is no terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
 JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\", or with \"fix\" for what is
@@ -46,8 +50,11 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME", requires = "config")]
     binding: Option<String>,
     /// JSON lines even on a terminal.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "text")]
     json: bool,
+    /// Text for people even where the output is no terminal.
+    #[arg(long)]
+    text: bool,
 }
 
 /// What is told of a mapped unit beyond what `map` tells.
@@ -87,39 +94,56 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let routing = place.map(Routing::new).transpose()?;
     let asked = args.payload.asked(place)?;
     let mut documents = args.payload.documents(&asked)?;
-    let for_people = !args.json && io::stdout().is_terminal();
+    let for_people = args.text || (!args.json && io::stdout().is_terminal());
     let mut output = Output::new();
     let mut status = Status::Right;
     while let Some(payload) = documents.next()? {
         for outcome in asked.judge(&payload) {
-            let told = match &outcome {
-                Ok(mapped) => {
-                    let explained = Explained::of(mapped, routing.as_ref());
-                    if explained.goes_nowhere() {
-                        status = Status::Wrong;
-                    }
-                    if for_people {
-                        person::mapped(mapped, &explained).into()
-                    } else {
-                        line(&outcome, &explained)
-                    }
-                }
-                Err(refusal) => {
-                    status = Status::Wrong;
-                    let fix = Fix {
-                        fix: remedy::of(refusal.kind),
-                    };
-                    if for_people {
-                        person::refused(refusal, &payload).into()
-                    } else {
-                        line(&outcome, &fix)
-                    }
-                }
-            };
+            let (told, is_right) = tell(&outcome, &payload, &asked, routing.as_ref(), for_people);
+            if !is_right {
+                status = Status::Wrong;
+            }
             output.line(told)?;
         }
     }
     Ok(status)
+}
+
+/// What is said of one unit, and whether it goes somewhere.
+fn tell(
+    outcome: &Outcome,
+    payload: &Bytes,
+    asked: &Asked,
+    routing: Option<&Routing<'_>>,
+    for_people: bool,
+) -> (Vec<u8>, bool) {
+    let refusal = match outcome {
+        Ok(mapped) => {
+            let explained = Explained::of(mapped, routing);
+            let told = if for_people {
+                person::mapped(mapped, &explained).into()
+            } else {
+                line(outcome, &explained)
+            };
+            return (told, !explained.goes_nowhere());
+        }
+        Err(refusal) => refusal,
+    };
+    if let Some(carried) = Carried::of(refusal, asked, routing) {
+        let told = if for_people {
+            person::carried(&carried).into()
+        } else {
+            carried.line()
+        };
+        return (told, !carried.route.goes_nowhere());
+    }
+    let fix = remedy::of(refusal.kind);
+    let told = if for_people {
+        person::refused(refusal, payload).into()
+    } else {
+        line(outcome, &Fix { fix })
+    };
+    (told, false)
 }
 
 /// The place a payload comes in by.

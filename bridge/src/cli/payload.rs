@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, Family, Hint, Limits, MapContext, MapOptions, Mapped,
-    Refused, Text, map,
+    Refused, Text, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Headers, Message};
@@ -101,6 +101,7 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     pub(crate) pointer: String,
     pub(crate) offset: usize,
+    pub(crate) bytes: Bytes,
 }
 
 /// What became of one unit.
@@ -315,21 +316,29 @@ impl Asked {
             Ok(Content::Event(event)) => vec![told(0, Ok(event), payload)],
             Err(error) => vec![told(0, Err(error), payload)],
             Ok(Content::Plain { body, .. }) => {
-                let new_id: &dyn Fn() -> Text = match self.ids {
-                    Ids::Stable => &|| Text::from_static("<new>"),
-                    Ids::Random => &crate::clock::new_event_id,
-                };
-                let context = MapContext {
-                    source: self.source.clone(),
-                    time: Some(self.time.clone()),
-                    new_id,
-                };
+                let context = self.context();
                 let units = map(&body, &self.hint, &self.limits, &self.options, &context);
                 units
                     .into_iter()
                     .map(|unit| unit.map(Box::new).map_err(Refusal::from))
                     .collect()
             }
+        }
+    }
+
+    /// The event that `on_unknown` makes of a payload of no known family.
+    pub(crate) fn wrapped(&self, bytes: &Bytes) -> Event {
+        wrap_unknown(bytes, &self.options, &self.context())
+    }
+
+    fn context(&self) -> MapContext<'_> {
+        MapContext {
+            source: self.source.clone(),
+            time: Some(self.time.clone()),
+            new_id: match self.ids {
+                Ids::Stable => &|| Text::from_static("<new>"),
+                Ids::Random => &crate::clock::new_event_id,
+            },
         }
     }
 
@@ -358,6 +367,7 @@ fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outc
             attribute => format!("/{attribute}"),
         },
         offset: 0,
+        bytes: payload.clone(),
     })?;
     let bytes = payload.clone();
     Ok(Box::new(Mapped::of_event(index, bytes, event)))
@@ -373,6 +383,7 @@ impl From<Refused> for Refusal {
             message: refused.error.to_string(),
             pointer: refused.error.pointer().to_owned(),
             offset: refused.error.offset(),
+            bytes: refused.bytes,
         }
     }
 }

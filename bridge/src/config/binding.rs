@@ -47,14 +47,15 @@ pub struct BindingConfig {
     /// set: then the rights of all agents are the rights of each writer.
     #[serde(default)]
     pub run_as: Option<Name>,
-    /// The family of payloads this binding is declared to carry; then weak shapes of that family count as well.
+    /// The family of payloads that this binding carries. If you set it, the binding also accepts messages of that family
+    /// that lack their usual markers (for example an A2E message without `version`).
     #[serde(default)]
     pub protocol: Option<Family>,
     /// Refuse payloads of any other family than `protocol`.
     #[serde(default)]
     pub strict: bool,
-    /// What becomes of a payload of no known family: `reject` sends it to the dead letters, `wrap` makes it an event of
-    /// type `<type_prefix>unknown`, `pass` carries the bytes on untouched, with its hops counted in the header `bus-hops`.
+    /// What happens to a payload of no known family: `reject` sends it to the dead letters, `wrap` makes it an event of
+    /// type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts its hops in the header `bus-hops`.
     #[serde(default)]
     pub on_unknown: OnUnknown,
     /// Look into the data of a CloudEvent for the routing attributes it lacks.
@@ -152,10 +153,10 @@ pub enum OnUnknown {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterConfig {
-    /// The topic. On NATS a JetStream stream has to cover it. Only of a binding that reads core NATS letters are sent as
-    /// its messages are, at most once: they are stored where a stream covers the topic, and nobody waits for it.
+    /// The topic. On NATS, dead letters are stored in JetStream: create a stream that includes this subject. Exception:
+    /// bindings that read core NATS publish their dead letters at most once; without such a stream they are lost.
     ///
-    /// Wrong: a topic that cannot be written pauses the binding: nothing is dropped for want of a dead letter topic.
+    /// Wrong: while the topic cannot be written, the binding is paused; no dead letter is dropped.
     #[serde(default = "default_dead_letter_topic")]
     pub topic: Written<Topic>,
     /// The transport, when it is not the binding's own.

@@ -77,7 +77,7 @@ impl<'a> Page<'a> {
             let _ = write!(self.text, "{meaning}\n\n");
         }
         self.text.push_str(
-            "| key | type | default | allowed | what it does | when it is wrong |\n|---|---|---|---|---|---|\n",
+            "| key | type | default | allowed | what it does | risk |\n|---|---|---|---|---|---|\n",
         );
         for (key, property) in properties {
             let row = self.row(path, key, property, is_required(schema, key));

@@ -17,7 +17,8 @@ pub struct RouteConfig {
     /// Conditions by attribute: any CloudEvents attribute (`targetagent` first of all), or `binding`, the name of the
     /// binding the event came in by. Without any, every event matches.
     ///
-    /// Wrong: an event that no route takes goes to `default_route`, else to the dead letters with the reason `no_route`.
+    /// Wrong: a condition on an attribute that events do not have is never met. An event that no route takes goes to
+    /// `default_route`, else to the dead letters with the reason `no_route`.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"format": "attribute"}))]
     pub when: BTreeMap<Written<Attribute>, ConditionConfig>,
@@ -34,7 +35,7 @@ pub struct RouteConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ConditionConfig {
-    /// This value; a glob when it holds `*` or `?`.
+    /// This value; a glob when it holds `*`, `?` or `[...]`.
     Pattern(Written<Pattern>),
     /// Any of these values or globs.
     AnyOf(#[schemars(length(min = 1))] Vec<Written<Pattern>>),
@@ -47,7 +48,7 @@ pub enum ConditionConfig {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub struct DialectsConfig {
-    /// The attribute is this text, `*` and `?` included.
+    /// The attribute is this text, with `*`, `?` and `[...]` as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
     /// The attribute begins with this text.
@@ -82,7 +83,8 @@ pub struct DestinationConfig {
     pub transport: Name,
     /// The topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`.
     ///
-    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, goes to the dead letters.
+    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, goes to the dead letters. So does one
+    /// whose topic does not exist; while a topic without attributes does not exist, its events wait.
     pub topic: Written<Template>,
     /// The key that orders events, with `{attribute}` as in `topic`. Without it, or when the event lacks an attribute of
     /// it: the key of the message the event came in, else the `collaborationid`, else none.
@@ -95,7 +97,7 @@ pub struct DestinationConfig {
     pub mode: Mode,
     /// Wait until a JetStream stream has stored the event (NATS only). Kafka always waits for its replicas.
     ///
-    /// Wrong: without it nobody may have seen an event published to core NATS; with it and no stream on that subject,
+    /// Wrong: without it nobody may have seen an event published to core NATS; without a stream that takes the subject,
     /// every publish fails.
     #[serde(default)]
     pub stored: bool,

@@ -183,6 +183,12 @@ impl Report<'_> {
         path: &ValuePath,
     ) {
         let here = error.instance_path();
+        let parent = error.schema_path().as_str().rsplit_once('/');
+        let schema = parent.and_then(|(parent, _)| self.schema.pointer(parent));
+        if let Some(message) = schema.and_then(|schema| written_secret(error.instance(), schema)) {
+            let site = self.root.site(path);
+            return self.problems.error(site, path.clone(), message);
+        }
         let meant = context
             .iter()
             .filter(|branch| !branch.iter().any(|error| is_other_shape(error, here)))
@@ -220,6 +226,29 @@ impl Report<'_> {
         let site = self.root.site(&path);
         self.problems.error(site, path, message);
     }
+}
+
+/// A secret that stands in the file itself, where a reference to it is needed.
+fn written_secret(instance: &Value, schema: &Value) -> Option<String> {
+    if instance.is_object() || instance.is_array() || instance.is_null() {
+        return None;
+    }
+    let shapes = schema.get("oneOf")?.as_array()?.iter();
+    let shapes = shapes.filter_map(|shape| shape.get("properties")?.as_object()?.keys().next());
+    let mut forms = Vec::new();
+    for shape in shapes {
+        forms.push(match shape.as_str() {
+            "env" => "{env: NAME}",
+            "file" => "{file: PATH}",
+            "sha256" => "{sha256: HEX}",
+            _ => return None,
+        });
+    }
+    forms.sort_unstable();
+    (forms.len() > 1).then(|| {
+        let forms = forms.join(" or ");
+        format!("secrets must not be in this file: write {forms}")
+    })
 }
 
 /// Whether the error says that another shape was meant: another type, or another tag.
@@ -400,6 +429,19 @@ fn range(schema: &Value) -> String {
         (None, Some(largest)) => format!("too large: write at most {largest}"),
         (None, None) => "out of bounds".to_owned(),
     }
+}
+
+/// The known word that a free name was meant to be: one that differs from it by a letter, or by two where it is long.
+pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    if known.contains(&name) {
+        return None;
+    }
+    known
+        .iter()
+        .map(|known| (strsim::osa_distance(name, known), *known))
+        .filter(|(distance, known)| *distance <= if known.len() < 8 { 1 } else { 2 })
+        .min()
+        .map(|(_, known)| known)
 }
 
 /// The known word that differs least, when it differs little enough to have been meant.

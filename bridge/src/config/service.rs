@@ -17,13 +17,13 @@ use crate::metrics::MAX_AGENTS;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CallsConfig {
-    /// Whether this bridge starts calls for its front door and its command line.
+    /// Whether this bridge makes calls for HTTP clients and its command line.
     pub enabled: bool,
     /// Where answers come back. On Kafka a topic; on NATS and in memory subjects below it,
     /// `<reply_topic>.<replica>.<callid>`, so that on NATS the bridge needs the right to subscribe to `<reply_topic>.>`
     /// and agents the right to publish there.
     ///
-    /// Wrong: bridges of different clusters of replicas that share it wait for each other's answers in vain.
+    /// Wrong: give each deployment its own reply topic. Two deployments that share one will miss answers.
     pub reply_topic: Written<Topic>,
     /// The partitions of `reply_topic` when it has to be created (Kafka); at least the number of replicas.
     ///
@@ -62,11 +62,11 @@ pub struct CallsConfig {
     pub max_parts_buffered: u32,
 }
 
-/// The front door.
+/// The HTTP listener for callers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
-    /// Whether there is a front door.
+    /// Whether there is an HTTP listener for callers.
     pub enabled: bool,
     /// The address to listen on.
     ///
@@ -104,7 +104,7 @@ pub struct HttpConfig {
     pub drain_grace: Written<Duration>,
 }
 
-/// The door for operators: health, readiness, metrics.
+/// The HTTP listener for operators: health, readiness, metrics.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {

@@ -7,7 +7,7 @@ use super::*;
 /// The smallest whole configuration; cases add to it.
 const BASE: &str = "
 instance: t
-transports: {k: {type: kafka, brokers: [a:1]}, n: {type: nats, servers: [\"nats://a\"]}}
+transports: {k: {type: kafka, brokers: [a:1]}, n: {type: nats, servers: [\"nats://a\"], jetstream: {manage: true, streams: [{name: D, subjects: [a2abus.dlq]}]}}}
 ";
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
@@ -302,6 +302,7 @@ routes:
         &[
             "f:2:1: calls.reply_topic: is read by the binding a: the bridge reads it itself",
             "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would go round for ever",
+            "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream takes a2abus.dead: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
             "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would go round for ever",
         ],
     );
@@ -319,7 +320,7 @@ admin: {listen: \"127.0.0.1:1\"}
 ",
         &[
             "f:4:18: calls.timeout: is longer than calls.max_timeout",
-            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: the front door refuses payloads that a topic may carry",
+            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: HTTP refuses payloads that a topic may carry",
             "f:6:17: admin.listen: is the address of http.listen: write another port",
         ],
     );
@@ -358,11 +359,87 @@ routes:
 default_route: [{transport: n, topic: \"{id}.x\"}, {transport: n, topic: a.z}]
 ",
         &[
-            "f:3:69: routes[0].to[0].topic: is read by the binding b, whose events take this route again: a loop",
-            "f:4:71: warning: routes[1].to[0].topic: may be read by the binding b, whose events may take this route again: a loop, which limits.max_hops would end",
+            "f:3:69: routes[0].to[0].topic: publishes to a topic that binding \"b\" reads (a.>), and its events take this route again: a loop",
+            "f:4:71: warning: routes[1].to[0].topic: can publish to a topic that binding \"b\" reads (a.>): possible loop, stopped after limits.max_hops",
             "f:7:39: warning: default_route[0].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
-            "f:7:39: warning: default_route[0].topic: may be read by the binding b, whose events may take this route again: a loop, which limits.max_hops would end",
-            "f:7:72: default_route[1].topic: is read by the binding b, whose events take this route again: a loop",
+            "f:7:39: warning: default_route[0].topic: can publish to a topic that binding \"b\" reads (a.>): possible loop, stopped after limits.max_hops",
+            "f:7:72: default_route[1].topic: publishes to a topic that binding \"b\" reads (a.>), and its events take this route again: a loop",
+        ],
+    );
+}
+
+#[test]
+fn loops_that_a_condition_rules_out_are_none() {
+    let routes = |routes: &str| {
+        format!(
+            "bindings: [{{name: b, transport: k, topics: [agents.requests]}}, {{name: c, transport: n, topics: [\"a.requests.*\"]}}]\nroutes:\n{routes}\n"
+        )
+    };
+    let none = [
+        r#"- {name: r, when: {targetagent: "k-*"}, to: [{transport: k, topic: "agents.{targetagent}"}]}"#,
+        r#"- {name: r, when: {targetagent: {not: requests}}, to: [{transport: k, topic: "agents.{targetagent}"}]}"#,
+        r#"- {name: r, when: {targetagent: [a, b]}, to: [{transport: k, topic: "agents.{targetagent}", names: escape}]}"#,
+        r#"- {name: r, when: {subject: "x.*"}, to: [{transport: k, topic: "agents.{subject}", names: dotted}]}"#,
+        r#"- {name: r, when: {targetagent: "k-*"}, to: [{transport: n, topic: "a.{targetagent}.{type}"}]}"#,
+        r#"- {name: r, when: {targetagent: x}, to: [{transport: k, topic: "agents.{targetagent}-{type}"}]}"#,
+    ];
+    for route in none {
+        check_more(&routes(route), &[]);
+    }
+    let possible = [
+        r#"- {name: r, when: {targetagent: "r*"}, to: [{transport: k, topic: "agents.{targetagent}"}]}"#,
+        r#"- {name: r, when: {type: x}, to: [{transport: k, topic: "agents.{targetagent}"}]}"#,
+        r#"- {name: r, when: {subject: "re*"}, to: [{transport: k, topic: "agents.{subject}", names: dotted}]}"#,
+        r#"- {name: r, when: {targetagent: "r*"}, to: [{transport: k, topic: "agents.{targetagent}{type}"}]}"#,
+    ];
+    for route in possible {
+        let said = said(&format!("{BASE}{}", routes(route)), &[]);
+        assert_eq!(said.len(), 1, "{route}: {said:?}");
+        let loops = "can publish to a topic that binding \"b\" reads (agents.requests): possible loop, stopped after limits.max_hops";
+        assert!(said[0].ends_with(loops), "{said:?}");
+    }
+}
+
+#[test]
+fn attributes_that_are_nearly_known_ones_are_questioned() {
+    check_more(
+        "
+routes:
+- name: r
+  when: {targetagnt: a, tenant: b, mcptypes: c, targetagent: d, seq: e, sec: f, team: g}
+  to: [{transport: k, topic: \"t.{targetagentt}\", key: \"{colaborationid}{team}\"}]
+",
+        &[
+            "f:3:51: warning: transports.n: is used by nothing",
+            "f:3:10: warning: routes[0].when.targetagnt: no event of a2abus has the attribute targetagnt: did you mean targetagent?",
+            "f:3:36: warning: routes[0].when.mcptypes: no event of a2abus has the attribute mcptypes: did you mean mcptype?",
+            "f:3:73: warning: routes[0].when.sec: no event of a2abus has the attribute sec: did you mean seq?",
+            "f:4:30: warning: routes[0].to[0].topic: no event of a2abus has the attribute targetagentt: did you mean targetagent?",
+            "f:4:55: warning: routes[0].to[0].key: no event of a2abus has the attribute colaborationid: did you mean collaborationid?",
+        ],
+    );
+}
+
+#[test]
+fn what_is_open_to_everyone_is_a_warning() {
+    check(
+        "
+instance: t
+transports:
+  n: {type: nats, servers: [\"nats://n.example.com\"], auth: {user: u, password: {env: P}}, tls: {required: false}}
+  l: {type: nats, servers: [\"nats://127.0.0.1\"], auth: {token: {env: P}}}
+http: {listen: \"0.0.0.0:80\"}
+admin: {listen: \"[::]:90\"}
+bindings:
+- {name: a, transport: n, topics: [a]}
+- {name: b, transport: n, topics: [b], stream: S, durable: D}
+default_route: [{transport: l, topic: t}]
+",
+        &[
+            "f:4:107: warning: transports.n.tls.required: false sends the password or token in clear to servers without TLS",
+            "f:6:16: warning: http.listen: listens on every address, without authentication: whoever reaches it can call every agent; write 127.0.0.1:80, with a proxy before it that authenticates",
+            "f:7:17: warning: admin.listen: listens on every address, without authentication: whoever reaches it sees metrics and names of topics",
+            "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream takes a2abus.dlq: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
         ],
     );
 }
@@ -391,7 +468,7 @@ routes:
 - {name: r3, when: {binding: b2, type: x}, to: [{transport: n, topic: t1}, {transport: k, topic: t1}]}
 ",
         &[
-            "f:5:78: warning: routes[0].to[0].topic: may be part of a loop of the bindings b1 -> b2 -> b1, which limits.max_hops would end",
+            "f:5:78: warning: routes[0].to[0].topic: can be part of a loop of the bindings b1 -> b2 -> b1: stopped after limits.max_hops",
             "f:7:3: warning: routes[2]: is never taken: the route r2 before it takes every event that meets its conditions",
         ],
     );
@@ -554,7 +631,10 @@ transports:
 ",
         &[],
     );
-    assert!(!said.is_empty());
+    assert_eq!(
+        said[0],
+        "f:6:53: transports.k.sasl.password: secrets must not be in this file: write {env: NAME} or {file: PATH}"
+    );
     assert!(!said.join("\n").contains("hunter2"), "{said:?}");
 }
 
@@ -673,12 +753,12 @@ workflows:
             "f:3:64: workflows.apis[1].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
             "f:3:94: workflows.apis[2].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
             "f:4:31: workflows.credentials[0].type: not allowed: the values are bearer-token, basic, api-key, password, custom",
-            "f:4:46: workflows.credentials[0].value: a section of keys is wanted, not a text",
+            "f:4:46: workflows.credentials[0].value: secrets must not be in this file: write {env: NAME} or {file: PATH}",
             "f:4:56: workflows.credentials[1].value: is missing: where the secret is: a file or a variable",
             "f:5:36: workflows.agents[0].keys[0].sha256: must match the pattern ^[0-9a-fA-F]{64}$",
             "f:5:42: workflows.agents[0].keys[1].sha256: is missing",
             "f:5:43: workflows.agents[0].keys[1].key: unknown key: the keys here are sha256",
-            "f:5:52: workflows.agents[0].keys[2]: a section of keys is wanted, not a text",
+            "f:5:52: workflows.agents[0].keys[2]: secrets must not be in this file: write {env: NAME} or {file: PATH} or {sha256: HEX}",
             "f:5:82: workflows.agents[0].max_execution_time: out of bounds: write 1ms to 1h",
             "f:5:102: workflows.agents[0].max_operations: out of bounds: write 1 to 100",
         ],

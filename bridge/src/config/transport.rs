@@ -1,7 +1,7 @@
 //! The `transports` section: the buses there are.
 
-use a2abus_transports::Secret;
 use a2abus_transports::memory::MemoryConfig;
+use a2abus_transports::{Secret, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +53,27 @@ impl TransportConfig {
             Self::Nats(config) => config.problems(),
             Self::Memory(_) => Vec::new(),
         };
-        problems
-            .iter()
-            .map(|problem| problem.split_once(": ").unwrap_or(("", problem)))
-            .map(|(place, what)| (place.to_owned(), what.to_owned()))
-            .collect()
+        placed(&problems)
+    }
+
+    /// What is legal but dangerous: where, and what.
+    pub(super) fn warnings(&self) -> Vec<(String, String)> {
+        match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => placed(&config.warnings()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the bridge itself makes a stream that takes the topic.
+    pub(super) fn manages(&self, topic: &Topic) -> bool {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => false,
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.jetstream.manages(topic),
+            Self::Memory(_) => false,
+        }
     }
 
     /// The secrets it needs: where, as `sasl.password`, and which.
@@ -70,4 +86,13 @@ impl TransportConfig {
             Self::Memory(_) => Vec::new(),
         }
     }
+}
+
+/// Problems as `sasl.mechanism: what is wrong`, in two.
+fn placed(problems: &[String]) -> Vec<(String, String)> {
+    problems
+        .iter()
+        .map(|problem| problem.split_once(": ").unwrap_or(("", problem)))
+        .map(|(place, what)| (place.to_owned(), what.to_owned()))
+        .collect()
 }

@@ -9,17 +9,18 @@ mod workflows;
 
 use std::collections::{BTreeSet, HashMap};
 
+use a2abus_plugin::extension;
 use a2abus_transports::{Topic, TopicFilter};
 
 use super::problem::ConfigErrors;
 use super::raw::{Node, ValuePath};
-use super::schema::nearest;
+use super::schema::{meant, nearest};
 use super::section::Sections;
 use super::{
     BindingConfig, ConditionConfig, DestinationConfig, Name, Names, RouteConfig, TransportConfig,
     TransportType,
 };
-use crate::route::{DEFAULT_ROUTE, Part};
+use crate::route::{Attribute, DEFAULT_ROUTE, Part, Template};
 
 /// Checks everything that takes more than one value to see.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
@@ -37,6 +38,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.calls();
     checker.doors();
     checker.conditions();
+    checker.attributes();
     graph::unreachable_routes(&mut checker);
     graph::loops(&mut checker);
     workflows::check(&mut checker);
@@ -67,6 +69,12 @@ impl<'a> Checker<'a> {
     fn warning(&mut self, path: ValuePath, message: impl Into<String>) {
         let site = self.root.site(&path);
         self.problems.warning(site, path, message);
+    }
+
+    /// As [`Checker::warning`], about a key itself.
+    fn key_warning(&mut self, path: &ValuePath, key: &str, message: impl Into<String>) {
+        let site = self.root.key_site(path, key);
+        self.problems.warning(site, path.key(key), message);
     }
 
     // === what there is ===
@@ -159,6 +167,9 @@ impl<'a> Checker<'a> {
         for (name, transport) in &self.sections.transports {
             for (place, message) in transport.iter().flat_map(TransportConfig::problems) {
                 self.error(section.key(name).below(&place), message);
+            }
+            for (place, message) in transport.iter().flat_map(TransportConfig::warnings) {
+                self.warning(section.key(name).below(&place), message);
             }
         }
     }
@@ -333,6 +344,26 @@ impl<'a> Checker<'a> {
                 );
                 self.error(path.key("dead_letter").key("topic"), message);
             }
+            self.unstored_letters(&path, binding);
+        }
+    }
+
+    /// Dead letters of core NATS are sent as its messages are: they are lost where no stream takes them.
+    fn unstored_letters(&mut self, path: &ValuePath, binding: &BindingConfig) {
+        let is_core = self.transport_type(&binding.transport) == Some(TransportType::Nats)
+            && binding.durable.is_none()
+            && binding.stream.is_none();
+        let to = binding.dead_letter_transport();
+        let transport = self.sections.transports.get(to.as_str());
+        let topic = &binding.dead_letter.topic.0;
+        let Some(Some(transport)) = transport.filter(|_| is_core) else {
+            return;
+        };
+        if transport.transport_type() == TransportType::Nats && !transport.manages(topic) {
+            let message = format!(
+                "dead letters of core NATS are lost unless a JetStream stream takes {topic}: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage"
+            );
+            self.warning(path.key("dead_letter").key("topic"), message);
         }
     }
 
@@ -379,10 +410,25 @@ impl<'a> Checker<'a> {
             let path = ValuePath::root().key("admin").key("listen");
             self.error(path, "is the address of http.listen: write another port");
         }
+        let open = "listens on every address, without authentication";
+        if http.enabled && http.listen.ip().is_unspecified() {
+            let path = ValuePath::root().key("http").key("listen");
+            let message = format!(
+                "{open}: whoever reaches it can call every agent; write 127.0.0.1:{0}, with a proxy before it that authenticates",
+                http.listen.port()
+            );
+            self.warning(path, message);
+        }
+        if admin.enabled && admin.listen.ip().is_unspecified() {
+            let path = ValuePath::root().key("admin").key("listen");
+            let message = format!("{open}: whoever reaches it sees metrics and names of topics");
+            self.warning(path, message);
+        }
         let limits = self.sections.limits.as_ref();
         if http.enabled && limits.is_some_and(|limits| http.body_limit.0 < limits.max_bytes.0) {
             let path = ValuePath::root().key("http").key("body_limit");
-            let message = "is less than limits.max_bytes: the front door refuses payloads that a topic may carry";
+            let message =
+                "is less than limits.max_bytes: HTTP refuses payloads that a topic may carry";
             self.warning(path, message);
         }
     }
@@ -410,6 +456,89 @@ impl<'a> Checker<'a> {
             self.error(path.key("when").key("binding"), message);
         }
     }
+
+    /// Events may have any attributes, so that only a name that is nearly a known one is taken for a mistake.
+    fn attributes(&mut self) {
+        for (path, route) in self.each_route() {
+            for attribute in route.when.keys() {
+                if let Some(message) = misspelt(attribute) {
+                    self.key_warning(&path.key("when"), attribute.as_str(), message);
+                }
+            }
+        }
+        for (path, destination) in &self.sections.alone.destinations {
+            let topic = [("topic", &destination.topic.0)];
+            let key = destination.key.iter().map(|key| ("key", &key.0));
+            for (place, template) in topic.into_iter().chain(key) {
+                for message in attributes_of(template).filter_map(misspelt) {
+                    self.warning(path.key(place), message);
+                }
+            }
+        }
+    }
+}
+
+fn misspelt(attribute: &Attribute) -> Option<String> {
+    let name = attribute.as_str();
+    let near = meant(name, KNOWN_ATTRIBUTES)?;
+    Some(format!(
+        "no event of a2abus has the attribute {name}: did you mean {near}?"
+    ))
+}
+
+/// The attributes that CloudEvents and this bridge give events, and `binding`.
+const KNOWN_ATTRIBUTES: &[&str] = &[
+    "binding",
+    "datacontenttype",
+    "dataschema",
+    "id",
+    "source",
+    "specversion",
+    "subject",
+    "time",
+    "type",
+    extension::A2A_METHOD,
+    extension::A2E_CAPABILITY,
+    extension::A2E_CODE,
+    extension::A2E_KIND,
+    extension::A2E_OBJECT,
+    extension::A2E_TYPE,
+    extension::CALL_ID,
+    extension::COLLABORATION_ID,
+    extension::CONTEXT_ID,
+    extension::CORRELATION_ID,
+    extension::E2A_CHANNEL,
+    extension::E2A_CODE,
+    extension::E2A_KIND,
+    extension::E2A_STATUS,
+    extension::EXPIRY_TIME,
+    extension::HOPS,
+    extension::IS_FINAL,
+    extension::MCP_TYPE,
+    extension::MESSAGE_TYPE,
+    extension::ORIGIN,
+    extension::PROTOCOL,
+    extension::PROTOCOL_VERSION,
+    extension::REPLY_PARTITION,
+    extension::REPLY_TO,
+    extension::RETRYABLE,
+    extension::RPC_ERROR_CODE,
+    extension::SEQ,
+    extension::SESSION_ID,
+    extension::SOURCE_AGENT,
+    extension::SOURCE_PROTOCOL,
+    extension::TARGET_AGENT,
+    extension::TASK_ID,
+    extension::TRACE_PARENT,
+    extension::TRACE_STATE,
+];
+
+/// The attributes that a template reads.
+fn attributes_of(template: &Template) -> impl Iterator<Item = &Attribute> {
+    template.parts().iter().filter_map(|part| match part {
+        Part::Literal(_) => None,
+        Part::Attribute(attribute) => Some(attribute),
+    })
 }
 
 /// Whether one topic can match both filters.

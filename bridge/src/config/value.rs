@@ -50,7 +50,7 @@ pub struct Name(Text);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(Text);
 
-/// A string condition of a route: an exact value, or a glob when it holds `*` or `?`.
+/// A string condition of a route: an exact value, or a glob when it holds `*`, `?` or `[...]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Text);
 
@@ -334,7 +334,8 @@ impl Pattern {
     /// Whether the text is a glob.
     #[must_use]
     pub fn is_glob(&self) -> bool {
-        self.0.contains(['*', '?'])
+        let class = self.0.split_once('[');
+        self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
     }
 
     /// The text.

@@ -53,8 +53,8 @@ pub struct WorkflowsConfig {
     /// Wrong: too few, and a loop that may have a thousand elements cannot go through all of them.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
-    /// The heaviest data model of an execution, and its results together the same, in bytes as they are in memory: small
-    /// objects take five times their JSON text.
+    /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects take
+    /// about 5x their JSON size.
     ///
     /// Wrong: too little, and large answers of APIs cannot be worked on; each execution may take twice as much memory.
     #[schemars(range(min = 1_048_576))]
@@ -161,8 +161,8 @@ pub struct CredentialConfig {
     pub kind: CredentialType,
     /// Where the secret is: a file or a variable.
     ///
-    /// Wrong: one that is not there, or is empty, keeps the bridge from starting; while it runs, the credential is absent
-    /// until the secret is back.
+    /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
+    /// credential is absent until the secret is back.
     pub value: Secret,
     /// The ids of the APIs it may be sent to, and no others.
     #[serde(default)]
@@ -196,8 +196,8 @@ pub struct AgentConfig {
     pub id: Name,
     /// The API keys it shows over HTTP. Without one it is known on the bus only.
     ///
-    /// Wrong: one that is not there, or is empty, keeps the bridge from starting; while it runs, the key is revoked until
-    /// it is back.
+    /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
+    /// key is revoked until it is back.
     #[serde(default)]
     pub keys: Vec<ApiKey>,
     /// The types of operations it may use, as `ApiCall`, or `*` for all.

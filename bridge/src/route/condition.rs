@@ -179,6 +179,7 @@ mod tests {
             &[some("ac"), some("abbc")],
         );
         check(&json!("a[b"), &[some("a[b")], &[some("ab")]);
+        check(&json!("k-[0-9]"), &[some("k-7")], &[some("k-[0-9]"), None]);
         check(&json!("*"), &[some(""), some("é")], &[None]);
         check(
             &json!(["a", "b*"]),

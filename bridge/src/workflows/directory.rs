@@ -3,13 +3,14 @@
 //! Made whole from the configuration and its secrets, and never changed: a new one takes its place.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use a2abus_executor::{Agent, Credential, CredentialKind, Rates, Secret};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy};
-use a2abus_transports::SecretError;
+use a2abus_transports::{Revealed, SecretError};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use crate::config::{
@@ -36,6 +37,16 @@ pub struct Member {
 struct Key {
     digest: [u8; 32],
     owner: Arc<Member>,
+}
+
+/// What the secrets in files were when they could last be read. That a process has no descriptor left, or a disk does not
+/// answer, is no reason to revoke a key.
+#[derive(Default)]
+pub(super) struct Remembered {
+    digests: BTreeMap<PathBuf, Option<[u8; 32]>>,
+    secrets: BTreeMap<PathBuf, Revealed>,
+    /// Where a secret could not be read the last time, and why.
+    unsure: BTreeMap<PathBuf, String>,
 }
 
 /// A secret that cannot be read: whose it is, and why.
@@ -91,26 +102,29 @@ impl Directory {
     /// # Errors
     /// Whose secret cannot be read, and why; never what it is.
     pub fn read(config: &WorkflowsConfig) -> Result<Self, DirectoryError> {
-        let (directory, unread) = Self::read_what_is_there(config)?;
+        let (directory, unread) = Self::read_what_is_there(config, &mut Remembered::default())?;
         match unread.into_iter().next() {
             None => Ok(directory),
             Some(unread) => Err(unread.into()),
         }
     }
 
-    /// The same without the keys and credentials whose secrets cannot be read, which are told.
+    /// The same without the keys and credentials whose secrets cannot be read, which are told. A secret that is there and
+    /// cannot be read at the moment is what it was when it was last read.
     pub(super) fn read_what_is_there(
         config: &WorkflowsConfig,
+        remembered: &mut Remembered,
     ) -> Result<(Self, Vec<Unread>), DirectoryError> {
         let mut unread = Vec::new();
+        remembered.unsure.clear();
         let apis: Vec<Arc<ApiConfig>> = config.apis.iter().cloned().map(Arc::new).collect();
-        let credentials = credentials(config, &apis, &mut unread);
+        let credentials = credentials(config, &apis, remembered, &mut unread);
         let mut directory = Self::default();
         for agent in &config.agents {
             let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
             for key in &agent.keys {
                 let id = agent.id.clone();
-                match key.digest() {
+                match remembered.digest(key) {
                     Ok(Some(digest)) => directory.add_key(&id, digest, &member)?,
                     Ok(None) => return Err(DirectoryError::Digest { id }),
                     Err(source) => unread.push(Unread::Key { id, source }),
@@ -171,6 +185,56 @@ impl Directory {
     }
 }
 
+// === impl Remembered ===
+
+impl Remembered {
+    /// The places of the secrets that could not be read the last time, and count as they were.
+    pub(super) fn unsure(&self) -> &BTreeMap<PathBuf, String> {
+        &self.unsure
+    }
+
+    fn digest(&mut self, key: &ApiKey) -> Result<Option<[u8; 32]>, SecretError> {
+        let path = match key {
+            ApiKey::File(path) => Some(path.as_path()),
+            ApiKey::Sha256(_) | ApiKey::Env(_) => None,
+        };
+        remember(&mut self.digests, &mut self.unsure, path, key.digest())
+    }
+
+    fn secret(&mut self, secret: &a2abus_transports::Secret) -> Result<Revealed, SecretError> {
+        let read = secret.reveal();
+        remember(&mut self.secrets, &mut self.unsure, secret.path(), read)
+    }
+}
+
+/// What was read; where it is there and could not be read, what it was.
+fn remember<T: Clone>(
+    known: &mut BTreeMap<PathBuf, T>,
+    unsure: &mut BTreeMap<PathBuf, String>,
+    path: Option<&Path>,
+    read: Result<T, SecretError>,
+) -> Result<T, SecretError> {
+    let Some(path) = path else { return read };
+    match read {
+        Ok(value) => {
+            known.insert(path.to_owned(), value.clone());
+            Ok(value)
+        }
+        Err(error) if error.is_gone() => {
+            known.remove(path);
+            Err(error)
+        }
+        Err(error) => match known.get(path) {
+            Some(value) => {
+                let cause = error.source().map(ToString::to_string);
+                unsure.insert(path.to_owned(), cause.unwrap_or_default());
+                Ok(value.clone())
+            }
+            None => Err(error),
+        },
+    }
+}
+
 // === impl Member ===
 
 impl Member {
@@ -204,6 +268,14 @@ impl Unread {
     }
 }
 
+impl std::fmt::Debug for Remembered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remembered")
+            .field("unsure", &self.unsure)
+            .finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Key")
@@ -227,11 +299,12 @@ pub(super) fn secret_files(config: &WorkflowsConfig) -> Vec<PathBuf> {
 fn credentials(
     config: &WorkflowsConfig,
     apis: &[Arc<ApiConfig>],
+    remembered: &mut Remembered,
     unread: &mut Vec<Unread>,
 ) -> BTreeMap<Text, Credential> {
     let mut credentials = BTreeMap::new();
     for credential in &config.credentials {
-        let secret = match credential.value.reveal() {
+        let secret = match remembered.secret(&credential.value) {
             Ok(revealed) => Secret::new(revealed.as_str().to_owned()),
             Err(source) => {
                 let id = credential.id.clone();

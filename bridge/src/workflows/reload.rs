@@ -1,9 +1,10 @@
 //! When do other agents, APIs and credentials count? Soon after the configuration file or a secret has changed.
 //!
 //! Files are looked at now and then: what tells of changes at once does not work on every file system, and a secret of
-//! Kubernetes changes by a link. A configuration that is wrong changes nothing. A secret that is gone is gone: its key or
-//! credential does not count until it is back, and holds up nothing else. But who writes a file may empty it first, so
-//! that it takes two looks in a row to believe it.
+//! Kubernetes changes by a link. A configuration that is wrong changes nothing. A secret that is not there, or is empty, is
+//! gone: its key or credential does not count until it is back, and holds up nothing else. But who writes a file may empty
+//! it first, so that it takes two looks in a row to believe it. A secret that is there and cannot be read, as when the
+//! process has no descriptor left, counts as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::directory::{self, Directory, Unread};
+use super::directory::{self, Directory, Remembered, Unread};
 use super::{Workflows, WorkflowsError};
 use crate::config::{Config, WorkflowsConfig};
 use crate::metrics::Reload;
@@ -30,6 +31,7 @@ pub(crate) struct Watch {
     absent: BTreeSet<String>,
     /// Whether it takes another look to believe that.
     is_in_doubt: bool,
+    remembered: Remembered,
 }
 
 /// How often files are looked at.
@@ -87,13 +89,28 @@ impl Watch {
     /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
     fn look(&mut self) {
         let now = self.seen.again();
-        if now == self.seen && !self.is_in_doubt {
+        let has_news = now != self.seen || self.is_in_doubt;
+        // What is missing, or could not be read, may be there again without a trace in its file.
+        if !has_news && self.absent.is_empty() && self.remembered.unsure().is_empty() {
             return;
         }
         // Looked at before it is read: a change meanwhile is seen the next time.
         self.seen = now;
         self.is_in_doubt = false;
-        let outcome = match self.read() {
+        let before = (self.absent.clone(), self.remembered.unsure().clone());
+        let read = self.read();
+        let is_same = before == (self.absent.clone(), self.remembered.unsure().clone());
+        if !has_news && is_same && !self.is_in_doubt {
+            return;
+        }
+        for (file, cause) in self.remembered.unsure() {
+            tracing::warn!(
+                file = %file.display(),
+                cause,
+                "a secret of workflows cannot be read at the moment: it counts as it was"
+            );
+        }
+        let outcome = match read {
             Ok(Read::InDoubt) => {
                 self.is_in_doubt = true;
                 return;
@@ -127,7 +144,9 @@ impl Watch {
             }
             Err(error) => {
                 // What is wrong changes nothing; a secret that is gone is gone all the same.
-                if let Ok((directory, unread)) = Directory::read_what_is_there(&self.config) {
+                let what_is_there =
+                    Directory::read_what_is_there(&self.config, &mut self.remembered);
+                if let Ok((directory, unread)) = what_is_there {
                     match self.take(directory, unread) {
                         Read::Taken(_) => {}
                         Read::Partial(_, unread) => unread.iter().for_each(tell_unread),
@@ -144,7 +163,7 @@ impl Watch {
         let config = Config::load(&self.file, std::env::vars_os())?.workflows;
         // Also when a secret cannot be read: its file is then waited for.
         self.seen.watch(&config);
-        let read = Directory::read_what_is_there(&config);
+        let read = Directory::read_what_is_there(&config, &mut self.remembered);
         let (directory, unread) = read.map_err(WorkflowsError::from)?;
         Ok((config, directory, unread))
     }
@@ -193,7 +212,14 @@ impl Seen {
 
     /// Watches them for an executor; nothing when the configuration was not read from a file.
     pub(crate) fn watch_for(self, workflows: &Workflows, config: &Config) -> Option<Watch> {
+        let mut remembered = Remembered::default();
+        // The start has read them a moment ago, and has told what was wrong.
+        drop(Directory::read_what_is_there(
+            &config.workflows,
+            &mut remembered,
+        ));
         Some(Watch {
+            remembered,
             workflows: workflows.clone(),
             file: config.file.clone()?,
             config: config.workflows.clone(),
@@ -269,6 +295,43 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_at_the_moment_is_not_revoked() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, metrics, key) = watched(directory.path());
+        // A directory in its place fails to be read, and is there all the same.
+        std::fs::remove_file(&key).unwrap();
+        std::fs::create_dir(&key).unwrap();
+        for _ in 0..3 {
+            watch.look();
+            assert!(workflows.authenticate("the-key").is_some());
+        }
+        std::fs::remove_dir(&key).unwrap();
+        watch.look();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_none(), "it is gone");
+        std::fs::write(&key, "the-key").unwrap();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
+        let partial = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
+        assert!(metrics.render().unwrap().contains(partial));
+    }
+
+    #[test]
+    fn a_key_that_is_back_counts_whatever_its_file_looks_like() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, _metrics, key) = watched(directory.path());
+        std::fs::remove_file(&key).unwrap();
+        watch.look();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_none());
+        std::fs::write(&key, "the-key").unwrap();
+        // As if it had been seen so when it was not there.
+        watch.seen = watch.seen.again();
+        watch.look();
+        assert!(workflows.authenticate("the-key").is_some());
     }
 
     #[test]

@@ -66,9 +66,9 @@ impl Parser<'_> {
     fn family(&self) -> Result<Because, DecodeError> {
         let Some(because) = self.facts.family(self.hint)? else {
             let message = if self.facts.has(Place::Method) {
-                "no protocol recognises this object: a JSON-RPC message has \"jsonrpc\":\"2.0\""
+                "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""
             } else {
-                "no protocol recognises this object: it has none of the members that tell one"
+                "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member"
             };
             return Err(self.refused(DecodeErrorKind::Unknown, Place::Root, message));
         };

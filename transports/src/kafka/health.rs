@@ -1,7 +1,7 @@
 //! Can the cluster be reached? What the clients report, and a thread that asks when they complain.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use rdkafka::ClientContext;
@@ -15,8 +15,8 @@ use crate::transport::Health;
 
 /// A topic that most clusters have; whether it exists or may be seen does not matter, only that somebody answers.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
-/// The cause before anything is known.
-pub(super) const CONNECTING: &str = "connecting";
+/// What the cause begins with before anything is known; the brokers follow.
+pub(super) const CONNECTING: &str = "connecting to Kafka at";
 /// How long an answer to a probe may take.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Probes in a row that fail before the cluster is down: one may meet a broker that is just going, or a busy moment, and
@@ -24,6 +24,8 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const FAILURES: u32 = 2;
 /// Between probes while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
+/// Between two lines of the log about connections.
+const FOLD: Duration = Duration::from_secs(60);
 /// Between probes while nobody complains: finds the connection that is dead and does not know it.
 const PROBE_WHEN_UP: Duration = Duration::from_secs(10);
 
@@ -41,6 +43,8 @@ struct State {
     /// A client reported that it has no broker left, since the last probe that was answered.
     all_down: bool,
     complaint: Option<Complaint>,
+    /// When a line about a connection was last logged, and how many were left out since.
+    folded: Option<(Instant, u64)>,
 }
 
 /// The last error a client reported, which says more than the timeout of a probe does.
@@ -61,6 +65,20 @@ pub(super) struct Events {
 // === impl Pulse ===
 
 impl Pulse {
+    /// Whether a line about a connection is logged now: one a minute is. How many were left out before it.
+    fn fold(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state();
+        match &mut state.folded {
+            Some((last, left_out)) if now < *last + FOLD => {
+                *left_out += 1;
+                None
+            }
+            folded => folded
+                .replace((now, 0))
+                .map_or(Some(0), |(_, left)| Some(left)),
+        }
+    }
+
     /// Ends the thread that watches.
     pub(super) fn stop(&self) {
         self.state().stopped = true;
@@ -166,7 +184,7 @@ pub(super) fn watch(
 fn change(current: &mut Health, found: &Health) -> bool {
     let changed = match (&*current, found) {
         (Health::Up, Health::Up) => false,
-        (Health::Down(cause), Health::Down(_)) => cause == CONNECTING,
+        (Health::Down(cause), Health::Down(_)) => cause.starts_with(CONNECTING),
         (Health::Up, Health::Down(_)) | (Health::Down(_), Health::Up) => true,
     };
     if changed {
@@ -177,6 +195,37 @@ fn change(current: &mut Health, found: &Health) -> bool {
         current.clone_from(found);
     }
     changed
+}
+
+/// A client's words about a broker, for people: `127.0.0.1:9092: connection refused`.
+fn plain(reason: &str) -> String {
+    // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms
+    // in state CONNECT)`.
+    let (place, words) = match reason.split_once(": ") {
+        Some((place, words)) if !place.contains(' ') => (place, words),
+        _ => ("", reason),
+    };
+    let place = place.split_once("://").map_or(place, |(_, place)| place);
+    let place = place.split('/').next().unwrap_or_default();
+    let words = words
+        .split_once(" (after ")
+        .map_or(words, |(words, _)| words);
+    let words = if words.contains("Request not valid in current SASL state") {
+        "this listener has no SASL: take `sasl` out of the transport, or use the port of a listener that has it"
+            .to_owned()
+    } else if let Some((_, cause)) = words
+        .rsplit_once(" failed: ")
+        .filter(|_| words.starts_with("Connect to "))
+    {
+        cause.to_ascii_lowercase()
+    } else {
+        words.to_owned()
+    };
+    if place.is_empty() {
+        words
+    } else {
+        format!("{place}: {words}")
+    }
 }
 
 // === impl Events ===
@@ -199,11 +248,20 @@ impl ClientContext for Events {
             _ if matches!(facility, "CONFWARN" | "GETPID" | "METADATAUPDATE") => {
                 tracing::debug!(client, facility, "{message}");
             }
-            // Connections come and go; `health` tells when it matters.
+            // Connections come and go, and each client says so of each broker; `health` tells when it matters.
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning
                 if matches!(facility, "DISCONN" | "ERROR" | "FAIL" | "REQTMOUT") =>
             {
-                tracing::info!(client, facility, "{message}");
+                match self.pulse.fold(Instant::now()) {
+                    Some(0) => tracing::info!(client, facility, "{message}"),
+                    Some(more) => tracing::info!(
+                        client,
+                        facility,
+                        more_in_the_last_minute = more,
+                        "{message}"
+                    ),
+                    None => tracing::debug!(client, facility, "{message}"),
+                }
             }
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
                 tracing::warn!(client, facility, "{message}");
@@ -225,7 +283,7 @@ impl ClientContext for Events {
             self.pulse.all_down();
         } else if refused || is_outage(code) {
             self.pulse.suspect(Complaint {
-                reason: reason.to_owned(),
+                reason: plain(reason),
                 refused,
             });
         }
@@ -274,6 +332,33 @@ mod tests {
             }
         });
         assert_eq!(&seen.borrow()[1..], expected, "{probes:?}");
+    }
+
+    #[test]
+    fn reasons_are_told_in_plain_words() {
+        for (reason, expected) in [
+            (
+                "127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+                "127.0.0.1:1: connection refused",
+            ),
+            (
+                "sasl_plaintext://127.0.0.1:1/bootstrap: SASL SCRAM-SHA-512 mechanism handshake failed: Broker: Request not valid in current SASL state: broker's supported mechanisms:  (after 1ms in state AUTH_HANDSHAKE)",
+                "127.0.0.1:1: this listener has no SASL: take `sasl` out of the transport, or use the port of a listener that has it",
+            ),
+            ("anything else", "anything else"),
+        ] {
+            assert_eq!(plain(reason), expected);
+        }
+    }
+
+    #[test]
+    fn one_line_a_minute_says_how_many_were_left_out() {
+        let (pulse, now) = (Pulse::default(), Instant::now());
+        assert_eq!(pulse.fold(now), Some(0));
+        assert_eq!(pulse.fold(now), None);
+        assert_eq!(pulse.fold(now + FOLD / 2), None);
+        assert_eq!(pulse.fold(now + FOLD), Some(2));
+        assert_eq!(pulse.fold(now + FOLD * 2), Some(0));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::config::{JetStreamConfig, StreamConfig};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
-use crate::transport::TopicFilter;
 
 /// An error of the JetStream API.
 #[derive(Debug, Clone, Deserialize, thiserror::Error)]
@@ -146,14 +145,7 @@ impl Api {
 
     /// Creates or updates the managed stream that stores the topic; whether there is one.
     pub(super) async fn ensure_topic(&self, topic: &Topic) -> Result<bool, TransportError> {
-        let stores = |stream: &&StreamConfig| {
-            let mut filters = stream
-                .subjects
-                .iter()
-                .flat_map(|s| TopicFilter::new(s.as_str()));
-            filters.any(|filter| filter.matches(topic))
-        };
-        match self.config.streams.iter().find(stores) {
+        match self.config.stream_of(topic) {
             Some(stream) if self.config.manage => self.ensure_stream(stream).await.map(|()| true),
             _ => Ok(false),
         }

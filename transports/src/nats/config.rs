@@ -1,5 +1,6 @@
 //! How to reach NATS: the configuration people write, and the client options it becomes.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
 use crate::secret::{Secret, SecretError};
 use crate::transport::TopicFilter;
 
@@ -25,7 +27,8 @@ pub struct NatsConfig {
     #[serde(default = "default_name")]
     pub name: String,
 
-    /// TLS to the servers. Default: only where a server or a `tls://` address asks for it.
+    /// TLS to the servers. Default: where a password or token is sent, and where a server or a `tls://` address asks for
+    /// it.
     #[serde(default)]
     pub tls: NatsTls,
 
@@ -76,9 +79,11 @@ pub struct NatsConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsTls {
-    /// Refuse servers without TLS. Default false: TLS is used where the server asks for it.
+    /// Refuse servers without TLS. Default: true where `auth` sends a password or token, which TLS keeps secret, unless
+    /// all `servers` are on the loopback interface (others that such a server names are then ignored); else false. False
+    /// with a password or token: everybody on the way can read it.
     #[serde(default)]
-    pub required: bool,
+    pub required: Option<bool>,
     /// Certificates of the authorities that servers are trusted by. Path of a PEM file; default: those of the system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
@@ -287,6 +292,59 @@ impl NatsConfig {
         problems
     }
 
+    /// What is legal but dangerous, each with the path of the key below this one.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let in_clear = self.sends_secret() && self.tls.required == Some(false) && !self.is_local();
+        let warning =
+            "tls.required: false sends the password or token in clear to servers without TLS";
+        in_clear.then(|| warning.to_owned()).into_iter().collect()
+    }
+
+    /// Whether the log-in shows a secret to whoever reads the connection.
+    fn sends_secret(&self) -> bool {
+        matches!(
+            self.auth,
+            Some(NatsAuth::Password { .. } | NatsAuth::Token(_))
+        )
+    }
+
+    /// Whether every server is on this machine.
+    fn is_local(&self) -> bool {
+        self.servers.iter().all(|server| {
+            server_address(server).is_ok_and(|address| {
+                let host = address.host();
+                let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+                host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+            })
+        })
+    }
+
+    /// Whether a server without TLS is refused.
+    pub(super) fn requires_tls(&self) -> bool {
+        let default = self.sends_secret() && !self.is_local();
+        self.tls.required.unwrap_or(default)
+    }
+
+    /// The servers as people name them: `a:4222, b:4222`.
+    pub(super) fn server_names(&self) -> String {
+        let names = self.servers.iter();
+        let names =
+            names.map(|server| server.split_once("://").map_or(&**server, |(_, name)| name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Who logs in, as people name it: `user bridge`.
+    pub(super) fn user_name(&self) -> String {
+        match &self.auth {
+            None => "no user".to_owned(),
+            Some(NatsAuth::Password { user, .. }) => format!("user {user}"),
+            Some(NatsAuth::Token(_)) => "the user of the token".to_owned(),
+            Some(NatsAuth::Credentials(file)) => format!("the user of {}", file.display()),
+            Some(NatsAuth::Nkey(_)) => "the user of the nkey".to_owned(),
+        }
+    }
+
     /// The options of a client that comes up without the server and never gives up.
     pub(super) fn options(&self) -> Result<ConnectOptions, TransportError> {
         let mut options = match &self.auth {
@@ -301,7 +359,11 @@ impl NatsConfig {
             .connection_timeout(self.connect_timeout)
             .request_timeout(Some(self.request_timeout))
             .custom_inbox_prefix(&self.inbox_prefix)
-            .require_tls(self.tls.required);
+            .require_tls(self.requires_tls());
+        if self.sends_secret() && !self.requires_tls() && self.tls.required.is_none() {
+            // They may be elsewhere, and would be sent the secret.
+            options = options.ignore_discovered_servers();
+        }
         if let Some(file) = &self.tls.ca_file {
             options = options.add_root_certificates(readable("tls.ca_file", file)?);
         }
@@ -481,6 +543,17 @@ impl JetStreamConfig {
         problems
     }
 
+    /// Whether a managed stream takes the topic.
+    #[must_use]
+    pub fn manages(&self, topic: &Topic) -> bool {
+        self.manage && self.stream_of(topic).is_some()
+    }
+
+    /// The listed stream that takes the topic.
+    pub(super) fn stream_of(&self, topic: &Topic) -> Option<&StreamConfig> {
+        self.streams.iter().find(|stream| stream.takes(topic))
+    }
+
     /// The prefix of the API's subjects.
     pub(super) fn api_prefix(&self) -> String {
         match &self.domain {
@@ -493,6 +566,12 @@ impl JetStreamConfig {
 // === impl StreamConfig ===
 
 impl StreamConfig {
+    fn takes(&self, topic: &Topic) -> bool {
+        let filters = self.subjects.iter();
+        let mut filters = filters.flat_map(|subject| TopicFilter::new(subject.as_str()));
+        filters.any(|filter| filter.matches(topic))
+    }
+
     fn problems(&self) -> impl Iterator<Item = String> {
         let least = Duration::from_millis(100);
         let bad_subject = self
@@ -647,6 +726,39 @@ mod tests {
         assert_eq!(config, NatsConfig::new(["nats://a:4222"]));
         assert_eq!(config.problems(), Vec::<String>::new());
         assert!(serde_json::from_str::<NatsConfig>("{}").is_err());
+    }
+
+    #[test]
+    fn a_password_or_token_is_sent_over_tls_only() {
+        let (password, token) = (
+            r#""auth":{"user":"u","password":{"env":"P"}}"#,
+            r#""auth":{"token":{"env":"T"}}"#,
+        );
+        for (servers, more, required, warnings) in [
+            (r#""nats://a""#, password, true, 0),
+            (r#""nats://a""#, token, true, 0),
+            (r#""nats://127.0.0.1:1","nats://a""#, token, true, 0),
+            (
+                r#""nats://127.0.0.1:1","nats://localhost""#,
+                token,
+                false,
+                0,
+            ),
+            (r#""nats://[::1]:1""#, password, false, 0),
+            (r#""nats://a""#, r#""auth":{"nkey":{"env":"N"}}"#, false, 0),
+            (r#""nats://a""#, r#""name":"x""#, false, 0),
+            (r#""nats://a""#, r#""tls":{"required":true}"#, true, 0),
+            (
+                r#""nats://a""#,
+                r#""tls":{"required":false},"auth":{"token":{"env":"T"}}"#,
+                false,
+                1,
+            ),
+        ] {
+            let config = parse(&format!(r#"{{"servers":[{servers}],{more}}}"#));
+            assert_eq!(config.requires_tls(), required, "{servers} {more}");
+            assert_eq!(config.warnings().len(), warnings, "{servers} {more}");
+        }
     }
 
     #[test]

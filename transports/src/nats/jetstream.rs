@@ -118,7 +118,7 @@ impl Replies {
                     None => return,
                 },
                 Ok(()) = connection.changed() => self.fail_lost(&mut unanswered),
-                refusal = refusals.recv() => unanswered.refused(refusal),
+                refusal = refusals.recv() => unanswered.refused(refusal, self.link.user()),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
                     if next_deadline.is_some() => unanswered.expire(),
             }
@@ -257,7 +257,7 @@ impl Unanswered {
     }
 
     /// A refused publication gets no answer; its refusal comes as an error of the connection.
-    fn refused(&mut self, refusal: Result<Refusal, broadcast::error::RecvError>) {
+    fn refused(&mut self, refusal: Result<Refusal, broadcast::error::RecvError>, user: &str) {
         // A lost refusal shows as a question that times out.
         let Ok(Refusal::Publish(subject)) = refusal else {
             return;
@@ -266,17 +266,17 @@ impl Unanswered {
             let result = match expected.answer {
                 // The server has read it, which was the question.
                 Answer::Echo => Ok(Receipt { position: None }),
-                Answer::Stored => Err(unauthorised(&format!("publish to {subject}"))),
+                Answer::Stored => Err(unauthorised(&format!("publish to {subject}"), user)),
             };
             expected.decide(result);
         }
     }
 }
 
-pub(super) fn unauthorised(what: &str) -> TransportError {
+pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
     TransportError::new(
         TransportErrorKind::Unauthorised,
-        format!("{what}: this NATS user may not"),
+        format!("{what}: NATS does not permit it to {user}"),
     )
 }
 

@@ -46,6 +46,10 @@ pub(super) struct Link {
     dropped: AtomicU64,
     closed: AtomicBool,
     faults: std::sync::Mutex<Faults>,
+    /// The servers and who logs in there, as people name them.
+    servers: Text,
+    user: Text,
+    requires_tls: bool,
 }
 
 /// Why the transport is not healthy.
@@ -77,19 +81,24 @@ impl Link {
         config: &NatsConfig,
         subscription_capacity: usize,
     ) -> Result<(Arc<Self>, Client), TransportError> {
+        let servers = Text::from(config.server_names());
+        let connecting = Text::from(format!("connecting to NATS at {servers}"));
         let link = Arc::new(Self {
             connection: watch::Sender::new(Connection {
                 up: false,
                 epoch: 0,
             }),
-            health: watch::Sender::new(Health::Down(Text::from_static("not connected yet"))),
+            health: watch::Sender::new(Health::Down(connecting.clone())),
             refusals: broadcast::Sender::new(REFUSALS),
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             faults: std::sync::Mutex::new(Faults {
-                connection: Text::from_static("not connected yet"),
+                connection: connecting,
                 subscriptions: BTreeMap::new(),
             }),
+            servers,
+            user: Text::from(config.user_name()),
+            requires_tls: config.requires_tls(),
         });
         let (events, pauses) = (Arc::clone(&link), Arc::clone(&link));
         let options: ConnectOptions = config
@@ -135,7 +144,7 @@ impl Link {
     fn heard(&self, event: &Event) {
         match event {
             Event::Connected => {
-                tracing::info!("connected to NATS");
+                tracing::info!(servers = %self.servers, "connected to NATS");
                 let epoch = self.connection.borrow().epoch + 1;
                 self.became(true, epoch);
             }
@@ -159,31 +168,59 @@ impl Link {
 
     fn server_error(&self, error: &ServerError) {
         match error {
-            ServerError::AuthorizationViolation => {
-                self.blame(Text::from_static("authorization violation"))
-            }
+            ServerError::AuthorizationViolation => self.blame(self.told("authorization violation")),
             ServerError::SlowConsumer(_) => {
                 tracing::warn!("the NATS server says that this client reads too slowly");
             }
             ServerError::Other(text) => match Refusal::parse(text) {
                 Some(refusal) => {
-                    tracing::error!(error = %text, "NATS refused a permission");
+                    tracing::error!(user = %self.user, error = %text, "NATS refused a permission");
                     // Nobody listens when nothing is being asked for; then the log line is all there is to do.
                     let _ = self.refusals.send(refusal);
                 }
                 None => {
                     tracing::warn!(error = %text, "the NATS server reported an error");
-                    self.blame(Text::from(text.as_str()));
+                    self.blame(self.told(text));
                 }
             },
         }
     }
 
+    /// What a server or the client says, with the servers it is about.
+    fn told(&self, text: &str) -> Text {
+        let words = text.strip_prefix("IO error: ").unwrap_or(text);
+        let words = words
+            .split_once(" (os error")
+            .map_or(words, |(words, _)| words);
+        let mut chars = words.chars();
+        let first = chars.next().map(|first| first.to_ascii_lowercase());
+        let lower = words.len() < 2 || words.as_bytes().get(1).is_some_and(u8::is_ascii_lowercase);
+        let words = match first {
+            Some(first) if lower => format!("{first}{}", chars.as_str()),
+            _ => words.to_owned(),
+        };
+        let (servers, user) = (&self.servers, &self.user);
+        Text::from(
+            if words.contains("uthorization") || words.contains("uthentication") {
+                format!("{servers}: {words} for {user}")
+            } else if self.requires_tls && words.to_ascii_lowercase().contains("tls") {
+                format!("{servers}: {words}; TLS is required (tls.required)")
+            } else {
+                format!("{servers}: {words}")
+            },
+        )
+    }
+
+    /// Who is logged in, as people name it.
+    pub(super) fn user(&self) -> &Text {
+        &self.user
+    }
+
     fn client_error(&self, error: &ClientError) {
         let text = match error {
-            ClientError::Other(text) => Text::from(text.as_str()),
+            ClientError::Other(text) => self.told(text),
             ClientError::MaxReconnects | ClientError::ServerNotInPool => {
-                Text::from(error.to_string())
+                self.told(&error.to_string())
             }
         };
         if self.cause() != text {
@@ -195,7 +232,7 @@ impl Link {
     fn became(&self, up: bool, epoch: u64) {
         if up {
             // What the next loss is due to unless something more is heard.
-            self.faults().connection = Text::from_static("the connection was lost");
+            self.faults().connection = self.told("the connection was lost");
         }
         self.connection.send_if_modified(|now| {
             let next = Connection { up, epoch };

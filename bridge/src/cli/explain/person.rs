@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 
-use a2abus_plugin::{DecodeErrorKind, Family, Mapped};
+use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 
 use super::Explained;
 use super::remedy;
 use super::routing::{DestinationTold, RouteTold};
+use super::unknown::Carried;
 use crate::cli::payload::Refusal;
+use crate::config::OnUnknown;
 
 /// Bytes of the payload that are shown on each side of an error.
 const AROUND: usize = 32;
@@ -33,6 +35,36 @@ pub(super) fn mapped(mapped: &Mapped, explained: &Explained) -> String {
     story
 }
 
+/// A unit of no known family that is carried on.
+pub(super) fn carried(carried: &Carried<'_>) -> String {
+    let mut story = String::new();
+    let refusal = carried.refusal;
+    let (what, data) = match carried.how {
+        OnUnknown::Wrap => ("wrap: it becomes an event", "the data of the event"),
+        _ => ("pass: its bytes go on", "without attributes"),
+    };
+    section(
+        &mut story,
+        &format!("unit {}", refusal.index),
+        &format!("unknown format; on_unknown is {what}"),
+    );
+    section(&mut story, "why", &refusal.message);
+    let ty = carried.event.attribute("type").map(|ty| ty.to_string());
+    section(
+        &mut story,
+        "event",
+        &format!("type {}", ty.unwrap_or_default()),
+    );
+    let bytes = refusal.bytes.len();
+    section(
+        &mut story,
+        "data",
+        &format!("{bytes} bytes, as they came: {data}"),
+    );
+    routed(&mut story, &carried.route);
+    story
+}
+
 /// A unit that was refused.
 pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
     let mut story = String::new();
@@ -51,12 +83,7 @@ pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
         "where",
         &format!("{place}: {}", around(payload, refusal.offset)),
     );
-    let goes = match refusal.kind {
-        DecodeErrorKind::Unknown => {
-            "where on_unknown of its binding says: without it, to the dead letters"
-        }
-        _ => "to the dead letters of its binding",
-    };
+    let goes = "to the dead letters of its binding";
     section(&mut story, "goes", goes);
     section(&mut story, "fix", remedy::of(refusal.kind));
     story
@@ -272,7 +299,7 @@ goes    transport bus, topic agents.weather, no key, binary mode
         let end: Vec<&str> = story.lines().rev().take(4).collect();
         assert_eq!(
             end[0],
-            "fix     mend the condition that fails, add a route for this event, or set default_route"
+            "fix     fix the condition that does not match, add a route for this event, or set default_route"
         );
         assert_eq!(end[1], "goes    to the dead letters: no_route");
         assert!(

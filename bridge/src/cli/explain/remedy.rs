@@ -40,7 +40,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
             "a JSON-RPC message has a method, or a result, or an error: exactly one of them"
         }
         K::BadCloudEvent => {
-            "mend the attribute that is named; CloudEvents 1.0 says what it may hold"
+            "fix the attribute that is named; CloudEvents 1.0 says what it may hold"
         }
         K::Unknown => {
             "add \"jsonrpc\":\"2.0\", or set on_unknown: wrap at the binding to carry it as it is"

@@ -4,7 +4,7 @@ use a2abus_plugin::{Event, Kind, extension};
 use serde::Serialize;
 
 use crate::cli::payload::Place;
-use crate::config::{Mode, Name, Role};
+use crate::config::{BindingConfig, Mode, Name, Role};
 use crate::route::{Destination, RouteTable, Step, Taken};
 
 /// The routes, asked from one place.
@@ -71,6 +71,11 @@ impl<'a> Routing<'a> {
         Ok(Self { table, place })
     }
 
+    /// The binding that is asked about; `None` for HTTP.
+    pub(super) fn binding(&self) -> Option<&BindingConfig> {
+        self.place.binding
+    }
+
     pub(super) fn tell(&self, event: &Event, kind: Kind) -> RouteTold {
         let binding = self.place.name();
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
@@ -130,7 +135,7 @@ impl RouteTold {
     pub(super) fn fix(&self) -> Option<&'static str> {
         Some(match self.reason? {
             "no_route" => {
-                "mend the condition that fails, add a route for this event, or set default_route"
+                "fix the condition that does not match, add a route for this event, or set default_route"
             }
             NOT_AN_ANSWER => {
                 "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"

@@ -11,7 +11,7 @@ use a2abus_transports::{Topic, TopicFilter};
 use super::Checker;
 use crate::config::raw::ValuePath;
 use crate::config::{BindingConfig, ConditionConfig, DestinationConfig, Names, Role, RouteConfig};
-use crate::route::{self, Part, Template};
+use crate::route::{self, Attribute, Part};
 
 /// How sure it is that something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,8 @@ struct Delivery<'a> {
     /// The index among the bindings that read events.
     into: usize,
     topic: Certainty,
+    /// What the binding reads it as.
+    filter: String,
 }
 
 /// An edge of the graph of bindings: events of one are written where the other reads.
@@ -63,12 +65,13 @@ fn deliveries<'a>(checker: &Checker<'a>, bindings: &[&BindingConfig]) -> Vec<Del
     let mut deliveries = Vec::new();
     for (path, route, destination) in routes.chain(defaults) {
         for (into, binding) in bindings.iter().enumerate() {
-            if let Some(topic) = reads(binding, destination) {
+            if let Some((topic, filter)) = reads(binding, route, destination) {
                 deliveries.push(Delivery {
                     path: path.key("topic"),
                     route,
                     into,
                     topic,
+                    filter: filter.as_str().to_owned(),
                 });
             }
         }
@@ -86,15 +89,15 @@ fn same_route(checker: &mut Checker<'_>, bindings: &[&BindingConfig], deliveries
             continue;
         }
         let path = delivery.path.clone();
-        let name = &binding.name;
+        let reader = format!("binding \"{}\" reads ({})", binding.name, delivery.filter);
         if delivery.topic == Certainty::Certain && !diverted(checker, delivery.route, binding) {
             let message = format!(
-                "is read by the binding {name}, whose events take this route again: a loop"
+                "publishes to a topic that {reader}, and its events take this route again: a loop"
             );
             checker.error(path, message);
         } else {
             let message = format!(
-                "may be read by the binding {name}, whose events may take this route again: a loop, which limits.max_hops would end"
+                "can publish to a topic that {reader}: possible loop, stopped after limits.max_hops"
             );
             checker.warning(path, message);
         }
@@ -147,7 +150,7 @@ fn several_routes(
             checker.error(path, format!("is part of a loop of the bindings {way}"));
         } else {
             let message = format!(
-                "may be part of a loop of the bindings {way}, which limits.max_hops would end"
+                "can be part of a loop of the bindings {way}: stopped after limits.max_hops"
             );
             checker.warning(path, message);
         }
@@ -210,57 +213,108 @@ fn diverted(checker: &Checker<'_>, route: Option<&RouteConfig>, binding: &Bindin
         .any(|earlier| binding_condition(earlier).is_some() && accepts(Some(earlier), binding))
 }
 
-/// Whether the binding reads what is written to the destination.
-fn reads(binding: &BindingConfig, destination: &DestinationConfig) -> Option<Certainty> {
+/// Whether the binding reads what the route writes to the destination, and as what.
+fn reads<'b>(
+    binding: &'b BindingConfig,
+    route: Option<&RouteConfig>,
+    destination: &DestinationConfig,
+) -> Option<(Certainty, &'b TopicFilter)> {
     if binding.transport != destination.transport {
         return None;
     }
-    let topics = binding.topics.iter();
+    let topics = binding.topics.iter().map(|filter| &filter.0);
     topics
-        .filter_map(|filter| reaches(&destination.topic, destination.names, filter))
-        .max()
+        .filter_map(|filter| Some((reaches(destination, route, filter)?, filter)))
+        .max_by_key(|(certainty, _)| *certainty)
 }
 
-fn reaches(template: &Template, names: Names, filter: &TopicFilter) -> Option<Certainty> {
+/// What stands for a value in the shape of a template: no topic holds it.
+const VALUE: char = '\0';
+
+fn reaches(
+    destination: &DestinationConfig,
+    route: Option<&RouteConfig>,
+    filter: &TopicFilter,
+) -> Option<Certainty> {
+    let (template, names) = (&destination.topic, destination.names);
     if let Some(literal) = template.as_literal() {
         let topic = Topic::new(literal).ok()?;
         return filter.matches(&topic).then_some(Certainty::Certain);
     }
-    // A NUL, which no topic holds, stands for a value.
-    let shape: String = template
-        .parts()
-        .iter()
-        .map(|part| match part {
-            Part::Literal(text) => text.as_str(),
-            Part::Attribute(_) => "\0",
-        })
-        .collect();
-    let mut words = shape.split('.');
+    let shape: String = template.parts().iter().map(shape_of).collect();
+    let attributes: Vec<&Attribute> = super::attributes_of(template).collect();
+    let fits = |shape: &str, wanted: &str, attributes: &[&Attribute]| {
+        match (value(shape, wanted), attributes) {
+            (None, _) => false,
+            // What was escaped is another value than it looks like.
+            (Some(value), _) if names == Names::Escape && value.contains("_x") => true,
+            (Some(value), [only]) => can_be(route, only, value),
+            (Some(_), _) => true,
+        }
+    };
+    if names == Names::Dotted {
+        let whole = filter.as_topic().is_none() || fits(&shape, filter.as_str(), &attributes);
+        return (whole && may_begin(&shape, filter)).then_some(Certainty::Possible);
+    }
+    let (mut words, mut rest) = (shape.split('.'), attributes.as_slice());
     for wanted in filter.as_str().split('.') {
-        match (wanted, words.next()) {
-            (">", Some(_)) => return Some(Certainty::Possible),
-            (_, None) => return None,
-            (_, Some(word)) if word.contains('\0') && names == Names::Dotted => {
-                return Some(Certainty::Possible);
-            }
-            ("*", Some(_)) => {}
-            (wanted, Some(word)) if fits(word, wanted) => {}
-            _ => return None,
+        let word = words.next()?;
+        if wanted == ">" {
+            return Some(Certainty::Possible);
+        }
+        let (of_word, after) = rest.split_at_checked(word.matches(VALUE).count())?;
+        rest = after;
+        if wanted != "*" && !fits(word, wanted, of_word) {
+            return None;
         }
     }
     words.next().is_none().then_some(Certainty::Possible)
 }
 
-/// Whether a word of a template can become the given word.
-fn fits(word: &str, wanted: &str) -> bool {
-    match (word.split_once('\0'), word.rsplit_once('\0')) {
-        (Some((before, _)), Some((_, after))) => {
-            wanted.len() > before.len() + after.len()
-                && wanted.starts_with(before)
-                && wanted.ends_with(after)
-        }
-        _ => word == wanted,
+fn shape_of(part: &Part) -> String {
+    match part {
+        Part::Literal(text) => text.to_string(),
+        Part::Attribute(_) => VALUE.to_string(),
     }
+}
+
+/// What stands for the last value of the shape, where the shape can become the given text: none where it has no value.
+fn value<'w>(shape: &str, wanted: &'w str) -> Option<&'w str> {
+    let (first, others) = shape.split_once(VALUE).unwrap_or((shape, ""));
+    let (between, last) = others.rsplit_once(VALUE).unwrap_or(("", others));
+    if !shape.contains(VALUE) {
+        return (shape == wanted).then_some(wanted);
+    }
+    let mut rest = wanted.strip_prefix(first)?.strip_suffix(last)?;
+    if shape.matches(VALUE).count() > 1 {
+        for literal in between.split(VALUE) {
+            // A value has one byte at least.
+            let at = rest.get(1..)?.find(literal)?;
+            rest = rest.get(1 + at + literal.len()..)?;
+        }
+    }
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// Whether the words of a shape before its first value, which may be several words, can be those of the filter.
+fn may_begin(shape: &str, filter: &TopicFilter) -> bool {
+    let words = shape.split('.').take_while(|word| !word.contains(VALUE));
+    let mut wanted = filter.as_str().split('.');
+    for word in words {
+        match wanted.next() {
+            Some(">") => return true,
+            Some(wanted) if wanted == "*" || wanted == word => {}
+            _ => return false,
+        }
+    }
+    wanted.next().is_some()
+}
+
+/// Whether events that take the route can have the value.
+fn can_be(route: Option<&RouteConfig>, attribute: &Attribute, value: &str) -> bool {
+    let conditions = route.into_iter().flat_map(|route| &route.when);
+    let mut conditions = conditions.filter(|(name, _)| name.0 == *attribute);
+    conditions.all(|(_, condition)| route::condition_holds(condition, value))
 }
 
 // === routes that nothing reaches ===

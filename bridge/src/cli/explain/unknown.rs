@@ -1,0 +1,75 @@
+//! What becomes of a payload that no family recognises, where `on_unknown` of its binding carries it on.
+
+use a2abus_plugin::{DecodeErrorKind, Event, Kind, format};
+use serde::Serialize;
+
+use super::routing::{RouteTold, Routing};
+use crate::cli::payload::{Asked, Refusal};
+use crate::config::{OnUnknown, Role};
+
+/// A payload that is carried on.
+pub(super) struct Carried<'a> {
+    pub(super) refusal: &'a Refusal,
+    pub(super) how: OnUnknown,
+    /// What is routed, and, with `wrap`, what goes onto the bus.
+    pub(super) event: Event,
+    pub(super) route: RouteTold,
+}
+
+/// Its JSON line, without the event.
+#[derive(Serialize)]
+struct Line<'a> {
+    index: usize,
+    ok: bool,
+    family: &'static str,
+    on_unknown: OnUnknown,
+    because: &'a str,
+    route: &'a RouteTold,
+}
+
+// === impl Carried ===
+
+impl<'a> Carried<'a> {
+    /// `None` for what is refused: it is of a known family, or its binding carries no other.
+    pub(super) fn of(
+        refusal: &'a Refusal,
+        asked: &Asked,
+        routing: Option<&Routing<'_>>,
+    ) -> Option<Self> {
+        let routing = routing?;
+        let binding = routing.binding()?;
+        let is_carried = refusal.kind == DecodeErrorKind::Unknown
+            && binding.role == Role::Events
+            && binding.on_unknown != OnUnknown::Reject;
+        is_carried.then(|| {
+            let event = asked.wrapped(&refusal.bytes);
+            let route = routing.tell(&event, Kind::Notification);
+            Self {
+                refusal,
+                how: binding.on_unknown,
+                event,
+                route,
+            }
+        })
+    }
+
+    pub(super) fn line(&self) -> Vec<u8> {
+        let line = Line {
+            index: self.refusal.index,
+            ok: true,
+            family: "unknown",
+            on_unknown: self.how,
+            because: &self.refusal.message,
+            route: &self.route,
+        };
+        // What is told here has string keys and cannot fail; a line without it would still be JSON.
+        let mut line = serde_json::to_vec(&line).unwrap_or_else(|_| b"{}".to_vec());
+        if self.how == OnUnknown::Wrap {
+            line.pop();
+            line.extend_from_slice(b",\"event\":");
+            format::write(&self.event, &mut line);
+            line.push(b'}');
+        }
+        line
+    }
+}
