@@ -43,6 +43,7 @@ pub struct Metrics {
     held_lanes: IntGaugeVec,
     dead_letters_lost: IntCounterVec,
     client_dropped: IntCounterVec,
+    source_lag: IntGaugeVec,
     published: IntCounterVec,
     retries: IntCounterVec,
     publish_seconds: HistogramVec,
@@ -182,6 +183,7 @@ impl Metrics {
             held_lanes: on.gauges(HELD_LANES)?,
             dead_letters_lost: on.counters(DEAD_LETTERS_LOST)?,
             client_dropped: on.counters(CLIENT_DROPPED)?,
+            source_lag: on.gauges(SOURCE_LAG)?,
             published: on.counters(PUBLISHED)?,
             retries: on.counters(RETRIES)?,
             publish_seconds: on.histograms(PUBLISH, &PUBLISH_SECONDS)?,
@@ -222,6 +224,19 @@ impl Metrics {
             held_lanes: self.held_lanes.clone(),
             dead_letters_lost: self.dead_letters_lost.with_label_values(labels),
             name: name.clone(),
+        }
+    }
+
+    /// How many messages a binding is behind its source; `None` when nobody knows.
+    pub fn source_lag(&self, binding: &Text, lag: Option<u64>) {
+        let labels = &[binding.as_str()];
+        match lag {
+            Some(lag) => {
+                let gauge = self.source_lag.with_label_values(labels);
+                gauge.set(i64::try_from(lag).unwrap_or(i64::MAX));
+            }
+            // One that was never known is not there to be removed.
+            None => drop(self.source_lag.remove_label_values(labels)),
         }
     }
 
@@ -541,6 +556,12 @@ const CLIENT_DROPPED: Definition = Definition {
     labels: &["transport"],
     help: "Messages of core NATS subscriptions that were dropped unread because the bridge was too slow.",
 };
+const SOURCE_LAG: Definition = Definition {
+    name: "a2abus_source_lag",
+    unit: "messages",
+    labels: &["binding"],
+    help: "Messages at the source that are not settled: on Kafka in the partitions of this replica, on JetStream those pending or unacknowledged of the durable consumer.",
+};
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",
     unit: "messages",
@@ -639,11 +660,12 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 32);
+        assert_eq!(metrics.definitions().len(), 33);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
             "a2abus_held_lanes",
+            "a2abus_source_lag",
             "a2abus_pending_calls",
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",

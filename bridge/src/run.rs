@@ -12,7 +12,7 @@ use a2abus_transports::{
     AnyTransport, Consumer, Delivery, Health, Outcome, Reading, Subscription, Transport as _,
     TransportError, TransportErrorKind,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -156,6 +156,7 @@ impl Bridge {
                 subscription,
                 transport: bus.transport.clone(),
                 dead_letters,
+                metrics: Arc::clone(&metrics),
                 grace,
             };
             intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
@@ -391,6 +392,7 @@ struct Runner {
     subscription: Subscription,
     transport: AnyTransport,
     dead_letters: Option<AnyTransport>,
+    metrics: Arc<Metrics>,
     grace: Duration,
 }
 
@@ -407,13 +409,15 @@ impl Runner {
             };
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
-            let assigned = consumer.assigned();
+            let (assigned, lag) = (consumer.assigned(), consumer.lag());
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
                 () = ready_when(assigned, &condition, &readiness) => return,
+                () = self.tell_lag(lag) => return,
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
+            self.metrics.source_lag(self.work.name(), None);
             match consumer.close(CLOSE).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
                     // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
@@ -444,6 +448,17 @@ impl Runner {
             _ => tracing::error!(binding = %name, messages,
                 "the grace period is over: messages in hand are lost, as core NATS does not keep them"),
         }
+    }
+
+    /// Notes how far behind its source the binding is, whenever that is told, and never ends.
+    async fn tell_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
+        if let Some(mut lag) = lag {
+            while lag.changed().await.is_ok() {
+                let known = *lag.borrow_and_update();
+                self.metrics.source_lag(self.work.name(), known);
+            }
+        }
+        std::future::pending().await
     }
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {

@@ -19,8 +19,8 @@ impl Environment for InMemory {
         Reading::Group(name.into())
     }
 
-    fn has(&self, _feature: Feature) -> bool {
-        true
+    fn has(&self, feature: Feature) -> bool {
+        feature != Feature::Lag
     }
 
     fn oversize_bytes(&self) -> usize {

@@ -35,6 +35,7 @@ impl Environment for Cluster {
             Feature::NullHeaders
             | Feature::BinaryHeaders
             | Feature::Keys
+            | Feature::Lag
             | Feature::OrderedRedelivery => true,
             Feature::Wildcards => false,
             Feature::Outage => self.private.is_some(),

@@ -59,7 +59,7 @@ impl Environment for System {
             | Feature::BinaryHeaders
             | Feature::Keys
             | Feature::OrderedRedelivery => false,
-            Feature::Wildcards => true,
+            Feature::Lag | Feature::Wildcards => true,
             Feature::Outage => self.private.is_some(),
         }
     }

@@ -75,6 +75,8 @@ pub enum Feature {
     /// What a crashed reader had not settled comes again in its order. JetStream sends each message again after a delay
     /// of its own, so newer ones overtake.
     OrderedRedelivery,
+    /// It says how far a reader is behind.
+    Lag,
     /// The environment can stop and start the bus.
     Outage,
 }
@@ -92,6 +94,7 @@ pub enum Case {
     ParallelPublish,
     Batch,
     SaturatedUnacked,
+    Lag,
     AtLeastOnceAfterCrash,
     SettledIsNotRedelivered,
     OutOfOrderSettlement,
@@ -104,13 +107,14 @@ pub enum Case {
 }
 
 /// All cases.
-pub const CASES: [Case; 15] = [
+pub const CASES: [Case; 16] = [
     Case::OpenClose,
     Case::HeadersSurvive,
     Case::OrderPerKey,
     Case::ParallelPublish,
     Case::Batch,
     Case::SaturatedUnacked,
+    Case::Lag,
     Case::AtLeastOnceAfterCrash,
     Case::SettledIsNotRedelivered,
     Case::OutOfOrderSettlement,
@@ -127,6 +131,7 @@ pub async fn run<E: Environment>(case: Case, env: &E) {
     let needs = match case {
         Case::ReconnectMidFlight => Some(Feature::Outage),
         Case::Wildcards => Some(Feature::Wildcards),
+        Case::Lag => Some(Feature::Lag),
         _ => None,
     };
     if let Some(feature) = needs.filter(|feature| !env.has(*feature)) {
@@ -141,6 +146,7 @@ pub async fn run<E: Environment>(case: Case, env: &E) {
         Case::ParallelPublish => parallel_publish(&bench).await,
         Case::Batch => batch(&bench).await,
         Case::SaturatedUnacked => saturated_unacked(&bench).await,
+        Case::Lag => lag(&bench).await,
         Case::AtLeastOnceAfterCrash => at_least_once_after_crash(&bench).await,
         Case::SettledIsNotRedelivered => settled_is_not_redelivered(&bench).await,
         Case::OutOfOrderSettlement => out_of_order_settlement(&bench).await,
@@ -318,6 +324,25 @@ async fn saturated_unacked<E: Environment>(bench: &Bench<'_, E>) {
         seen.insert(parts(&delivery).1);
         settle(delivery);
     }
+}
+
+/// A reader that is slow can tell how far behind it is, and that it has caught up.
+async fn lag<E: Environment>(bench: &Bench<'_, E>) {
+    let mut subscription = bench.subscription("g");
+    subscription.budget_messages = 2;
+    let mut consumer = subscribe(&bench.transport, subscription).await;
+    let mut lag = consumer.lag().expect("it says how far it is behind");
+    for number in 0..10 {
+        confirm(bench.send(&bench.transport, numbered("k", number)).await).await;
+    }
+    settle(receive(&mut consumer).await);
+    within("nine are left", lag.wait_for(|lag| *lag == Some(9)))
+        .await
+        .expect("the reader lives");
+    receive_all(&mut consumer, 1..10).await;
+    within("none is left", lag.wait_for(|lag| *lag == Some(0)))
+        .await
+        .expect("the reader lives");
 }
 
 async fn at_least_once_after_crash<E: Environment>(bench: &Bench<'_, E>) {

@@ -30,6 +30,6 @@ pub use message::{
 };
 pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{
-    Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reading, Receipt,
-    Subscription, TopicFilter, Transport,
+    Address, Confirmation, Consumer, Guarantee, Health, LAG_INTERVAL, QUEUE_DEADLINE, Reading,
+    Receipt, Subscription, TopicFilter, Transport,
 };

@@ -311,6 +311,8 @@ impl Nats {
                 .max(1),
         };
         let (deliveries, to_consumer) = mpsc::channel(subscription.budget_messages.max(1));
+        let (tell_lag, lag) = watch::channel(None);
+        let asking = consumer.clone();
         let reading = DurableReader::open(
             inner.client.clone(),
             Arc::clone(&inner.link),
@@ -323,11 +325,16 @@ impl Nats {
         let drain_until = Arc::new(OnceLock::new());
         let until = Arc::clone(&drain_until);
         inner.tasks.spawn(async move {
-            reading.run(stop, until).await;
+            tokio::select! {
+                () = reading.run(stop, until) => {}
+                never = asking.watch_lag(tell_lag) => match never {},
+            }
             // Nobody may be waiting for the end.
             let _ = end.send(Ok(()));
         });
-        Ok(Consumer::new(to_consumer, reader).draining(drain_until))
+        Ok(Consumer::new(to_consumer, reader)
+            .draining(drain_until)
+            .with_lag(lag))
     }
 }
 

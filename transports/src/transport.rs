@@ -77,6 +77,9 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
 /// The longest [`Transport::send`] waits for room in the client's queue.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How often a source is asked how far behind its readers are.
+pub const LAG_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The longest [`Consumer::close`] waits for deliveries that are out, whatever it is told.
 const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -179,6 +182,7 @@ pub struct Consumer {
     reader: Reader,
     drain_until: Option<Arc<OnceLock<Instant>>>,
     assigned: Option<CancellationToken>,
+    lag: Option<watch::Receiver<Option<u64>>>,
 }
 
 /// The owner of the task or thread that reads for a [`Consumer`].
@@ -304,6 +308,7 @@ impl Consumer {
             reader,
             drain_until: None,
             assigned: None,
+            lag: None,
         }
     }
 
@@ -319,6 +324,22 @@ impl Consumer {
     pub(crate) fn awaiting_assignment(mut self, assigned: CancellationToken) -> Self {
         self.assigned = Some(assigned);
         self
+    }
+
+    /// The same, for a source that says how far behind its readers are.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    pub(crate) fn with_lag(mut self, lag: watch::Receiver<Option<u64>>) -> Self {
+        self.lag = Some(lag);
+        self
+    }
+
+    /// How many messages at the source are not settled, asked for every [`LAG_INTERVAL`]: on Kafka those after the
+    /// stored offset in the partitions of this member, on JetStream those that the durable consumer has still to deliver
+    /// or has no acknowledgement of, whichever reader it belongs to. `None` inside while it is not known yet, and
+    /// altogether where the source does not say: core NATS, memory, and live readers.
+    #[must_use]
+    pub fn lag(&self) -> Option<watch::Receiver<Option<u64>>> {
+        self.lag.clone()
     }
 
     /// Waits until the source has told this consumer its share of the topics for the first time. The share may be empty:

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::properties::KafkaProperties;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::secret::Secret;
+use crate::transport::LAG_INTERVAL;
 
 /// A connection to one Kafka cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -304,6 +305,8 @@ impl KafkaConfig {
         config
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
+            // They tell how far behind the group is.
+            .set("statistics.interval.ms", milliseconds(LAG_INTERVAL))
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", milliseconds(self.session_timeout))
             // The default, which may not be less than the session.

@@ -21,7 +21,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::config::KafkaConfig;
@@ -81,6 +81,8 @@ struct Task {
     /// Cancelled once the group has given us our share of the topics for the first time.
     assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
+    /// Of members of a group: where the lag is told.
+    lag: Option<watch::Sender<Option<u64>>>,
 }
 
 /// A client while it reads.
@@ -138,14 +140,17 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     let (deliveries, receiver) = mpsc::channel(budget.messages);
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
+    let (tell_lag, lag) = watch::channel(None);
+    let is_member = matches!(plan.source, Source::Group { .. });
     let task = Task {
         plan,
         intake: Arc::new(Intake::new(keeping, budget)),
         leave: Leave::default(),
         assigned: CancellationToken::new(),
         deliveries,
+        lag: is_member.then_some(tell_lag),
     };
-    if let Source::Live(_) = task.plan.source {
+    if !is_member {
         task.assigned.cancel();
     }
     // Dropped with this future, it stops the thread: nothing stays subscribed.
@@ -156,6 +161,11 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     let consumer = Consumer::new(receiver, reader)
         .draining(Arc::clone(&task.leave.drain_until))
         .awaiting_assignment(task.assigned.clone());
+    let consumer = if is_member {
+        consumer.with_lag(lag)
+    } else {
+        consumer
+    };
     super::spawn("a2abus-kafka-read", move || {
         let how = task.run(ready);
         drop(task);
@@ -243,6 +253,7 @@ impl Task {
             self.leave.clone(),
             self.assigned.clone(),
             (self.plan.config.session_timeout / 2).min(LONGEST_REVOCATION),
+            self.lag.clone(),
         )
     }
 

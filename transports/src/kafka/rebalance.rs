@@ -8,7 +8,9 @@ use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::error::is_outage;
@@ -28,6 +30,8 @@ pub(super) struct Context {
     assigned: CancellationToken,
     /// How long a revocation may wait for deliveries that are out.
     patience: Duration,
+    /// Told how many records are behind the stored offsets.
+    lag: Option<watch::Sender<Option<u64>>>,
     /// The client is being closed: nothing is out any more that could settle.
     closing: AtomicBool,
 }
@@ -50,6 +54,7 @@ impl Context {
         leave: Leave,
         assigned: CancellationToken,
         patience: Duration,
+        lag: Option<watch::Sender<Option<u64>>>,
     ) -> Self {
         Self {
             events,
@@ -57,6 +62,7 @@ impl Context {
             leave,
             assigned,
             patience,
+            lag,
             closing: AtomicBool::new(false),
         }
     }
@@ -113,6 +119,20 @@ impl Context {
     }
 }
 
+/// The records after the stored offset in all partitions where that is known: before anything is stored there, after the
+/// committed one. Source: librdkafka, STATISTICS.md.
+fn lag_of(statistics: &Statistics) -> Option<u64> {
+    let partitions = statistics
+        .topics
+        .values()
+        .flat_map(|topic| topic.partitions.values());
+    let lags = partitions.filter_map(|partition| {
+        let stored = u64::try_from(partition.consumer_lag_stored);
+        stored.or(u64::try_from(partition.consumer_lag)).ok()
+    });
+    lags.fold(None, |sum, lag| Some(sum.unwrap_or(0) + lag))
+}
+
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.events.log(level, facility, message);
@@ -120,6 +140,12 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.events.error(error, reason);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        if let Some(lag) = &self.lag {
+            lag.send_replace(lag_of(&statistics));
+        }
     }
 }
 

@@ -1,14 +1,17 @@
 //! The durable consumer on the server: found, created, updated, created again after somebody deleted it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use super::api::{Api, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge, nanoseconds};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::transport::TopicFilter;
+use crate::transport::{LAG_INTERVAL, TopicFilter};
 
 /// A durable consumer that a subscription reads.
 #[derive(Debug, Clone)]
@@ -68,6 +71,29 @@ impl ConsumerRef {
         };
         self.check(&config)?;
         Ok(Limits::read(&config))
+    }
+
+    /// Asks the server for ever how many messages are still to be delivered or acknowledged.
+    pub(super) async fn watch_lag(&self, lag: watch::Sender<Option<u64>>) -> Infallible {
+        let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
+        let mut turns = tokio::time::interval(LAG_INTERVAL);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            match self.api.info(&request, &[CONSUMER_NOT_FOUND]).await {
+                Ok(info) => {
+                    let count = |name: &str| info.as_ref()?.get(name)?.as_u64();
+                    let both = count("num_pending").zip(count("num_ack_pending"));
+                    lag.send_replace(
+                        both.map(|(pending, unacknowledged)| pending + unacknowledged),
+                    );
+                }
+                // What was known stays known; that the bus is away is told elsewhere.
+                Err(error) => {
+                    tracing::debug!(consumer = %self.name, %error, "its lag is not known")
+                }
+            }
+        }
     }
 
     async fn create(&self, begin: Begin) -> Result<Value, TransportError> {
