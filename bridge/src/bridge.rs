@@ -25,6 +25,7 @@ use crate::cancel::{Cancel, Canceller};
 use crate::config::{BindingConfig, Config, Name, Role};
 use crate::deadletter::{DeadLetters, Log};
 use crate::delivery::{Destinations, Publisher};
+use crate::exchange::Exchanges;
 use crate::headers::PassedHeaders;
 use crate::http::Readiness;
 use crate::metrics::Metrics;
@@ -75,6 +76,7 @@ pub enum BridgeError {
 pub struct Bridge {
     pub(crate) buses: Buses,
     pub(crate) calls: Arc<Calls>,
+    pub(crate) exchanges: Arc<Exchanges>,
     pub(crate) cancels: mpsc::Receiver<Cancel>,
     pub(crate) bindings: Vec<(Work, Subscription)>,
     pub(crate) metrics: Arc<Metrics>,
@@ -180,10 +182,13 @@ impl Bridge {
             Arc::clone(&metrics),
         );
         let calls = Arc::new(calls);
+        let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
+        let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone()));
         let parts = Parts {
             config: &config,
             outbound: &outbound,
-            publisher: Publisher::new(outbound.clone(), Arc::new(destinations)),
+            publisher,
+            exchanges: &exchanges,
             calls: &calls,
             metrics: &metrics,
         };
@@ -205,6 +210,7 @@ impl Bridge {
         Ok(Self {
             buses,
             calls,
+            exchanges,
             cancels,
             bindings,
             metrics,
@@ -328,6 +334,7 @@ struct Parts<'a> {
     config: &'a Config,
     outbound: &'a Outbound,
     publisher: Publisher,
+    exchanges: &'a Arc<Exchanges>,
     calls: &'a Arc<Calls>,
     metrics: &'a Arc<Metrics>,
 }
@@ -390,6 +397,7 @@ impl Parts<'_> {
             },
             outbound: self.outbound.clone(),
             publisher: self.publisher.clone(),
+            exchanges: Arc::clone(self.exchanges),
             calls: Arc::clone(self.calls),
             metrics,
             counts: Arc::clone(self.metrics),

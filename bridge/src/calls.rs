@@ -213,6 +213,8 @@ pub struct Answer {
     ended: bool,
     /// Whether an agent may have the request.
     was_sent: bool,
+    /// Whether the request is JSON-RPC: other families know no cancel.
+    is_rpc: bool,
     /// What to send the agent when the caller goes away.
     cancel: Cancel,
     calls: Arc<Calls>,
@@ -293,7 +295,15 @@ impl Calls {
     }
 
     fn id_of(&self, request: &Request) -> Result<CallId, CallError> {
-        let call = request.call.map_or_else(|| self.legs.new_call(), Ok);
+        request.call.map_or_else(|| self.new_call(), Ok)
+    }
+
+    /// A call id of this replica.
+    ///
+    /// # Errors
+    /// When the operating system gives no random numbers.
+    pub(crate) fn new_call(&self) -> Result<CallId, CallError> {
+        let call = self.legs.new_call();
         call.map_err(|error| CallError::Refused(error.to_string().into()))
     }
 
@@ -304,10 +314,7 @@ impl Calls {
         mut request: Request,
         account: &mut Account,
     ) -> Result<Opened, CallError> {
-        let patience = self.patience(request.timeout);
-        let whole = request
-            .timeout
-            .map_or(self.limits.stream_timeout, |_| patience);
+        let timeout = request.timeout;
         let Some(message) = request.unit.json_rpc.clone() else {
             return Err(not_a_request());
         };
@@ -318,13 +325,23 @@ impl Calls {
         let agent = account::agent_of(&event);
         account.is_for(&event, self.outbound.names(&agent));
         let rpc = Some((&message, &bytes));
-        let mut exchange = self.exchange(call, event, rpc, patience, whole)?;
+        let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange
             .event
             .set("id", Text::from(call.to_string()))
             .map_err(|error| refused(&error))?;
         let copies = self.route(&exchange.event, Some(call), &headers)?;
-        self.open(exchange, copies, Some(&caller))
+        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
+            let bus = self
+                .outbound
+                .buses()
+                .get(deaf.bus)
+                .map_or("the bus", |bus| bus.name.text());
+            return Err(CallError::Unavailable(
+                format!("answers from {bus} cannot be read yet").into(),
+            ));
+        }
+        self.open(exchange, copies, Some(&caller), false)
     }
 
     /// How long a caller waits that asks for this.
@@ -335,7 +352,8 @@ impl Calls {
     }
 
     /// Prepares a request that expects an answer. In the payload of a JSON-RPC request (`rpc`: its message and bytes)
-    /// the call id takes the place of the caller's id and progress token; nothing else changes.
+    /// the call id takes the place of the caller's id and progress token; nothing else changes. The caller waits for
+    /// `timeout`; where it says nothing, for the default.
     ///
     /// # Errors
     /// When it is a JSON-RPC message that expects no answer.
@@ -344,9 +362,10 @@ impl Calls {
         call: CallId,
         mut event: Event,
         rpc: Option<(&JsonRpc, &Bytes)>,
-        patience: Duration,
-        whole: Duration,
+        timeout: Option<Duration>,
     ) -> Result<Exchange, CallError> {
+        let patience = self.patience(timeout);
+        let whole = timeout.map_or(self.limits.stream_timeout, |_| patience);
         let id = Text::from(call.to_string());
         let (form, dialect, streamed) = match rpc {
             None => (Form::Untouched, Dialect::JsonRpc, true),
@@ -383,15 +402,16 @@ impl Calls {
     }
 
     /// Registers a request whose `copies` are about to be published. It counts against the bound of its agent, and of the
-    /// caller where there is one.
+    /// caller where there is one. A request that `is_kept` outlasts an outage of its bus.
     ///
     /// # Errors
-    /// When answers cannot be read yet, too many calls wait, or the bridge is ending.
+    /// When too many calls wait, or the bridge is ending.
     pub(crate) fn open(
         &self,
         exchange: Exchange,
         copies: Vec<Outgoing>,
         caller: Option<&Text>,
+        is_kept: bool,
     ) -> Result<Opened, CallError> {
         let Exchange {
             call,
@@ -402,16 +422,7 @@ impl Calls {
             patience,
             whole,
         } = exchange;
-        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
-            let bus = self
-                .outbound
-                .buses()
-                .get(deaf.bus)
-                .map_or("the bus", |bus| bus.name.text());
-            return Err(CallError::Unavailable(
-                format!("answers from {bus} cannot be read yet").into(),
-            ));
-        }
+        let is_rpc = matches!(form, Form::JsonRpc { .. });
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
@@ -420,6 +431,7 @@ impl Calls {
             form,
             streamed,
             buses: copies.iter().map(|copy| copy.bus).collect(),
+            is_kept,
             request: Fingerprint::of(&event),
             fold: Mutex::default(),
             shares,
@@ -431,6 +443,7 @@ impl Calls {
             cancel: Cancel::new(call, dialect, target, copies),
             patience,
             whole: if streamed { whole } else { patience },
+            is_rpc,
         })
     }
 
@@ -526,15 +539,7 @@ impl Calls {
                 Some(call) => self.legs.stamp(call, bus, event, address),
                 None => Vec::new(),
             });
-        let target = event.extension_text(extension::TARGET_AGENT);
-        copies.map_err(|error| match (error, target) {
-            (RoutingError::NoRoute, target) => {
-                CallError::AgentNotFound(target.cloned().unwrap_or_default())
-            }
-            // Most destinations are formed of the target.
-            (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
-            (other, _) => CallError::Refused(other.to_string().into()),
-        })
+        copies.map_err(|error| unroutable(&error, event))
     }
 
     /// Where a copy goes, as `Kafka topic agents.weather`.
@@ -589,10 +594,31 @@ impl Calls {
         Ok(event)
     }
 
+    /// Waits until answers that come back on the bus are read, as long as a caller waits by default.
+    pub(crate) async fn until_answers_are_read(&self, bus: BusId) {
+        let reading = self.legs.until_reading(bus);
+        if tokio::time::timeout(self.limits.timeout, reading)
+            .await
+            .is_err()
+        {
+            tracing::warn!("a request is published though answers are not read yet");
+        }
+    }
+
+    /// Fails the call whose request no bus takes, unless another copy of it may be answered.
+    pub(crate) fn undeliverable(&self, copy: &Outgoing, error: &TransportError) {
+        let Some(call) = copy.call.as_ref().and_then(|call| call.parse().ok()) else {
+            return;
+        };
+        let error = self.unreachable_agent(error, copy);
+        self.pending
+            .hand_over(call, |entry| (entry.buses.len() == 1).then_some(Err(error)));
+    }
+
     /// Fails every call that went to a bus that is gone.
     pub fn fail_all(&self, bus: BusId, cause: &Text) {
         let failed = self.pending.fail_where(
-            |entry| entry.buses.contains(&bus),
+            |entry| entry.buses.contains(&bus) && !entry.is_kept,
             &CallError::Unavailable(cause.clone()),
         );
         if failed > 0 {
@@ -695,6 +721,7 @@ pub(crate) struct Opened {
     patience: Duration,
     /// How long the whole answer may take.
     whole: Duration,
+    is_rpc: bool,
 }
 
 // === impl Opened ===
@@ -714,6 +741,7 @@ impl Opened {
             account,
             ended: false,
             was_sent: false,
+            is_rpc: self.is_rpc,
             cancel: self.cancel,
             calls: Arc::clone(calls),
         }
@@ -799,7 +827,7 @@ impl Answer {
                 () = tokio::time::sleep_until(wake.into()) => {
                     // The missing record does not come: what waited for it is what there is.
                     self.gap_deadline = None;
-                    let is_over = Instant::now() >= deadline;
+                    let is_over = wake == deadline;
                     let released = self.calls.pending.hand_over(self.call, |entry| {
                         let parts = render::released(entry);
                         (!parts.is_empty()).then_some(Ok(parts))
@@ -858,9 +886,28 @@ impl Answer {
             CallError::Unavailable(_) | CallError::NoTopic(_) | CallError::BadAnswer(_)
         );
         if self.was_sent && !knows {
-            self.calls.canceller.send(self.cancel.take());
+            self.cancel();
         }
         error
+    }
+
+    fn cancel(&mut self) {
+        if self.is_rpc {
+            self.calls.canceller.send(self.cancel.take());
+        }
+    }
+
+    /// The identity of the call.
+    #[must_use]
+    pub fn call_id(&self) -> CallId {
+        self.call
+    }
+
+    /// The same, when a binding publishes the request.
+    pub(crate) fn published_by_binding(mut self) -> Self {
+        self.was_sent = true;
+        self.cancel.forget_bodies();
+        self
     }
 
     fn end(&mut self) {
@@ -874,7 +921,7 @@ impl Drop for Answer {
         if !self.ended {
             self.end();
             self.account.cancelled();
-            self.calls.canceller.send(self.cancel.take());
+            self.cancel();
         }
     }
 }
@@ -937,6 +984,18 @@ fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> By
     };
     let body = splice(bytes, second.span(), &token);
     splice(&body, first.span(), &token)
+}
+
+/// What it means to a caller that its request cannot be routed.
+pub(crate) fn unroutable(error: &RoutingError, event: &Event) -> CallError {
+    match (error, event.extension_text(extension::TARGET_AGENT)) {
+        (RoutingError::NoRoute, target) => {
+            CallError::AgentNotFound(target.cloned().unwrap_or_default())
+        }
+        // Most destinations are formed of the target.
+        (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
+        (other, _) => CallError::Refused(other.to_string().into()),
+    }
 }
 
 fn not_a_request() -> CallError {

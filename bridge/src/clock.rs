@@ -18,6 +18,13 @@ pub(crate) fn rfc3339(time: SystemTime) -> Text {
     Text::from(format!("{timestamp:.3}"))
 }
 
+/// Now, in seconds since 1970, as A2E messages carry it.
+#[must_use]
+pub(crate) fn seconds() -> f64 {
+    let since = now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
 /// The time an attribute names, when it is one.
 #[must_use]
 pub(crate) fn parse(text: &str) -> Option<SystemTime> {

@@ -14,7 +14,7 @@ pub mod admin;
 pub(crate) mod body;
 pub(crate) mod negotiate;
 mod readiness;
-mod reply;
+pub(crate) mod reply;
 mod rpc;
 mod serve;
 mod sse;

@@ -16,6 +16,7 @@ mod clock;
 pub mod config;
 pub mod deadletter;
 pub mod delivery;
+pub mod exchange;
 pub mod headers;
 pub mod http;
 pub mod metrics;

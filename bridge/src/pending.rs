@@ -39,6 +39,8 @@ pub struct Entry {
     pub streamed: bool,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
+    /// Whether the request outlasts an outage of its bus: then it is published later, and the call goes on.
+    pub is_kept: bool,
     /// The request as it was published.
     pub request: Fingerprint,
     /// The E2A records that came so far, where the agent answers with any.
@@ -260,6 +262,7 @@ mod tests {
                 form: Form::Untouched,
                 streamed: true,
                 buses: Vec::new(),
+                is_kept: false,
                 request: Fingerprint::of(&request),
                 fold: Mutex::default(),
                 shares: Vec::new(),

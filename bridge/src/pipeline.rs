@@ -10,6 +10,7 @@
 //! subscription.
 
 mod lane;
+mod request;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,10 +38,11 @@ use crate::calls::Calls;
 use crate::config::{Mode, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
 use crate::delivery::{Publisher, Verdict};
+use crate::exchange::{Exchanges, InHand, Share};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{From, Outbound, Outgoing};
-use crate::reply_place::ReplyPlaces;
+use crate::reply_place::{self, ReplyPlaces};
 use lane::{Lane, Task};
 
 /// One binding: what is done with the messages of its topics.
@@ -80,6 +82,8 @@ pub struct Pipeline {
     pub publisher: Publisher,
     /// Calls that its messages may answer.
     pub calls: Arc<Calls>,
+    /// Its requests that somebody waits for.
+    pub exchanges: Arc<Exchanges>,
     /// Its counters.
     pub metrics: BindingMetrics,
     /// The counters of the bridge.
@@ -156,8 +160,24 @@ struct Original {
     message: Message,
     topic: Topic,
     origin: Option<Text>,
-    /// `None` when somebody else settles the message.
-    acknowledger: Option<Acknowledger>,
+    settlement: Settlement,
+}
+
+/// How a message is settled once its copies are confirmed.
+enum Settlement {
+    /// At once.
+    Now(Acknowledger),
+    /// When the requests in it are answered too.
+    Shared(Share),
+}
+
+/// What becomes of a message.
+#[derive(Default)]
+struct Routed {
+    /// What is published.
+    copies: Vec<Outgoing>,
+    /// The requests in it that somebody waits for.
+    in_hand: Vec<InHand>,
 }
 
 // === impl Pipeline ===
@@ -253,18 +273,27 @@ impl Pipeline {
             reply_to: reply_to.as_ref(),
             reader: Reader::Binding,
         };
-        let mut outgoing = Vec::new();
+        let mut routed = Routed::default();
         match self.role {
-            Role::Responses => self.answers(at, &mut outgoing),
-            Role::Events | Role::Workflows => self.events(at, &mut outgoing),
+            Role::Responses => self.answers(at, &mut routed),
+            Role::Events | Role::Workflows => self.events(at, &mut routed),
         }
+        let Routed { copies, in_hand } = routed;
+        let settlement = if in_hand.is_empty() {
+            Settlement::Now(acknowledger)
+        } else {
+            let share = Share::new(acknowledger, self.metrics.clone());
+            self.exchanges.start(in_hand, &share);
+            self.until_answers_are_read(&copies).await;
+            Settlement::Shared(share)
+        };
         let original = Original {
             message,
             topic,
             origin,
-            acknowledger: Some(acknowledger),
+            settlement,
         };
-        self.publish(lane, number, outgoing, original).await
+        self.publish(lane, number, copies, original).await
     }
 
     fn context(&self) -> MapContext<'static> {
@@ -276,16 +305,18 @@ impl Pipeline {
     }
 
     /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
-    fn answers(&self, at: ReadAt<'_>, outgoing: &mut Vec<Outgoing>) {
+    fn answers(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
         for answered in self.calls.take_answers(at, self.binding, &self.limits) {
             self.counts.reply(answered.outcome());
             answered.log(at.topic);
             match answered {
-                Answered::Forward(forward) => outgoing.push(*forward),
+                Answered::Forward(forward) => outgoing.copies.push(*forward),
                 Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
                     let unit = unit.map(|(index, bytes)| Unit { index, bytes });
                     let unit = unit.as_ref();
-                    outgoing.push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
+                    outgoing
+                        .copies
+                        .push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
                 }
                 Answered::Delivered
                 | Answered::Late(_)
@@ -296,11 +327,13 @@ impl Pipeline {
     }
 
     /// A message on a topic for events: each unit is mapped and routed.
-    fn events(&self, at: ReadAt<'_>, outgoing: &mut Vec<Outgoing>) {
+    fn events(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
         match content_mode::read(self.binding, at.message, &self.limits) {
             Err(error) => {
                 let code = error.kind().as_str();
-                outgoing.push(self.dead(at, None, None, code, Stage::Receive, &error));
+                outgoing
+                    .copies
+                    .push(self.dead(at, None, None, code, Stage::Receive, &error));
             }
             Ok(Content::Event(event)) => self.event(at, None, event, outgoing),
             Ok(Content::Plain { content_type, body }) => {
@@ -320,7 +353,7 @@ impl Pipeline {
     }
 
     /// One unit of a plain payload.
-    fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Vec<Outgoing>) {
+    fn mapped(&self, at: ReadAt<'_>, mapped: Mapped, outgoing: &mut Routed) {
         self.counts.unit(mapped.because.family, mapped.kind);
         let unit = Unit {
             index: mapped.index,
@@ -333,13 +366,7 @@ impl Pipeline {
     }
 
     /// A CloudEvent.
-    fn event(
-        &self,
-        at: ReadAt<'_>,
-        unit: Option<&Unit>,
-        mut event: Event,
-        outgoing: &mut Vec<Outgoing>,
-    ) {
+    fn event(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         if self.data == DataLook::ForMissing {
             self.fill_from_data(&mut event);
         }
@@ -351,7 +378,7 @@ impl Pipeline {
         at: ReadAt<'_>,
         refused: Refused,
         context: &MapContext<'_>,
-        outgoing: &mut Vec<Outgoing>,
+        outgoing: &mut Routed,
     ) {
         let kind = refused.error.kind();
         self.counts.refused(kind);
@@ -371,9 +398,10 @@ impl Pipeline {
                 let hops = passed_hops(at.message);
                 let counted = event.set(extension::HOPS, hops);
                 debug_assert!(counted.is_ok(), "hops are a number");
-                let before = outgoing.len();
+                let before = outgoing.copies.len();
                 self.route(at, Some(&unit), event, outgoing);
                 for copy in outgoing
+                    .copies
                     .iter_mut()
                     .skip(before)
                     .filter(|copy| copy.letter.is_none())
@@ -405,7 +433,9 @@ impl Pipeline {
                     unit: Some(refused.index),
                 };
                 let body = Some(refused.bytes);
-                outgoing.push(self.dead_letters.letter(undelivered(at), body, &reason));
+                outgoing
+                    .copies
+                    .push(self.dead_letters.letter(undelivered(at), body, &reason));
             }
         }
     }
@@ -442,16 +472,19 @@ impl Pipeline {
         }
     }
 
-    fn route(
-        &self,
-        at: ReadAt<'_>,
-        unit: Option<&Unit>,
-        mut event: Event,
-        outgoing: &mut Vec<Outgoing>,
-    ) {
+    fn route(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
             return self.dead_letters.dropped(of, "expired");
+        }
+        match self.requester(at, &event) {
+            Ok(Some(requester)) => return self.request(at, unit, event, requester, outgoing),
+            Ok(None) => {}
+            Err(refused) => {
+                let reason = reply_place::Refused::REASON;
+                let letter = self.dead(at, unit, Some(&event), reason, Stage::Receive, &refused);
+                return outgoing.copies.push(letter);
+            }
         }
         self.mark(at, &mut event);
         let origin = at
@@ -464,11 +497,18 @@ impl Pipeline {
             headers: &self.passed.of(self.binding, at.message),
         };
         match self.outbound.route(&event, from, |_, _, _| Vec::new()) {
-            Ok(copies) => outgoing.extend(copies),
+            Ok(copies) => outgoing.copies.extend(copies),
             Err(error) => {
                 self.counts.unrouted.inc();
                 let reason = error.reason();
-                outgoing.push(self.dead(at, unit, Some(&event), reason, Stage::Route, &error));
+                outgoing.copies.push(self.dead(
+                    at,
+                    unit,
+                    Some(&event),
+                    reason,
+                    Stage::Route,
+                    &error,
+                ));
             }
         }
     }
@@ -618,6 +658,7 @@ impl Pipeline {
         if copy.letter.is_some() {
             return self.dead_letters.instead(copy, error);
         }
+        self.calls.undeliverable(&copy, error);
         let reason = Reason {
             code: error.kind().as_str(),
             stage: Stage::Publish,
@@ -660,16 +701,23 @@ impl Pipeline {
     }
 
     fn settle(&self, original: Original) {
+        let acknowledger = match original.settlement {
+            Settlement::Now(acknowledger) => acknowledger,
+            Settlement::Shared(share) => return share.done(),
+        };
         self.metrics.in_flight.dec();
-        let settled = original
-            .acknowledger
-            .map(|acknowledger| acknowledger.settle(Outcome::Settled));
-        match settled {
-            Some(Ok(())) => self.metrics.settled.inc(),
-            Some(Err(error)) => {
+        match acknowledger.settle(Outcome::Settled) {
+            Ok(()) => self.metrics.settled.inc(),
+            Err(error) => {
                 tracing::warn!(binding = %self.name, %error, "not settled: it may be delivered again");
             }
-            None => {}
+        }
+    }
+
+    /// Waits until the answers to what is about to be published are read: an agent may be quick.
+    async fn until_answers_are_read(&self, copies: &[Outgoing]) {
+        for copy in copies.iter().filter(|copy| copy.letter.is_none()) {
+            self.calls.until_answers_are_read(copy.bus).await;
         }
     }
 }

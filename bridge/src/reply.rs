@@ -12,12 +12,13 @@
 //! topic that raw agents use) are produced once more, to the place that their call id names.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::bus::{BusId, Buses};
 use crate::callid::{CallId, Replica};
@@ -38,7 +39,7 @@ pub struct ReplyLeg {
     pub bus: BusId,
     place: ReplyPlace,
     /// Whether answers are read: a call made before that would lose its answer.
-    reading: Arc<AtomicBool>,
+    reading: watch::Sender<bool>,
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +93,7 @@ impl ReplyLegs {
             ReplyLeg {
                 bus,
                 place,
-                reading: Arc::default(),
+                reading: watch::Sender::new(false),
             }
         };
         let called = buses.iter().filter(|(bus, _)| called.contains(bus));
@@ -124,8 +125,21 @@ impl ReplyLegs {
     /// Whether answers that come back on the bus are read now.
     #[must_use]
     pub fn is_reading(&self, bus: BusId) -> bool {
-        self.leg(bus)
-            .is_some_and(|leg| leg.reading.load(Ordering::Acquire))
+        self.leg(bus).is_some_and(|leg| *leg.reading.borrow())
+    }
+
+    /// Waits until answers that come back on the bus are read. At once where none come back.
+    pub async fn until_reading(&self, bus: BusId) {
+        if let Some(leg) = self.leg(bus) {
+            // The sender lives as long as the leg.
+            drop(leg.reading.subscribe().wait_for(|reading| *reading).await);
+        }
+    }
+
+    /// Whether no answers come back to this replica: it makes no calls.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.legs.is_empty()
     }
 
     fn leg(&self, bus: BusId) -> Option<&ReplyLeg> {
@@ -254,7 +268,7 @@ impl ReplyLegs {
 impl ReplyLeg {
     /// Notes whether answers are read now.
     pub fn set_reading(&self, reading: bool) {
-        self.reading.store(reading, Ordering::Release);
+        self.reading.send_replace(reading);
     }
 
     /// Notes how many partitions the reply topic has; it may have been there before.

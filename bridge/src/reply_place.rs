@@ -15,12 +15,13 @@
 //!
 //! Source: `reliability` T5.
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Topic, TopicError, TopicFilter};
+use a2abus_transports::{Message, Topic, TopicError, TopicFilter};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::config::Pattern;
+use crate::reply::spring;
 
 /// The reply places that requests of one binding may name.
 #[derive(Debug, Clone)]
@@ -48,6 +49,32 @@ pub enum Refused {
         "the request asks for its answer at {0}, which this binding does not allow: add the topic to its reply_topics, or let the request name another place"
     )]
     NotListed(Topic),
+}
+
+/// The reply place that a request names, and the partition there: by its attributes, or by the headers that Spring for
+/// Kafka sets. A message that is no CloudEvent may carry the one attribute all the same.
+#[must_use]
+pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)> {
+    if let Some(topic) = event.extension_text(extension::REPLY_TO) {
+        let partition = event.attribute(extension::REPLY_PARTITION);
+        return Some((topic.clone(), partition.and_then(|text| text.parse().ok())));
+    }
+    let header = |names: [&str; 2]| names.iter().find_map(|name| message.headers.get(name));
+    if let Some(topic) = header(["ce_replyto", "ce-replyto"]) {
+        let partition = header(["ce_replypartition", "ce-replypartition"]);
+        let partition = partition.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        return Some((lossy(topic), partition));
+    }
+    let topic = message.headers.get(spring::REPLY_TOPIC)?;
+    let partition = message.headers.get(spring::REPLY_PARTITION);
+    let partition =
+        partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
+    Some((lossy(topic), partition))
+}
+
+/// A name as far as it is text: what is not is no topic, and is refused as such.
+pub(crate) fn lossy(name: &[u8]) -> Text {
+    String::from_utf8_lossy(name).into_owned().into()
 }
 
 // === impl ReplyPlaces ===

@@ -73,6 +73,7 @@ impl Bridge {
         let Self {
             buses,
             calls,
+            exchanges,
             cancels,
             bindings,
             metrics,
@@ -221,6 +222,8 @@ impl Bridge {
                 "the grace period is over: calls are abandoned"
             );
         }
+        // Answers that arrived are still on their way to requesters on the bus.
+        exchanges.end(until).await;
         order.intake.cancel();
         if timeout_at(until + LAST_WORDS, end(&mut intake))
             .await

@@ -11,6 +11,7 @@ mod adapters;
 mod answers;
 mod delivery;
 mod drain;
+mod exchanges;
 mod http;
 mod memory_battery;
 mod readiness;

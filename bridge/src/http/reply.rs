@@ -20,7 +20,7 @@ use crate::outbound::Place;
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// The body is not JSON.
     Parse,
     /// The body is no JSON-RPC request.
@@ -45,7 +45,7 @@ pub(super) enum Reason {
 
 /// One failure, ready to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     reason: Reason,
     /// The stable word of the cause, where it is finer than the reason's own.
     word: &'static str,
@@ -55,7 +55,7 @@ pub(super) struct Failure {
 
 /// Whom a failure is told to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(crate) struct Asker {
     /// The caller's id, as its exact JSON token.
     id: Text,
     dialect: Dialect,
@@ -112,12 +112,12 @@ impl Reason {
 
 impl Asker {
     /// The sender of a request.
-    pub(super) fn new(id: Text, dialect: Dialect) -> Self {
+    pub(crate) fn new(id: Text, dialect: Dialect) -> Self {
         Self { id, dialect }
     }
 
     /// The sender of something without an id.
-    pub(super) fn unknown(dialect: Dialect) -> Self {
+    pub(crate) fn unknown(dialect: Dialect) -> Self {
         Self::new(Text::from_static("null"), dialect)
     }
 }
@@ -126,7 +126,7 @@ impl Asker {
 
 impl Failure {
     /// A failure with a message that names the cause and, where there is one, the cure.
-    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
             word: reason.row().word,
@@ -136,7 +136,7 @@ impl Failure {
     }
 
     /// The stable word of the cause.
-    pub(super) fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         self.word
     }
 
@@ -146,7 +146,7 @@ impl Failure {
     }
 
     /// A unit that cannot be decoded.
-    pub(super) fn refused(refused: &Refused) -> Self {
+    pub(crate) fn refused(refused: &Refused) -> Self {
         let error = &refused.error;
         let reason = match code_of(error.kind()) {
             code::PARSE_ERROR => Reason::Parse,
@@ -165,7 +165,7 @@ impl Failure {
     }
 
     /// A unit of a family that is not served here.
-    pub(super) fn other_family(family: Family) -> Self {
+    pub(crate) fn other_family(family: Family) -> Self {
         let what = match family {
             Family::JsonRpc => "JSON-RPC",
             Family::CloudEvent => "a CloudEvent",
@@ -182,7 +182,7 @@ impl Failure {
     }
 
     /// A call without an answer.
-    pub(super) fn call(error: &CallError) -> Self {
+    pub(crate) fn call(error: &CallError) -> Self {
         use Reason::{AgentUnavailable, BadAgentReply, Exhausted, InvalidParams};
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
@@ -246,8 +246,13 @@ impl Failure {
         Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
     }
 
+    /// The cause and the cure.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The JSON-RPC error response.
-    pub(super) fn render(&self, asker: &Asker) -> Bytes {
+    pub(crate) fn render(&self, asker: &Asker) -> Bytes {
         self.render_at(asker, &crate::clock::rfc3339(crate::clock::now()))
     }
 
@@ -314,7 +319,7 @@ fn as_text(value: &Value) -> String {
 // === responses ===
 
 /// A JSON document.
-pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response {
+pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -324,7 +329,7 @@ pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// A refusal below JSON-RPC: with a status of its own, and the JSON-RPC error in the body.
-pub(super) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> Response {
+pub(crate) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> Response {
     let mut response = json_response(status, failure.render(asker));
     let headers = response.headers_mut();
     match status {
@@ -341,7 +346,7 @@ pub(super) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> R
 }
 
 /// Taken, and nothing to say about it.
-pub(super) fn accepted() -> Response {
+pub(crate) fn accepted() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::ACCEPTED;
     response

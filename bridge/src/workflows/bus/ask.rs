@@ -580,7 +580,7 @@ fn places(
 ) -> Result<(Option<Address>, Progress), reply_place::Refused> {
     let places = envelope.places;
     let named = |name: &Text| places.named.named(name, envelope.reply_to);
-    let own = match reply_place_of(event, envelope) {
+    let own = match reply_place::named_by(event, envelope.message) {
         Some((name, partition)) => Some(Address {
             partition,
             ..Address::topic(named(&name)?)
@@ -603,21 +603,6 @@ fn places(
     Ok((own.or_else(replies), progress))
 }
 
-/// The place that a request names for its answer, and the partition there.
-fn reply_place_of(event: &Event, envelope: Envelope<'_>) -> Option<(Text, Option<u32>)> {
-    if let Some(topic) = event.extension_text(extension::REPLY_TO) {
-        let partition = event.attribute(extension::REPLY_PARTITION);
-        let partition = partition.and_then(|partition| partition.parse().ok());
-        return Some((topic.clone(), partition));
-    }
-    let headers = &envelope.message.headers;
-    let topic = headers.get(spring::REPLY_TOPIC)?;
-    let partition = headers.get(spring::REPLY_PARTITION);
-    let partition =
-        partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
-    Some((lossy(topic), partition))
-}
-
 /// The place that a request names for progress.
 fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
     let attribute = event.extension_text(extension::PROGRESS_TO).cloned();
@@ -626,11 +611,6 @@ fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
             .message
             .headers
             .get(extension::PROGRESS_TO)
-            .map(lossy)
+            .map(|name| reply_place::lossy(name))
     })
-}
-
-/// A name as far as it is text: what is not is no topic, and is refused as such.
-fn lossy(name: &Bytes) -> Text {
-    String::from_utf8_lossy(name).into_owned().into()
 }

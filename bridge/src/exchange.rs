@@ -1,0 +1,536 @@
+//! Requests that are made on the bus, and the way back of their answers.
+//!
+//! ```text
+//! requester ── request ──> binding ── copy with a call id and a reply address of the bridge ──> agent
+//!     ^                                                                                           │
+//!     └── reply address of the requester <── Exchanges::carry <── pending call <── answer ────────┘
+//! ```
+//!
+//! A request is a call like one of the HTTP listener: it has a call id, a deadline, and one last answer. The answer goes
+//! to the requester's own reply address, with its own id, correlation headers and key. A request that its source keeps
+//! (Kafka, JetStream) is settled once its answer is on the bus; until then it comes again when the bridge dies.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{
+    Event, Family, Hint, Kind, Limits, MapContext, MapOptions, Text, extension, map, wrap_unknown,
+};
+use a2abus_transports::{Acknowledger, Address, Header, Message, Outcome, Topic};
+use bytes::Bytes;
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bus::BusId;
+use crate::calls::{Answer, CallError, Part};
+use crate::deadletter::{DeadLetters, Undelivered};
+use crate::delivery::Publisher;
+use crate::http::reply::{Asker, Failure};
+use crate::metrics::BindingMetrics;
+use crate::outbound::{Outbound, Outgoing, RoutingError};
+use crate::reply::spring;
+
+/// The requests of all bindings that wait for their answers.
+#[derive(Debug)]
+pub struct Exchanges {
+    outbound: Outbound,
+    publisher: Publisher,
+    /// By where they were read: a request that comes again waits for the answer that is on its way.
+    running: DashMap<Text, Vec<Share>>,
+    answered: Mutex<Recent>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Who made a request on the bus, and how it is answered.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    pub(crate) bus: BusId,
+    pub(crate) address: Address,
+    pub(crate) language: Language,
+    /// The key of the request.
+    pub(crate) key: Option<Bytes>,
+    /// Its Spring correlation id.
+    pub(crate) correlation: Option<Bytes>,
+    /// Its `collaborationid`.
+    pub(crate) collaboration_id: Option<Text>,
+    /// Its `callid`.
+    pub(crate) call_id: Option<Text>,
+    /// The headers that its answer keeps.
+    pub(crate) headers: Vec<Header>,
+    /// The `source` of answers.
+    pub(crate) source: Text,
+    pub(crate) options: MapOptions,
+    pub(crate) limits: Limits,
+    /// Whether the source delivers the request again if it is not settled.
+    pub(crate) comes_again: bool,
+    /// The request as it was read, for the log.
+    pub(crate) message: Message,
+    pub(crate) topic: Topic,
+    pub(crate) origin: Option<Text>,
+    pub(crate) dead_letters: DeadLetters,
+}
+
+/// How a requester is spoken to when there is no answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Language {
+    /// By JSON-RPC errors.
+    JsonRpc {
+        /// The requester's own id, as its JSON token.
+        id: Text,
+        dialect: Dialect,
+    },
+    /// In its own family.
+    Family(Family),
+}
+
+/// What was made of one request.
+#[derive(Debug)]
+pub(crate) struct InHand {
+    /// Where it was read; `None` where the source has no positions.
+    pub(crate) position: Option<Text>,
+    pub(crate) how: How,
+}
+
+/// How a request goes on.
+#[derive(Debug)]
+pub(crate) enum How {
+    /// It is published, and this is its answer.
+    Waits(Box<(Answer, Requester)>),
+    /// It cannot be made.
+    Failed(Box<(CallError, Requester)>),
+    /// It is in hand already, or was answered a moment ago: it came again.
+    Again,
+}
+
+/// The settlement of one message, shared by all that is still to be done about it. The message is settled when everybody
+/// is [`Share::done`]; a share that is dropped before that leaves the message to its source, which delivers it again.
+#[derive(Debug)]
+pub(crate) struct Share {
+    settlement: Arc<Settlement>,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+struct Settlement {
+    acknowledger: Option<Acknowledger>,
+    is_abandoned: AtomicBool,
+    metrics: BindingMetrics,
+}
+
+/// Requests that were answered lately, so that one that comes again is not answered twice.
+#[derive(Debug, Default)]
+struct Recent {
+    positions: HashSet<Text>,
+    order: VecDeque<Text>,
+}
+
+/// The most requests that are remembered once they are answered.
+const MAX_RECENT: usize = 65_536;
+/// How long an answer waits for a bus whose requester keeps nothing.
+const REPLY_PATIENCE: Duration = Duration::from_secs(30);
+
+// === impl Exchanges ===
+
+impl Exchanges {
+    /// No requests yet.
+    #[must_use]
+    pub fn new(outbound: Outbound, publisher: Publisher) -> Self {
+        Self {
+            outbound,
+            publisher,
+            running: DashMap::new(),
+            answered: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Whether the request that was read at this position is in hand already, or was answered.
+    pub(crate) fn is_known(&self, position: &Text) -> bool {
+        self.running.contains_key(position) || self.recent().positions.contains(position)
+    }
+
+    /// Takes the requests of one message in hand.
+    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>, share: &Share) {
+        for InHand { position, how } in requests {
+            let share = share.another();
+            let taken = match &position {
+                Some(position) => self.take(position, share),
+                None => Some(share),
+            };
+            let Some(share) = taken else { continue };
+            let this = Arc::clone(self);
+            let work = async move {
+                match how {
+                    How::Waits(waits) => {
+                        let (answer, requester) = *waits;
+                        if !this.carry(answer, &requester, &share).await {
+                            this.forget(position.as_ref());
+                            return;
+                        }
+                    }
+                    How::Failed(failed) => {
+                        let (error, requester) = *failed;
+                        if error == CallError::Draining && requester.comes_again {
+                            return this.forget(position.as_ref());
+                        }
+                        this.reply(&requester, requester.failure(&error), None)
+                            .await;
+                    }
+                    How::Again => {}
+                }
+                this.finish(position, share);
+            };
+            let stop = self.stop.clone();
+            self.tasks.spawn(async move {
+                stop.run_until_cancelled(work).await;
+            });
+        }
+    }
+
+    /// Waits until every requester has its answer, at most until the deadline. What has none by then is left to its
+    /// source, which delivers it again.
+    pub async fn end(&self, deadline: tokio::time::Instant) {
+        self.tasks.close();
+        if tokio::time::timeout_at(deadline, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                requests = self.tasks.len(),
+                "the grace period is over: requests on the bus are left unanswered"
+            );
+        }
+        self.stop.cancel();
+        self.tasks.wait().await;
+    }
+
+    /// Marks a position as in hand; `None` when it was, and the share waits with the others or is done.
+    fn take(&self, position: &Text, share: Share) -> Option<Share> {
+        if self.recent().positions.contains(position) {
+            share.done();
+            return None;
+        }
+        match self.running.entry(position.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(Vec::new());
+                Some(share)
+            }
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().push(share);
+                None
+            }
+        }
+    }
+
+    fn forget(&self, position: Option<&Text>) {
+        if let Some(position) = position {
+            self.running.remove(position);
+        }
+    }
+
+    fn finish(&self, position: Option<Text>, share: Share) {
+        if let Some(position) = position {
+            self.recent().add(position.clone());
+            let waiting = self.running.remove(&position);
+            waiting
+                .into_iter()
+                .flat_map(|(_, shares)| shares)
+                .for_each(Share::done);
+        }
+        share.done();
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries the parts of an answer to the requester, in order. `false` when the request is left to its source.
+    async fn carry(&self, mut answer: Answer, requester: &Requester, share: &Share) -> bool {
+        let mut number = 0_u32;
+        while let Some(part) = answer.next().await {
+            if !share.is_current() {
+                tracing::info!(topic = %requester.topic, "another replica reads the request now, and answers it");
+                return false;
+            }
+            match part {
+                Ok(part) => {
+                    let event = requester.event(&part, answer.call_id(), number);
+                    number += 1;
+                    self.reply(requester, event, Some(&part)).await;
+                }
+                // Whoever reads it next makes it again.
+                Err(CallError::Draining) if requester.comes_again => return false,
+                Err(error) => self.reply(requester, requester.failure(&error), None).await,
+            }
+        }
+        true
+    }
+
+    /// Publishes one message to the requester, and waits until the bus has it.
+    async fn reply(&self, requester: &Requester, event: Event, part: Option<&Part>) {
+        let copy = match self.copy(requester, &event) {
+            Ok(copy) => copy,
+            Err(error) => return requester.log_undelivered(&error),
+        };
+        let sent = self.publisher.until_confirmed(&copy);
+        let sent = if requester.comes_again {
+            sent.await
+        } else {
+            match tokio::time::timeout(REPLY_PATIENCE, sent).await {
+                Ok(sent) => sent,
+                Err(_) => return requester.log_undelivered(&"the bus did not take it in time"),
+            }
+        };
+        let Err(error) = sent else { return };
+        requester.log_undelivered(&error);
+        let is_too_large = error.kind() == a2abus_transports::TransportErrorKind::TooLarge;
+        if is_too_large && part.is_some_and(|part| part.last) {
+            let error = CallError::BadAnswer(Text::from_static(
+                "it is too large for the bus of the requester",
+            ));
+            let event = requester.failure(&error);
+            if let Ok(copy) = self.copy(requester, &event)
+                && let Err(error) = self.publisher.until_confirmed(&copy).await
+            {
+                requester.log_undelivered(&error);
+            }
+        }
+    }
+
+    fn copy(&self, requester: &Requester, event: &Event) -> Result<Outgoing, RoutingError> {
+        let correlation = requester.correlation.iter();
+        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
+        let headers = (own.collect(), requester.headers.as_slice());
+        let address = requester.address.clone();
+        let mut copy = self
+            .outbound
+            .to_address(requester.bus, event, headers, address)?;
+        copy.message.key.clone_from(&requester.key);
+        Ok(copy)
+    }
+}
+
+// === impl Requester ===
+
+impl Requester {
+    /// The event that carries a part of the answer.
+    fn event(&self, part: &Part, call: crate::callid::CallId, number: u32) -> Event {
+        let id = Text::from(format!("{call}.{number}"));
+        let mut event = match &part.event {
+            Some(event) => {
+                let mut event = Event::clone(event);
+                event.remove(extension::REPLY_PARTITION);
+                event.remove(extension::REPLY_TO);
+                event
+            }
+            None => self.mapped(&part.body, &id),
+        };
+        if event
+            .extension_text(extension::MCP_TYPE)
+            .is_none_or(|kind| kind != Kind::Notification.as_str())
+        {
+            let kind = if part.last {
+                Kind::Response
+            } else {
+                Kind::Stream
+            };
+            put(
+                &mut event,
+                extension::MCP_TYPE,
+                Text::from_static(kind.as_str()),
+            );
+            put(&mut event, extension::IS_FINAL, part.last);
+        }
+        self.correlate(&mut event);
+        event
+    }
+
+    /// The event that says why there is no answer, in the requester's own language.
+    fn failure(&self, error: &CallError) -> Event {
+        let failure = Failure::call(error);
+        let body = match &self.language {
+            Language::JsonRpc { id, dialect } => failure.render(&Asker::new(id.clone(), *dialect)),
+            Language::Family(family) => self.failure_in(*family, &failure),
+        };
+        let mut event = self.mapped(&body, &crate::clock::new_event_id());
+        put(
+            &mut event,
+            extension::MCP_TYPE,
+            Text::from_static(Kind::Response.as_str()),
+        );
+        put(&mut event, extension::IS_FINAL, true);
+        self.correlate(&mut event);
+        event
+    }
+
+    fn failure_in(&self, family: Family, failure: &Failure) -> Bytes {
+        let request = self.collaboration_id.as_ref().map(Text::as_str);
+        let (word, message) = (failure.word(), failure.message());
+        let now = crate::clock::rfc3339(crate::clock::now());
+        let id = crate::clock::new_event_id();
+        let body = match family {
+            Family::E2a => json!({
+                "protocol_version": "1.0", "response_id": id.as_str(), "request_id": request, "sequence": 0,
+                "is_final": true, "status": "failed", "response_kind": "e2a.error", "timestamp": now.as_str(),
+                "body": {"code": format!("E2A.{}", word.to_uppercase()), "message": message},
+            }),
+            Family::A2eMessage => json!({
+                "type": "error", "id": id.as_str(), "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
+                "code": if word == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
+                "detail": {"reason": word}, "retryable": matches!(word, "timeout" | "exhausted" | "agent_unavailable"),
+            }),
+            Family::Legacy => json!({
+                "protocol": "A2A", "messageType": "FAILURE", "metadata": {"correlationId": request},
+                "payload": {"reason": word, "message": message},
+            }),
+            Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => {
+                return failure.render(&Asker::unknown(Dialect::JsonRpc));
+            }
+        };
+        body.to_string().into()
+    }
+
+    /// The event of a message in whatever family it is written.
+    fn mapped(&self, body: &Bytes, id: &Text) -> Event {
+        let new_id = || id.clone();
+        let context = MapContext {
+            source: self.source.clone(),
+            time: Some(crate::clock::rfc3339(crate::clock::now())),
+            new_id: &new_id,
+        };
+        let units = map(
+            body,
+            &Hint::default(),
+            &self.limits,
+            &self.options,
+            &context,
+        );
+        match units.into_only() {
+            Ok(Ok(mapped)) => mapped.event,
+            // A batch, or no message of any family.
+            Ok(Err(_)) | Err(_) => wrap_unknown(body, &self.options, &context),
+        }
+    }
+
+    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent.
+    fn correlate(&self, event: &mut Event) {
+        let ours = event.extension_text(extension::CALL_ID).cloned();
+        match &self.call_id {
+            Some(own) => put(event, extension::CALL_ID, own.clone()),
+            None => event.remove(extension::CALL_ID),
+        }
+        match &self.collaboration_id {
+            Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),
+            // What the agent repeats of the exchange with the bridge says nothing to the requester.
+            None if ours.is_some()
+                && event.extension_text(extension::COLLABORATION_ID) == ours.as_ref() =>
+            {
+                event.remove(extension::COLLABORATION_ID);
+            }
+            None => {}
+        }
+    }
+
+    fn log_undelivered(&self, why: &dyn std::fmt::Display) {
+        let of = Undelivered {
+            message: &self.message,
+            topic: &self.topic,
+            origin: self.origin.as_ref(),
+            agent: None,
+            call: None,
+        };
+        tracing::debug!(topic = %self.address.topic, %why, "the answer did not reach its requester");
+        self.dead_letters.dropped(of, "reply_undeliverable");
+    }
+}
+
+/// Sets an attribute whose name is ours and whose value is legal.
+fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
+    let set = event.set(name, value);
+    debug_assert!(set.is_ok(), "{name} is a legal extension");
+}
+
+// === impl Share ===
+
+impl Share {
+    /// The first share of a message's settlement.
+    pub(crate) fn new(acknowledger: Acknowledger, metrics: BindingMetrics) -> Self {
+        Self {
+            settlement: Arc::new(Settlement {
+                acknowledger: Some(acknowledger),
+                is_abandoned: AtomicBool::new(false),
+                metrics,
+            }),
+            is_done: false,
+        }
+    }
+
+    /// One more share.
+    fn another(&self) -> Self {
+        Self {
+            settlement: Arc::clone(&self.settlement),
+            is_done: false,
+        }
+    }
+
+    /// This part of the work is done.
+    pub(crate) fn done(mut self) {
+        self.is_done = true;
+    }
+
+    /// Whether the message is still this replica's.
+    fn is_current(&self) -> bool {
+        let acknowledger = self.settlement.acknowledger.as_ref();
+        acknowledger.is_none_or(Acknowledger::is_current)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.settlement.is_abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.metrics.in_flight.dec();
+        let Some(acknowledger) = self.acknowledger.take() else {
+            return;
+        };
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            // Dropping it hands the message back.
+            return;
+        }
+        match acknowledger.settle(Outcome::Settled) {
+            Ok(()) => self.metrics.settled.inc(),
+            Err(error) => {
+                tracing::warn!(%error, "a request was not settled: it may be delivered again")
+            }
+        }
+    }
+}
+
+// === impl Recent ===
+
+impl Recent {
+    fn add(&mut self, position: Text) {
+        if self.order.len() == MAX_RECENT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.positions.remove(&oldest);
+        }
+        if self.positions.insert(position.clone()) {
+            self.order.push_back(position);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests that somebody on the bus waits for.
+
+use std::time::Duration;
+
+use a2abus_plugin::{Event, Family, Hint, Kind, Text, decode, extension};
+use a2abus_transports::Address;
+
+use super::{Pipeline, Routed, Unit};
+use crate::account::{self, Account};
+use crate::answer::ReadAt;
+use crate::callid::CallId;
+use crate::calls::{Answer, CallError, Exchange, Opened, unroutable};
+use crate::deadletter::Stage;
+use crate::exchange::{How, InHand, Language, Requester};
+use crate::outbound::From;
+use crate::reply::spring;
+use crate::reply_place;
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// Who waits for the answer to an event: it is a request, and it or its message says where the answer goes.
+    ///
+    /// # Errors
+    /// When it names a place that it may not name.
+    pub(super) fn requester(
+        &self,
+        at: ReadAt<'_>,
+        event: &Event,
+    ) -> Result<Option<Requester>, reply_place::Refused> {
+        let named = reply_place::named_by(event, at.message);
+        let waits = match event.extension_text(extension::MCP_TYPE) {
+            Some(kind) => kind == Kind::Request.as_str(),
+            // An event that does not say what it is, whose sender listens for an answer all the same.
+            None => named.is_some() || at.reply_to.is_some(),
+        };
+        if !waits || self.calls.legs().is_empty() {
+            return Ok(None);
+        }
+        let address = match named {
+            Some((name, partition)) => Address {
+                partition,
+                ..Address::topic(self.reply_places.named(&name, at.reply_to)?)
+            },
+            None => match at.reply_to.or(self.replies.as_ref()) {
+                Some(topic) => Address::topic(topic.clone()),
+                None => return Ok(None),
+            },
+        };
+        let header = |name| at.message.headers.get(name).cloned();
+        Ok(Some(Requester {
+            bus: self.bus,
+            address,
+            language: Language::Family(Family::CloudEvent),
+            key: at.message.key.clone(),
+            correlation: header(spring::CORRELATION_ID),
+            collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
+            call_id: event.extension_text(extension::CALL_ID).cloned(),
+            headers: self.passed.of(self.binding, at.message),
+            source: self.source.clone(),
+            options: self.options.clone(),
+            limits: self.limits,
+            comes_again: at.origin.is_some(),
+            message: at.message.clone(),
+            topic: at.topic.clone(),
+            origin: at.origin.cloned(),
+            dead_letters: self.dead_letters.clone(),
+        }))
+    }
+
+    /// A request that somebody waits for: its copies carry a call id and a reply address of the bridge.
+    pub(super) fn request(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: Event,
+        mut requester: Requester,
+        routed: &mut Routed,
+    ) {
+        let index = index_of(unit);
+        let position = at
+            .origin
+            .map(|origin| Text::from(format!("{:?}/{origin}#{index}", self.bus)));
+        if position
+            .as_ref()
+            .is_some_and(|position| self.exchanges.is_known(position))
+        {
+            let how = How::Again;
+            return routed.in_hand.push(InHand { position, how });
+        }
+        let how = match self.open(at, unit, event, &mut requester, routed) {
+            Ok(answer) => How::Waits(Box::new((answer, requester))),
+            Err(error) => How::Failed(Box::new((error, requester))),
+        };
+        routed.in_hand.push(InHand { position, how });
+    }
+
+    fn open(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: Event,
+        requester: &mut Requester,
+        routed: &mut Routed,
+    ) -> Result<Answer, CallError> {
+        let call = self.calls.new_call()?;
+        let mut account = Account::open(&self.counts, call, self.name.clone());
+        account.is_for(&event, self.outbound.names(&account::agent_of(&event)));
+        let opened = self
+            .exchange(call, event, requester)
+            .and_then(|exchange| self.publishable(at, unit, exchange, requester, routed));
+        match opened {
+            Ok(opened) => Ok(opened.answer(account, &self.calls).published_by_binding()),
+            Err(error) => {
+                account.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The request as the agent gets it.
+    fn exchange(
+        &self,
+        call: CallId,
+        event: Event,
+        requester: &mut Requester,
+    ) -> Result<Exchange, CallError> {
+        let body = event.body();
+        let decoded = decode(&body, &Hint::default(), &self.limits).into_only();
+        let decoded = decoded.ok().and_then(Result::ok);
+        if let Some(unit) = &decoded {
+            requester.language = Language::Family(unit.because.family);
+        }
+        let rpc = decoded.as_ref().and_then(|unit| {
+            let message = unit.json_rpc.as_ref()?;
+            let id = message.id.as_ref().filter(|_| message.is_call())?;
+            requester.language = Language::JsonRpc {
+                id: id.token().clone(),
+                dialect: message.dialect,
+            };
+            Some((message, &unit.bytes))
+        });
+        let left = time_left(&event);
+        self.calls.exchange(call, event, rpc, left)
+    }
+
+    /// Routes and registers a request.
+    fn publishable(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        mut exchange: Exchange,
+        requester: &Requester,
+        routed: &mut Routed,
+    ) -> Result<Opened, CallError> {
+        self.mark(at, &mut exchange.event);
+        let from = From {
+            binding: &self.name,
+            key: at.message.key.as_ref(),
+            origin: at.origin.map(|origin| (origin, index_of(unit))),
+            headers: &requester.headers,
+        };
+        let (call, legs) = (exchange.call, self.calls.legs());
+        let copies = self
+            .outbound
+            .route(&exchange.event, from, |bus, event, address| {
+                legs.stamp(call, bus, event, address)
+            });
+        let copies = copies.map_err(|error| {
+            self.counts.unrouted.inc();
+            let event = Some(&exchange.event);
+            let letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
+            routed.copies.push(letter);
+            unroutable(&error, &exchange.event)
+        })?;
+        let is_kept = requester.comes_again;
+        let opened = self.calls.open(exchange, copies.clone(), None, is_kept)?;
+        routed.copies.extend(copies);
+        Ok(opened)
+    }
+}
+
+fn index_of(unit: Option<&Unit>) -> usize {
+    unit.map_or(0, |unit| unit.index)
+}
+
+/// How long the sender of an event waits, as far as it says so.
+fn time_left(event: &Event) -> Option<Duration> {
+    let expiry = event.extension_text(extension::EXPIRY_TIME)?;
+    let expiry = crate::clock::parse(expiry)?;
+    let left = expiry.duration_since(crate::clock::now());
+    Some(left.unwrap_or(super::CLOCK_SKEW))
+}

@@ -1,0 +1,505 @@
+//! Requests that are made on the bus are answered there, whatever the agent answers with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::metrics::Metrics;
+use a2abus_plugin::Limits;
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
+};
+use serde_json::{Value, json};
+use support::battery::within;
+use tokio::task::{JoinHandle, yield_now};
+use tokio_util::sync::CancellationToken;
+
+const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+bindings:
+  - { name: requests, transport: bus, topics: [requests], reply_topics: ['clients.*'] }
+routes: [{ name: agents, when: { targetagent: 'weather*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]
+calls: { timeout: 30s }
+http: { enabled: false, drain_grace: 5s }
+admin: { enabled: false }
+";
+
+struct World {
+    memory: Memory,
+    metrics: Arc<Metrics>,
+    agent: Consumer,
+    inbox: Consumer,
+    dead: Consumer,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+fn group(topic: &str) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group("test".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 10_000,
+    }
+}
+
+fn topic(name: &str) -> Topic {
+    Topic::new(name).unwrap()
+}
+
+fn text(message: &Message) -> String {
+    String::from_utf8(message.body.clone().unwrap_or_default().to_vec()).unwrap()
+}
+
+fn body(message: &Message) -> Value {
+    serde_json::from_str(&text(message)).unwrap()
+}
+
+fn header<'a>(message: &'a Message, name: &str) -> &'a str {
+    let value = message.headers.get(name).map(AsRef::as_ref);
+    std::str::from_utf8(value.unwrap_or_default()).unwrap()
+}
+
+fn request(id: &str) -> Message {
+    Message::plain(format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_agentId":"weather","_meta":{{"progressToken":"mine"}}}}}}"#
+    ))
+}
+
+impl World {
+    async fn new() -> Self {
+        let memory = Memory::default();
+        let config =
+            Config::read("test.yaml", CONFIG, []).unwrap_or_else(|problems| panic!("{problems}"));
+        let name = config.transports.keys().next().unwrap().clone();
+        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        let agent = memory.subscribe(group("agents.weather")).await.unwrap();
+        let inbox = memory.subscribe(group("clients.me")).await.unwrap();
+        let dead = memory.subscribe(group("a2abus.dlq")).await.unwrap();
+        within("the bridge is ready", async {
+            while !readiness.is_ready() {
+                yield_now().await;
+            }
+        })
+        .await;
+        Self {
+            memory,
+            metrics,
+            agent,
+            inbox,
+            dead,
+            stop,
+            running,
+        }
+    }
+
+    async fn publish(&self, address: Address, message: Message) {
+        let sent = self.memory.send(&address, message).await.unwrap();
+        sent.await.unwrap();
+    }
+
+    /// As a NATS client's `request`: the reply subject comes with the message.
+    async fn ask(&self, message: Message) {
+        let mut address = Address::topic(topic("requests"));
+        address.reply_to = Some(topic("clients.me"));
+        self.publish(address, message).await;
+    }
+
+    async fn answer(&self, request: &Taken, message: Message) {
+        let reply_to = request.reply_to.clone().expect("a reply subject");
+        self.publish(Address::topic(reply_to), message).await;
+    }
+
+    async fn received(&mut self) -> Taken {
+        take(&mut self.agent, "the agent has a request").await
+    }
+
+    async fn heard(&mut self) -> Message {
+        take(&mut self.inbox, "the requester has an answer")
+            .await
+            .message
+    }
+
+    fn count(&self, series: &str) -> u64 {
+        let text = self.metrics.render().unwrap();
+        let mut lines = text.lines();
+        lines
+            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+            .unwrap_or_default()
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        within("the bridge drains", self.running).await.unwrap();
+    }
+}
+
+/// What was read, settled.
+struct Taken {
+    message: Message,
+    reply_to: Option<Topic>,
+}
+
+async fn take(consumer: &mut Consumer, what: &str) -> Taken {
+    let delivery = within(what, consumer.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    Taken {
+        message: delivery.message,
+        reply_to: delivery.reply_to,
+    }
+}
+
+/// The id by which the agent knows a request.
+fn id_of(request: &Taken) -> String {
+    let id = body(&request.message)["id"].clone();
+    id.as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_request_is_answered_at_its_own_address_with_its_own_id() {
+    let mut world = World::new().await;
+    world.ask(request("1.50")).await;
+    let asked = world.received().await;
+    let call = id_of(&asked);
+    assert_eq!(header(&asked.message, "ce_callid"), call);
+    assert_eq!(header(&asked.message, "ce_collaborationid"), call);
+    assert_eq!(
+        body(&asked.message)["params"]["_meta"]["progressToken"],
+        call.as_str()
+    );
+    world
+        .answer(
+            &asked,
+            Message::plain(format!(
+                r#"{{"jsonrpc":"2.0","id":"{call}","result":{{ "a" : 1.0 }}}}"#
+            )),
+        )
+        .await;
+    let heard = world.heard().await;
+    assert_eq!(
+        text(&heard),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":{ "a" : 1.0 }}"#
+    );
+    assert_eq!(header(&heard, "ce_mcptype"), "response");
+    assert_eq!(header(&heard, "ce_collaborationid"), "1.50");
+    assert_eq!(header(&heard, "ce_callid"), "");
+    let Ok(Content::Event(_)) = content_mode::read(Binding::Memory, &heard, &Limits::default())
+    else {
+        panic!("not a CloudEvent")
+    };
+    world.end().await;
+}
+
+#[tokio::test]
+async fn equal_ids_never_meet() {
+    let mut world = World::new().await;
+    for _ in 0..50 {
+        world.ask(request("1")).await;
+    }
+    let mut asked = Vec::new();
+    for _ in 0..50 {
+        asked.push(world.received().await);
+    }
+    // Plain agents that always answer to the reply place by the id they were given, last come first served.
+    for request in asked.iter().rev() {
+        let (call, reply) = (
+            id_of(request),
+            header(&request.message, "ce_replyto").to_owned(),
+        );
+        let answer = Message::plain(format!(
+            r#"{{"jsonrpc":"2.0","id":"{call}","result":"{call}"}}"#
+        ));
+        world.publish(Address::topic(topic(&reply)), answer).await;
+    }
+    let mut results = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let heard = body(&world.heard().await);
+        assert_eq!(heard["id"], 1);
+        results.insert(heard["result"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(results.len(), 50);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_copies_the_headers_of_the_request_is_heard() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    let mut answer = asked.message.clone();
+    answer.body = Some(r#"{"celsius":-3}"#.into());
+    // The request itself is no answer, wherever it turns up.
+    world.answer(&asked, asked.message.clone()).await;
+    world.answer(&asked, answer).await;
+    assert_eq!(
+        text(&world.heard().await),
+        r#"{"jsonrpc":"2.0","id":7,"result":{"celsius":-3}}"#
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn answers_in_every_family_become_json_rpc() {
+    let mut world = World::new().await;
+    let e2a = |kind: &str, status: &str, body: Value| {
+        json!({"protocol_version": "1.0", "response_id": "r", "request_id": "x", "sequence": 0, "is_final": true,
+               "status": status, "response_kind": kind, "body": body})
+    };
+    let cases = [
+        (
+            e2a(
+                "e2a.complete",
+                "succeeded",
+                json!({"result": {"celsius": -3}}),
+            ),
+            json!({"result": {"celsius": -3}}),
+        ),
+        (
+            e2a(
+                "e2a.error",
+                "failed",
+                json!({"code": "E2A.AGENT_ERROR", "message": "no"}),
+            ),
+            json!({"error": {"message": "no"}}),
+        ),
+        (
+            json!({"request_id": "x", "channel_id": "web", "ok": true, "payload": {"celsius": -3}}),
+            json!({"result": {"celsius": -3}}),
+        ),
+        (
+            json!({"type": "tool/call/resp", "id": "b", "version": "1.0", "ts": 1, "req_id": "a", "data": {"success": true}}),
+            json!({"result": {"type": "tool/call/resp", "data": {"success": true}}}),
+        ),
+        (
+            json!({"type": "error", "id": "b", "version": "1.0", "ts": 1, "req_id": "a", "code": "tool_error", "message": "broken"}),
+            json!({"error": {"code": -32603, "message": "broken", "data": {"code": "tool_error"}}}),
+        ),
+        (
+            json!({"protocol": "A2A", "messageType": "INFORM", "payload": {"celsius": -3}}),
+            json!({"result": {"celsius": -3}}),
+        ),
+        (
+            json!({"protocol": "A2A", "messageType": "REFUSE", "payload": {"why": "busy"}}),
+            json!({"error": {"message": "the agent answered REFUSE", "data": {"why": "busy"}}}),
+        ),
+        (
+            json!({"specversion": "1.0", "id": "1", "source": "/a", "type": "t", "mcptype": "response", "data": {"celsius": -3}}),
+            json!({"result": {"celsius": -3}}),
+        ),
+        (json!([1, 2]), json!({"result": [1, 2]})),
+    ];
+    for (answer, expected) in cases {
+        world.ask(request("7")).await;
+        let asked = world.received().await;
+        world
+            .answer(&asked, Message::plain(answer.to_string()))
+            .await;
+        let heard = body(&world.heard().await);
+        assert_eq!(
+            (&heard["jsonrpc"], &heard["id"]),
+            (&json!("2.0"), &json!(7)),
+            "{answer}"
+        );
+        assert!(contains(&heard, &expected), "{answer}: {heard}");
+    }
+    world.end().await;
+}
+
+/// Whether every member of `part` is in `whole`.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(name, value)| whole.get(name).is_some_and(|found| contains(found, value))),
+        (whole, part) => whole == part,
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_an_answer_fails_the_request_at_once() {
+    let mut world = World::new().await;
+    for answer in [
+        "hello",
+        r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}"#,
+        r#"{"type":"tool/call/req","id":"b","version":"1.0","ts":1,"tool_name":"x","arguments":{}}"#,
+    ] {
+        world.ask(request("7")).await;
+        let asked = world.received().await;
+        world.answer(&asked, Message::plain(answer)).await;
+        let heard = body(&world.heard().await);
+        assert_eq!(
+            heard["error"]["data"]["reason"], "bad_agent_reply",
+            "{answer}: {heard}"
+        );
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn parts_of_e2a_are_folded_for_a_requester_of_one_answer() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    let record = |sequence: i64, is_final: bool, kind: &str, body: Value| {
+        let status = if is_final { "succeeded" } else { "in_progress" };
+        Message::plain(
+            json!({"protocol_version": "1.0", "request_id": "x", "sequence": sequence, "is_final": is_final,
+                   "status": status, "response_kind": kind, "body": body})
+            .to_string(),
+        )
+    };
+    let delta = |text: &str| json!({"delta_kind": "text", "delta": text});
+    // Out of order: the first record comes second.
+    world
+        .answer(&asked, record(1, false, "e2a.chunk", delta("cold")))
+        .await;
+    world
+        .answer(&asked, record(0, false, "e2a.chunk", delta("it is ")))
+        .await;
+    world
+        .answer(
+            &asked,
+            record(2, true, "e2a.complete", json!({"result": {}})),
+        )
+        .await;
+    assert_eq!(
+        body(&world.heard().await)["result"],
+        json!({"content": "it is cold"})
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    let call = id_of(&asked);
+    let progress = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"{call}","progress":1}}}}"#
+    );
+    world.answer(&asked, Message::plain(progress)).await;
+    for n in 0..4 {
+        let part = format!(
+            r#"{{"jsonrpc":"2.0","id":"{call}","result":{{"kind":"artifact-update","n":{n}}}}}"#
+        );
+        world.answer(&asked, Message::plain(part)).await;
+    }
+    world
+        .answer(
+            &asked,
+            Message::plain(format!(
+                r#"{{"jsonrpc":"2.0","id":"{call}","result":{{"n":4}}}}"#
+            )),
+        )
+        .await;
+    let progress = world.heard().await;
+    assert_eq!(body(&progress)["params"]["progressToken"], "mine");
+    for n in 0..5 {
+        let part = world.heard().await;
+        assert_eq!(body(&part)["result"]["n"], n);
+        let kind = if n == 4 { "response" } else { "stream" };
+        assert_eq!(header(&part, "ce_mcptype"), kind);
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (&json!(7), &json!("timeout"))
+    );
+    world.answer(&asked, Message::plain("{}")).await;
+    within("the late answer is counted", async {
+        while world.count("a2abus_replies_total{outcome=\"late\"}") != 1 {
+            yield_now().await;
+        }
+    })
+    .await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_takes_gets_an_error_and_is_a_dead_letter() {
+    let mut world = World::new().await;
+    let payload = r#"{"jsonrpc":"2.0","id":"a","method":"x","params":{"_agentId":"nobody"}}"#;
+    world.ask(Message::plain(payload)).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (&json!("a"), &json!("agent_not_found"))
+    );
+    let dead = take(&mut world.dead, "the dead letter").await.message;
+    assert_eq!(header(&dead, "bus-dlq-reason"), "no_route");
+    assert_eq!(text(&dead), payload);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_reply_place_that_is_not_allowed_is_not_published_to() {
+    let mut world = World::new().await;
+    for (place, allowed) in [
+        ("clients.me", true),
+        ("a2abus.dlq", false),
+        ("_INBOX.x", false),
+    ] {
+        let mut message = request("7");
+        message.headers.push("ce_replyto", place);
+        message.headers.push("kafka_correlationId", "spring-7");
+        message.key = Some("k".into());
+        world
+            .publish(Address::topic(topic("requests")), message)
+            .await;
+        if allowed {
+            let asked = world.received().await;
+            world.answer(&asked, Message::plain("{}")).await;
+            let heard = world.heard().await;
+            assert_eq!(header(&heard, "kafka_correlationId"), "spring-7");
+            assert_eq!(heard.key.unwrap(), "k");
+        } else {
+            let dead = take(&mut world.dead, "the dead letter").await.message;
+            assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+        }
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
+    let mut world = World::new().await;
+    let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
+                         "arguments": {}, "_agentId": "weather"});
+    world.ask(Message::plain(request.to_string())).await;
+    let asked = world.received().await;
+    assert_eq!(text(&asked.message), request.to_string());
+    let answer =
+        r#"{"type":"tool/call/resp","id":"b","version":"1.0","ts":2,"req_id":"a-1","data":{}}"#;
+    world.answer(&asked, Message::plain(answer)).await;
+    let heard = world.heard().await;
+    assert_eq!(text(&heard), answer);
+    assert_eq!(header(&heard, "ce_collaborationid"), "a-1");
+
+    let unknown = json!({"type": "tool/call/req", "id": "a-2", "version": "1.0", "ts": 1, "tool_name": "ls",
+                         "arguments": {}, "_agentId": "nobody"});
+    world.ask(Message::plain(unknown.to_string())).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["type"], &heard["req_id"]),
+        (&json!("error"), &json!("a-2"))
+    );
+    world.end().await;
+}
