@@ -18,11 +18,12 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapt::Adapters;
 use crate::bus::{Bus, BusId, Buses};
 use crate::callid::Replica;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
-use crate::config::{BindingConfig, Config, Name, Role};
+use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Log};
 use crate::delivery::{Destinations, Publisher};
 use crate::exchange::Exchanges;
@@ -159,7 +160,11 @@ impl Bridge {
         } else {
             Vec::new()
         };
-        let outbound = Outbound::new(buses.clone(), Arc::new(routes));
+        let outbound = Outbound::new(
+            buses.clone(),
+            Arc::new(routes),
+            Arc::new(Adapters::new(&config)),
+        );
         let readiness = Arc::new(Readiness::new());
         let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness));
         let replica = Replica::draw().map_err(BridgeError::Random)?;
@@ -369,7 +374,11 @@ impl Parts<'_> {
             limits: Limits::from(&self.config.limits),
             options: MapOptions::from(&binding.mapping),
             source: source.unwrap_or_else(|| Text::from(format!("/a2abus/{instance}/{name}"))),
-            on_unknown: binding.on_unknown,
+            on_unknown: match binding.on_unknown {
+                // What no family recognises may be what is to be converted.
+                OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,
+                on_unknown => on_unknown,
+            },
             data: if binding.fill_from_data {
                 DataLook::ForMissing
             } else {

@@ -114,7 +114,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// The longest detail, in bytes.
-const MAX_DETAIL_BYTES: usize = 512;
+const MAX_DETAIL_BYTES: usize = 4_096;
 
 // === impl DeadLetters ===
 

@@ -5,6 +5,7 @@
 //! stream; [`http`] is the front door.
 
 pub(crate) mod account;
+pub mod adapt;
 pub mod answer;
 mod bridge;
 pub mod bus;

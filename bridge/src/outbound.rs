@@ -9,6 +9,7 @@ use a2abus_transports::{
 };
 use bytes::Bytes;
 
+use crate::adapt::{AdaptError, Adapters};
 use crate::bus::{BusId, Buses};
 use crate::config::{Mode, Name};
 use crate::headers::carries;
@@ -71,6 +72,9 @@ pub enum RoutingError {
     /// The event cannot be written in the binding of the destination.
     #[error("the event cannot be written: {0}")]
     Unwritable(#[from] EventError),
+    /// Its binding or its route refuses the record.
+    #[error(transparent)]
+    NotAdapted(#[from] AdaptError),
     /// The destination names a transport that the bridge does not have.
     #[error("there is no transport named {0}")]
     NoTransport(Text),
@@ -90,6 +94,7 @@ impl RoutingError {
             } => "too_many_hops",
             Self::Destination { .. } => "bad_destination",
             Self::Unwritable(_) => "unwritable",
+            Self::NotAdapted(error) => error.reason(),
             Self::NoTransport(_) => "no_transport",
         }
     }
@@ -100,6 +105,7 @@ impl RoutingError {
 pub struct Outbound {
     buses: Buses,
     routes: Arc<RouteTable>,
+    adapters: Arc<Adapters>,
 }
 
 /// Where an event was read, for what the copies of it inherit.
@@ -120,8 +126,12 @@ pub struct From<'a> {
 impl Outbound {
     /// Everything needed to route and send.
     #[must_use]
-    pub fn new(buses: Buses, routes: Arc<RouteTable>) -> Self {
-        Self { buses, routes }
+    pub fn new(buses: Buses, routes: Arc<RouteTable>, adapters: Arc<Adapters>) -> Self {
+        Self {
+            buses,
+            routes,
+            adapters,
+        }
     }
 
     /// The buses.
@@ -147,11 +157,14 @@ impl Outbound {
         from: From<'_>,
         mut address_reply: impl FnMut(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
+        let event = self.adapters.at_binding(from.binding, event)?;
         let route = self
             .routes
-            .route(event, from.binding)
+            .route(&event, from.binding)
             .ok_or(RoutingError::NoRoute)?;
         let name = route.name().text();
+        let event = self.adapters.at_route(name, from.binding, &event)?;
+        let event = event.as_ref();
         let in_route = |cause| RoutingError::Destination {
             route: name.clone(),
             cause,

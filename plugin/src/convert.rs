@@ -7,6 +7,8 @@ mod e2a;
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+
 use crate::decode::BYTE_ORDER_MARK;
 use crate::error::DecodeError;
 use crate::limits::Limits;
@@ -21,6 +23,20 @@ pub struct Conversion {
     /// What goes in and what comes out, in a line.
     pub about: &'static str,
     run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
+}
+
+/// The conversions whose input is more than a message, and the member of it that holds the message.
+const WRAPPERS: [(&str, &str); 5] = [
+    ("envelope_from_jsonrpc_request", "request"),
+    ("encode_agent_response_for_wire", "response"),
+    ("encode_failure_agent_response", "response"),
+    ("encode_agent_chunk_for_wire", "chunk"),
+    ("encode_failure_agent_chunk", "chunk"),
+];
+
+/// A document without the byte order mark that some writers put before JSON, or before a stream of lines.
+pub(crate) fn without_byte_order_mark(document: &[u8]) -> &[u8] {
+    document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document)
 }
 
 /// What a conversion needs and cannot know.
@@ -46,6 +62,15 @@ pub struct ConvertError {
     /// What a person should know.
     pub message: Cow<'static, str>,
 }
+
+/// Each name is given once.
+impl PartialEq for Conversion {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Conversion {}
 
 // === impl Conversion ===
 
@@ -76,8 +101,7 @@ impl Conversion {
         limits: &Limits,
         context: &ConvertContext,
     ) -> Result<Json, ConvertError> {
-        // Some writers put a byte order mark before JSON, or before a stream of lines.
-        let document = document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document);
+        let document = without_byte_order_mark(document);
         let input = match Json::parse(document, limits) {
             Ok(input) => input,
             Err(error) => match Text::from_utf8(document) {
@@ -86,6 +110,33 @@ impl Conversion {
             },
         };
         self.run(&input, context)
+    }
+
+    /// Runs it on a message as it travels, bytes to bytes. A conversion whose input is more than a message, such as
+    /// `{request, channel?}`, gets `{"request": MESSAGE}`; one that gives the text of a message, as
+    /// `a2e_message_encode` does, gives that text. `None` where the message has no counterpart.
+    ///
+    /// # Errors
+    /// As [`Conversion::run_on`].
+    pub fn run_on_message(
+        &self,
+        message: &[u8],
+        limits: &Limits,
+        context: &ConvertContext,
+    ) -> Result<Option<Bytes>, ConvertError> {
+        let wrapper = WRAPPERS.iter().find(|(name, _)| *name == self.name);
+        let converted = match wrapper {
+            None => self.run_on(message, limits, context)?,
+            Some((_, member)) => {
+                let message = Json::parse(without_byte_order_mark(message), limits)?;
+                self.run(&Json::object([(*member, message)]), context)?
+            }
+        };
+        Ok(match converted {
+            Json::Null => None,
+            Json::String(text) if text.starts_with('{') => Some(text.to_bytes()),
+            json => Some(Bytes::from(json.to_string())),
+        })
     }
 
     fn takes_lines(&self) -> bool {

@@ -149,6 +149,7 @@ mod detect;
 pub mod error;
 pub mod event;
 pub mod extension;
+mod faults;
 pub mod format;
 mod json;
 mod limits;
@@ -164,6 +165,7 @@ pub use decode::{Hint, IntoIter, Refused, Unit, Units, decode};
 pub use detect::Because;
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
 pub use event::{Data, Event, Value};
+pub use faults::{Fault, faults_of};
 pub use limits::Limits;
 pub use map::{
     DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, Streams, kind_of_event,

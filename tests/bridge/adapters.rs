@@ -153,3 +153,163 @@ async fn the_credentials_of_an_e2a_request_reach_its_agent_and_no_dead_letter() 
     assert!(!detail.contains("s3cret"));
     world.end().await;
 }
+
+const E2A: &str = r#"{"protocol_version":"1.0","request_id":"r1","method":"session/prompt","agent_id":"coder","session_id":"s","params":{"text":"Hi"}}"#;
+
+/// An attribute of an event as text; `-` where it is absent.
+fn attribute(event: &Event, name: &str) -> String {
+    let value = event.attribute(name);
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+#[track_caller]
+fn check_acp_call(event: &Event) {
+    let body = event.body();
+    let call: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (&call["jsonrpc"], &call["method"]),
+        (&"2.0".into(), &"session/prompt".into())
+    );
+    for (name, value) in [
+        ("type", "org.apache.eventmesh.a2a.session.prompt.req"),
+        ("protocol", "A2A"),
+        ("protocolversion", "2.0"),
+        ("a2amethod", "session/prompt"),
+        ("mcptype", "request"),
+        ("datacontenttype", "application/json"),
+        // Where it goes and what it belongs to stay.
+        ("targetagent", "coder"),
+        ("collaborationid", "r1"),
+        ("sessionid", "s"),
+    ] {
+        assert_eq!(attribute(event, name), value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_binding_and_a_route_convert_what_passes() {
+    let convert = ", convert: envelope_to_acp_jsonrpc_call";
+    for (binding, route) in [(convert, ""), ("", convert)] {
+        let mut world = World::new(binding, route).await;
+        world.publish(Message::plain(E2A)).await;
+        check_acp_call(&world.event().await);
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_put_into_the_wrapper_that_a_conversion_wants() {
+    let mut world = World::new("", ", convert: envelope_from_jsonrpc_request").await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{"_agentId":"coder","sessionId":"s"}}"#;
+    world.publish(Message::plain(call)).await;
+    let event = world.event().await;
+    let body = event.body();
+    let request: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(request["jsonrpc_id"], 7);
+    // An answer to the request names it by the id of the event.
+    assert_eq!(request["request_id"], event.id().as_str());
+    assert_eq!(attribute(&event, "protocol"), "E2A");
+    assert_eq!(attribute(&event, "targetagent"), "coder");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_no_family_recognises_can_be_what_is_converted() {
+    let mut world = World::new(", convert: envelope_from_acp_jsonrpc", "").await;
+    let call = r#"{"method":"session/prompt","params":{"text":"Hi"},"jsonrpc_id":3}"#;
+    world.publish(Message::plain(call)).await;
+    let event = world.event().await;
+    assert_eq!(attribute(&event, "protocol"), "E2A");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_converted_is_a_dead_letter_with_the_reason() {
+    let convert = ", convert: e2a_response_to_acp_jsonrpc_response";
+    for (binding, route) in [(convert, ""), ("", convert)] {
+        let mut world = World::new(binding, route).await;
+        // A part has no counterpart; the other is a record no more.
+        let part = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"e2a.chunk","is_final":false,"body":{"delta":"x"}}"#;
+        let broken = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"e2a.complete","is_final":true,"user_id":{}}"#;
+        for (payload, why) in [
+            (
+                part,
+                "e2a_response_to_acp_jsonrpc_response: the record has no counterpart",
+            ),
+            (
+                broken,
+                "e2a_response_to_acp_jsonrpc_response: bad_type at user_id",
+            ),
+        ] {
+            world.publish(Message::plain(payload)).await;
+            let (reason, detail, body) = world.dead_letter().await;
+            assert_eq!(reason, "convert_failed");
+            assert!(detail.starts_with(why), "{detail}");
+            assert_eq!(body, payload);
+        }
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_breaks_its_model_is_refused_with_everything_that_is_wrong() {
+    for (binding, route) in [(", validate: true", ""), ("", ", validate: true")] {
+        let mut world = World::new(binding, route).await;
+        for (payload, faults) in [
+            (
+                r#"{"protocol_version":"1.0","request_id":"r","method":"m","user_id":{},"auth":{"bearer_token":[]},"identity_origin":"robot"}"#,
+                "user_id: bad_type; identity_origin: bad_value; auth.bearer_token: bad_type",
+            ),
+            (
+                r#"{"type":"tool/call/resp","id":"1","version":"1.0","ts":1,"req_id":"2","data":{"success":"maybe","tool_name":7}}"#,
+                "data.success: is not a Boolean; data.tool_name: is not a string; data.duration_ms: is missing",
+            ),
+        ] {
+            world.publish(Message::plain(payload)).await;
+            let (reason, detail, _) = world.dead_letter().await;
+            assert_eq!(reason, "invalid_record");
+            let listed = detail.strip_prefix("the record is not valid: ").unwrap();
+            let sorted = |text: &str| {
+                let mut faults: Vec<String> = text.split("; ").map(str::to_owned).collect();
+                faults.sort();
+                faults
+            };
+            assert_eq!(sorted(listed), sorted(faults));
+        }
+        let workflow = "{\"type\":\"operationUpdate\",\"operationId\":\"w\",\"operation\":{\"Wait\":{\"duration\":\"x\"}}}\n\
+             {\"type\":\"beginExecution\",\"executionId\":\"e\",\"operationOrder\":[\"w\",\"gone\"]}";
+        world.publish(Message::plain(workflow)).await;
+        let (reason, detail, _) = world.dead_letter().await;
+        assert_eq!(reason, "invalid_record");
+        assert!(
+            detail.contains("duration") && detail.contains("gone"),
+            "{detail}"
+        );
+        // What is right, and what has no model, passes.
+        for payload in [E2A, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#] {
+            world.publish(Message::plain(payload)).await;
+            assert_eq!(world.event().await.body(), payload);
+        }
+        world.end().await;
+    }
+}
+
+#[test]
+fn a_conversion_that_does_not_exist_is_an_error_with_the_nearest() {
+    let problems = |binding: &str, route: &str| {
+        let read = Config::read("test.yaml", &config(binding, route), []);
+        read.unwrap_err().to_string()
+    };
+    let misspelt = ", convert: envelope_to_acp_jsonrpc_cal";
+    for text in [problems(misspelt, ""), problems("", misspelt)] {
+        assert!(
+            text.contains("did you mean envelope_to_acp_jsonrpc_call?"),
+            "{text}"
+        );
+    }
+    assert!(problems(", convert: x", "").contains("a2abus convert --list"));
+    let responses = problems(", role: responses, validate: true, convert: classify", "");
+    assert_eq!(responses.matches("is for role: events").count(), 2);
+    let pass = problems(", on_unknown: pass, convert: classify", "");
+    assert!(pass.contains("write one of the two"), "{pass}");
+}

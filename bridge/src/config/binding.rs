@@ -1,5 +1,6 @@
 //! The `bindings` section: what is read and how.
 
+use a2abus_plugin::convert::Conversion;
 use a2abus_plugin::{Hint, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
@@ -58,6 +59,18 @@ pub struct BindingConfig {
     /// type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts its hops in the header `bus-hops`.
     #[serde(default)]
     pub on_unknown: OnUnknown,
+    /// A conversion of `a2abus convert --list` that every record goes through before it is routed (with `role: events`).
+    /// Payloads of no known family go through it too. The attributes that describe the data are those of the
+    /// converted record; `id`, `source`, `targetagent` and `collaborationid` stay.
+    ///
+    /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
+    #[serde(default)]
+    pub convert: Option<Written<&'static Conversion>>,
+    /// Refuse A2E messages, A2E workflows and E2A records that break the model of their family (with `role: events`).
+    ///
+    /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
+    #[serde(default)]
+    pub validate: bool,
     /// Look into the data of a CloudEvent for the routing attributes it lacks.
     #[serde(default)]
     pub fill_from_data: bool,

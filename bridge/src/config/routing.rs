@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use a2abus_plugin::convert::Conversion;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,16 @@ pub struct RouteConfig {
     /// Where matching events go: to all of these.
     #[schemars(length(min = 1, max = 64))]
     pub to: Vec<DestinationConfig>,
+    /// A conversion of `a2abus convert --list` that the data of every copy go through, as `convert` of a binding.
+    ///
+    /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
+    #[serde(default)]
+    pub convert: Option<Written<&'static Conversion>>,
+    /// Refuse records that break the model of their family, as `validate` of a binding; before they are converted.
+    ///
+    /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
+    #[serde(default)]
+    pub validate: bool,
     /// How many routes an event may have passed, this one included, when it differs from `limits.max_hops`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1_000))]

@@ -17,8 +17,8 @@ use super::raw::{Node, ValuePath};
 use super::schema::{meant, nearest};
 use super::section::Sections;
 use super::{
-    BindingConfig, ConditionConfig, DestinationConfig, Name, Names, RouteConfig, TransportConfig,
-    TransportType,
+    BindingConfig, ConditionConfig, DestinationConfig, Name, Names, OnUnknown, Role, RouteConfig,
+    TransportConfig, TransportType,
 };
 use crate::route::{Attribute, DEFAULT_ROUTE, Part, Template};
 
@@ -215,6 +215,20 @@ impl<'a> Checker<'a> {
             if binding.strict && binding.protocol.is_none() {
                 let message = "needs protocol: the family that is not refused";
                 self.error(path.key("strict"), message);
+            }
+            if binding.role != Role::Events {
+                let adapts = [
+                    ("convert", binding.convert.is_some()),
+                    ("validate", binding.validate),
+                ];
+                for (key, _) in adapts.into_iter().filter(|(_, written)| *written) {
+                    let message = "is for role: events: answers and workflows are read as they are";
+                    self.error(path.key(key), message);
+                }
+            }
+            if binding.convert.is_some() && binding.on_unknown == OnUnknown::Pass {
+                let message = "pass carries payloads on untouched, and convert changes them: write one of the two";
+                self.error(path.key("on_unknown"), message);
             }
             let limits = self.sections.limits.as_ref();
             if limits.is_some_and(|limits| binding.budget_bytes.0 < limits.max_bytes.0) {

@@ -11,6 +11,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::convert::Conversion;
 use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Topic, TopicFilter};
 use bytesize::ByteSize;
@@ -18,6 +19,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::schema::nearest;
 use crate::route::{Attribute, Template};
 
 /// How a value is written in the file.
@@ -75,6 +77,7 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
     check::<Pattern>(),
     check::<GlobText>(),
     check::<ApiBase>(),
+    check::<&'static Conversion>(),
 ];
 
 const fn check<T: Wording>() -> (&'static str, FormatCheck) {
@@ -226,6 +229,23 @@ impl Wording for ApiBase {
 
     fn write(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Wording for &'static Conversion {
+    const FORMAT: &'static str = "conversion";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Conversion::find(text).ok_or_else(|| {
+            let known: Vec<&str> = Conversion::all().map(|known| known.name).collect();
+            let near = nearest(text, &known);
+            let near = near.map_or_else(String::new, |near| format!(": did you mean {near}?"));
+            format!("there is no conversion {text:?}{near} (a2abus convert --list shows all)")
+        })
+    }
+
+    fn write(&self) -> String {
+        self.name.to_owned()
     }
 }
 

@@ -184,6 +184,12 @@ impl Refusal {
         &self.0.field
     }
 
+    /// What a person should know.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// What could be told of the line: its id is what an answer is addressed to.
     #[must_use]
     pub fn line(&self) -> &LineNames {

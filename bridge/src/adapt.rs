@@ -1,0 +1,299 @@
+//! Records that are validated or converted on their way.
+//!
+//! ```text
+//! event ─> adapter of its binding ─> route ─> adapter of the route ─> copies
+//! ```
+//!
+//! A binding or route with `validate: true` refuses records that break the model of their family; with `convert: NAME`
+//! it puts the converted record in place of the data, and the attributes that describe the data follow it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use a2abus_plugin::convert::{Conversion, ConvertContext, ConvertError};
+use a2abus_plugin::protocol::e2a::Trust;
+use a2abus_plugin::{
+    Data, DecodeErrorKind, Event, EventError, Family, Fault, Hint, Limits, MapContext, MapOptions,
+    Text, decode, extension, faults_of, map,
+};
+use bytes::Bytes;
+
+use crate::config::{BindingConfig, Config, RouteConfig};
+
+/// What every binding and route does with the records that pass.
+#[derive(Debug, Clone, Default)]
+pub struct Adapters {
+    bindings: HashMap<Text, Adapter>,
+    routes: HashMap<Text, Adapter>,
+    /// How bindings map, for what their routes convert; those that map as by default are left out.
+    options: HashMap<Text, MapOptions>,
+}
+
+/// What one binding or route does with the records that pass.
+#[derive(Debug, Clone)]
+struct Adapter {
+    validate: bool,
+    convert: Option<&'static Conversion>,
+    hint: Hint,
+    limits: Limits,
+}
+
+/// Why a record was refused. Never holds a value of the record.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdaptError {
+    /// It breaks the model of its family: everything that is wrong.
+    #[error("the record is not valid: {}", listed(.0))]
+    Invalid(Vec<Fault>),
+    /// The conversion refuses it.
+    #[error("{conversion}: {error} ({}{}{})", error.kind, if error.field.is_empty() { "" } else { " at " }, error.field)]
+    Refused {
+        /// The name of the conversion.
+        conversion: &'static str,
+        /// Why.
+        error: ConvertError,
+    },
+    /// The conversion has nothing to put in its place.
+    #[error("{0}: the record has no counterpart, so there is nothing to publish")]
+    NoCounterpart(&'static str),
+    /// What came of it cannot be an event.
+    #[error("{conversion}: {error}")]
+    NotAnEvent {
+        /// The name of the conversion.
+        conversion: &'static str,
+        /// Why.
+        error: EventError,
+    },
+}
+
+/// What says what the data are: of the converted record, never of the one before.
+const DESCRIBING: [&str; 20] = [
+    "dataschema",
+    extension::A2A_METHOD,
+    extension::MCP_TYPE,
+    extension::PROTOCOL,
+    extension::PROTOCOL_VERSION,
+    extension::MESSAGE_TYPE,
+    extension::IS_FINAL,
+    extension::RPC_ERROR_CODE,
+    extension::TASK_STATE,
+    extension::A2E_TYPE,
+    extension::A2E_CAPABILITY,
+    extension::A2E_OBJECT,
+    extension::A2E_KIND,
+    extension::A2E_CODE,
+    extension::RETRYABLE,
+    extension::E2A_CHANNEL,
+    extension::E2A_KIND,
+    extension::E2A_STATUS,
+    extension::E2A_CODE,
+    extension::SOURCE_PROTOCOL,
+];
+
+// === impl AdaptError ===
+
+impl AdaptError {
+    /// The stable word of a dead letter's reason.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid_record",
+            Self::Refused { .. } | Self::NoCounterpart(_) | Self::NotAnEvent { .. } => {
+                "convert_failed"
+            }
+        }
+    }
+}
+
+fn listed(faults: &[Fault]) -> String {
+    let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    faults.join("; ")
+}
+
+// === impl Adapters ===
+
+impl Adapters {
+    /// Those of a configuration.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let limits = Limits::from(&config.limits);
+        let binding = |binding: &BindingConfig| {
+            let adapter = Adapter::new(binding.validate, binding.convert, binding.hint(), limits)?;
+            Some((binding.name.text().clone(), adapter))
+        };
+        let route = |route: &RouteConfig| {
+            let hint = Hint::default();
+            let adapter = Adapter::new(route.validate, route.convert, hint, limits)?;
+            Some((route.name.text().clone(), adapter))
+        };
+        let options = config.bindings.iter().map(|binding| {
+            let options = MapOptions::from(&binding.mapping);
+            (binding.name.text().clone(), options)
+        });
+        Self {
+            bindings: config.bindings.iter().filter_map(binding).collect(),
+            routes: config.routes.iter().filter_map(route).collect(),
+            options: options
+                .filter(|(_, options)| *options != MapOptions::default())
+                .collect(),
+        }
+    }
+
+    /// The event as its binding hands it on.
+    ///
+    /// # Errors
+    /// Why the binding refuses it.
+    pub fn at_binding<'e>(
+        &self,
+        binding: &str,
+        event: &'e Event,
+    ) -> Result<Cow<'e, Event>, AdaptError> {
+        self.adapt(self.bindings.get(binding), binding, event)
+    }
+
+    /// The event as its route hands it on; `binding` is where it came in.
+    ///
+    /// # Errors
+    /// Why the route refuses it.
+    pub fn at_route<'e>(
+        &self,
+        route: &str,
+        binding: &str,
+        event: &'e Event,
+    ) -> Result<Cow<'e, Event>, AdaptError> {
+        self.adapt(self.routes.get(route), binding, event)
+    }
+
+    fn adapt<'e>(
+        &self,
+        adapter: Option<&Adapter>,
+        binding: &str,
+        event: &'e Event,
+    ) -> Result<Cow<'e, Event>, AdaptError> {
+        let Some(adapter) = adapter else {
+            return Ok(Cow::Borrowed(event));
+        };
+        if adapter.validate {
+            adapter.check(&event.body())?;
+        }
+        let Some(conversion) = adapter.convert else {
+            return Ok(Cow::Borrowed(event));
+        };
+        let body = adapter.converted(conversion, event)?;
+        let default = MapOptions::default();
+        let options = self.options.get(binding).unwrap_or(&default);
+        let event = adapter.described(event.clone(), body, options);
+        let conversion = conversion.name;
+        let event = event.map_err(|error| AdaptError::NotAnEvent { conversion, error })?;
+        Ok(Cow::Owned(event))
+    }
+}
+
+// === impl Adapter ===
+
+impl Adapter {
+    /// `None` where records pass as they are.
+    fn new(
+        validate: bool,
+        convert: Option<crate::config::Written<&'static Conversion>>,
+        hint: Hint,
+        limits: Limits,
+    ) -> Option<Self> {
+        let convert = convert.map(|conversion| conversion.0);
+        (validate || convert.is_some()).then_some(Self {
+            validate,
+            convert,
+            hint,
+            limits,
+        })
+    }
+
+    /// Whether every record keeps the model of its family. What is no record has none to keep.
+    fn check(&self, body: &Bytes) -> Result<(), AdaptError> {
+        let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
+        let trust = if trusted {
+            Trust::Trusted
+        } else {
+            Trust::Untrusted
+        };
+        let mut faults = Vec::new();
+        for unit in decode(body, &self.hint, &self.limits) {
+            match unit {
+                Ok(unit) => faults.extend(faults_of(&unit, trust, &self.limits)),
+                Err(refused) if is_no_record(refused.error.kind()) => {}
+                Err(refused) => faults.push(Fault::from(&refused.error)),
+            }
+        }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(AdaptError::Invalid(faults))
+        }
+    }
+
+    fn converted(
+        &self,
+        conversion: &'static Conversion,
+        event: &Event,
+    ) -> Result<Bytes, AdaptError> {
+        let context = ConvertContext {
+            now: crate::clock::rfc3339(crate::clock::now()),
+            converter: Text::from_static("a2abus"),
+            // The same for a message that comes again, and for a call its id, by which the answer is known.
+            new_id: event.id().clone(),
+        };
+        let converted = conversion.run_on_message(&event.body(), &self.limits, &context);
+        match converted {
+            Ok(Some(body)) => Ok(body),
+            Ok(None) => Err(AdaptError::NoCounterpart(conversion.name)),
+            Err(error) => Err(AdaptError::Refused {
+                conversion: conversion.name,
+                error,
+            }),
+        }
+    }
+
+    /// The event with other data, and with the attributes that these have. Its identity and its way stay: `id`,
+    /// `source`, `targetagent`, `collaborationid`, where its answer goes.
+    fn described(
+        &self,
+        mut event: Event,
+        body: Bytes,
+        options: &MapOptions,
+    ) -> Result<Event, EventError> {
+        let (id, source) = (event.id().clone(), event.source().clone());
+        let context = MapContext {
+            source,
+            time: None,
+            new_id: &|| id.clone(),
+        };
+        let units = map(&body, &Hint::default(), &self.limits, options, &context);
+        if let Ok(Ok(inner)) = units.into_only() {
+            for name in DESCRIBING {
+                event.remove(name);
+            }
+            event.set("type", inner.event.ty().clone())?;
+            for (name, value) in inner.event.extensions() {
+                if event.extension(name).is_none() {
+                    event.set(name, value.clone())?;
+                }
+            }
+        }
+        event.set("datacontenttype", "application/json")?;
+        event.set_data(Some(Data::Bytes(body)));
+        Ok(event)
+    }
+}
+
+fn is_no_record(kind: DecodeErrorKind) -> bool {
+    matches!(
+        kind,
+        DecodeErrorKind::Empty
+            | DecodeErrorKind::NotUtf8
+            | DecodeErrorKind::NotJson
+            | DecodeErrorKind::NotAnObject
+            | DecodeErrorKind::EmptyBatch
+            | DecodeErrorKind::Unknown
+            | DecodeErrorKind::MissingCollaborationId
+    )
+}
