@@ -72,7 +72,7 @@ pub fn faults_of(unit: &Unit, trust: Trust, limits: &Limits) -> Vec<Fault> {
             let mut class = None;
             each_fault(&unit.bytes, limits, |json| {
                 // What it is does not change with what is replaced.
-                fault_of_e2a(json, *class.get_or_insert_with(|| classify(json)), trust)
+                fault_of_e2a(json, class.get_or_insert_with(|| classify(json)), trust)
             })
         }
     }
