@@ -255,7 +255,7 @@ fn executor() -> (Executor, Arc<Agent>) {
         store: Arc::new(MemoryStore::default()),
     };
     let mut options = Options::default();
-    options.caching = Caching::Off;
+    options.caching = Caching::OFF;
     options.limits.max_operation_runs = 10_000;
     // All results together weigh more than the limit for one execution of an agent.
     options.limits.max_model_bytes = 1 << 30;

@@ -14,6 +14,7 @@ pub mod bus;
 mod directory;
 mod reload;
 pub(crate) mod rest;
+mod turns;
 mod workers;
 
 use std::fs::DirBuilder;
@@ -235,12 +236,14 @@ impl Workflows {
             self.refused(Refused::Draining);
             return Err(NotBegun::Draining);
         }
-        let (executor, agent) = (self.0.executor.clone(), Arc::clone(agent));
+        let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
         // A large workflow takes a while to read, too.
         let started = self
             .0
             .workers
-            .ask(async move { executor.execute(&agent, request).await })
+            .ask(agent.id(), async move {
+                executor.execute(&asked, request).await
+            })
             .await
             .ok_or(NotBegun::Draining)?;
         started.map_err(|refusal| {
@@ -261,7 +264,7 @@ impl Workflows {
             self.refused(Refused::Draining);
             return None;
         }
-        let (executor, agent) = (self.0.executor.clone(), Arc::clone(agent));
+        let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
         let judge = async move {
             let Request {
                 workflow,
@@ -269,9 +272,9 @@ impl Workflows {
                 strictness,
                 ..
             } = request;
-            executor.validate(&agent, &workflow, &input, strictness)
+            executor.validate(&asked, &workflow, &input, strictness)
         };
-        self.0.workers.ask(judge).await
+        self.0.workers.ask(agent.id(), judge).await
     }
 
     /// Runs an execution to its end, on the threads of the executor. `on_progress` is told of each operation there; it
@@ -298,9 +301,15 @@ impl Workflows {
     }
 
     /// A record as JSON text, made on the threads of the executor: it may be large.
-    pub(crate) async fn write(&self, record: &Arc<Record>, view: fn(&Record) -> Value) -> String {
+    pub(crate) async fn write(
+        &self,
+        agent: &Agent,
+        record: &Arc<Record>,
+        view: fn(&Record) -> Value,
+    ) -> String {
         let given = Arc::clone(record);
-        let text = self.0.workers.ask(async move { view(&given).to_string() });
+        let work = async move { view(&given).to_string() };
+        let text = self.0.workers.ask(agent.id(), work);
         // At the end of a drain the threads may have ended with the execution.
         text.await.unwrap_or_else(|| view(record).to_string())
     }
@@ -351,6 +360,8 @@ pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsErro
     options.limits.max_record_bytes = config.max_record_bytes;
     options.limits.max_operation_runs = config.max_operation_runs;
     options.limits.max_model_bytes = config.max_model_bytes;
+    options.limits.max_retries = config.max_retries;
+    options.caching.answers = config.cache_time.0;
     options.files = config
         .file_directory
         .as_ref()

@@ -32,14 +32,14 @@ pub(crate) struct Cache {
     entries: Mutex<Entries>,
 }
 
-/// Whether results are kept to be used again. Source: `a2e-execution` section 6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Caching {
-    /// They are.
-    #[default]
-    On,
-    /// Everything is done again.
-    Off,
+/// How long results are kept to be used again; a time of zero keeps none.
+/// Source: `a2e-execution` section 6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caching {
+    /// Answers to GET (default 5 minutes).
+    pub answers: Duration,
+    /// What FilterData, TransformData and MergeData compute (default 1 minute).
+    pub computed: Duration,
 }
 
 #[derive(Default)]
@@ -136,9 +136,10 @@ impl Cache {
 
     /// Keeps the result of a key that was not there. `origin` is that of a call.
     pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Value, origin: Option<&str>) {
-        let Some(lifetime) = lifetime(key.kind).filter(|_| self.caching == Caching::On) else {
+        let lifetime = self.caching.lifetime(key.kind);
+        if lifetime.is_zero() {
             return;
-        };
+        }
         let hash = key.hash();
         let pinned: usize = key.pinned.iter().map(Value::weight).sum();
         let entry = Entry {
@@ -173,17 +174,35 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// How long the results of a type are kept; `None` for those that never are.
-const fn lifetime(kind: OperationType) -> Option<Duration> {
-    match kind {
-        OperationType::ApiCall => Some(Duration::from_secs(300)),
-        OperationType::FilterData | OperationType::TransformData | OperationType::MergeData => {
-            Some(Duration::from_secs(60))
+// === impl Caching ===
+
+impl Caching {
+    /// Everything is done again.
+    pub const OFF: Self = Self {
+        answers: Duration::ZERO,
+        computed: Duration::ZERO,
+    };
+
+    const fn lifetime(&self, kind: OperationType) -> Duration {
+        match kind {
+            OperationType::ApiCall => self.answers,
+            OperationType::FilterData | OperationType::TransformData | OperationType::MergeData => {
+                self.computed
+            }
+            OperationType::Conditional
+            | OperationType::Loop
+            | OperationType::StoreData
+            | OperationType::Wait => Duration::ZERO,
         }
-        OperationType::Conditional
-        | OperationType::Loop
-        | OperationType::StoreData
-        | OperationType::Wait => None,
+    }
+}
+
+impl Default for Caching {
+    fn default() -> Self {
+        Self {
+            answers: Duration::from_secs(300),
+            computed: Duration::from_secs(60),
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) struct Caller<'a> {
     /// When the execution has to end, by the clock.
     pub(crate) deadline: Duration,
     pub(crate) retry_unsafe: RetryUnsafe,
+    pub(crate) max_retries: u32,
     /// The largest body of an answer.
     pub(crate) max_response_bytes: usize,
     /// Is told before each wait how many requests were made and how long the wait is.
@@ -244,7 +245,13 @@ fn next(
     let left = caller.time_left().unwrap_or_default();
     let environment = caller.environment;
     let (now, random) = (environment.clock.now(), environment.random.as_ref());
-    retry::next(attempts, failed.retry_after.as_deref(), left, now, random)
+    retry::next(
+        (attempts, caller.max_retries),
+        failed.retry_after.as_deref(),
+        left,
+        now,
+        random,
+    )
 }
 
 /// Answers from where something was changed are not given again.

@@ -57,7 +57,7 @@ pub struct Options {
     pub files: Option<FileStore>,
     /// Whether requests that act are repeated when nobody knows whether they have acted.
     pub retry_unsafe: RetryUnsafe,
-    /// Whether results are kept to be used again.
+    /// How long results are kept to be used again.
     pub caching: Caching,
 }
 

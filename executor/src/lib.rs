@@ -101,7 +101,7 @@
 //!
 //! # Retries
 //!
-//! An ApiCall is tried up to four times: again after about 1, 2 and 4 s, or what `Retry-After` asks for, when there is no
+//! An ApiCall is tried up to four times ([`Limits::max_retries`]): again after about 1, 2 and 4 s, or what `Retry-After` asks for, when there is no
 //! connection or no answer in time, and after 408, 429 and 500 to 599. A POST or PATCH without an
 //! `Idempotency-Key` is tried again only when it has not acted: without a connection, and after 408, 429 and 503
 //! ([`RetryUnsafe`]). A wait of more than 60 s, or than the execution has left, ends it at once.
@@ -113,7 +113,7 @@
 //! | line, workflow, depth of JSON | 256 KiB, 1 MiB, 64 | [`Limits::workflow`] |
 //! | operations defined | 20 | [`Policy::max_operations`](a2abus_plugin::protocol::a2e_workflow::Policy) |
 //! | time of an execution | 30 s | [`Policy::max_execution_time`](a2abus_plugin::protocol::a2e_workflow::Policy) |
-//! | runs of operations, items of a loop, loops in loops | 1,000, 1,000, 3 | [`Limits`] |
+//! | runs of operations, items of a loop, loops in loops | 20,000, 1,000, 3 | [`Limits`] |
 //! | data model, in memory; the results together the same | 32 MiB | [`Limits::max_model_bytes`] |
 //! | answer of an API | 10 MiB | [`Limits::max_response_bytes`] |
 //! | executions of an agent at a time | 16 | [`Limits::max_concurrent`] |

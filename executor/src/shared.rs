@@ -25,7 +25,7 @@ pub(crate) struct Shared {
 pub struct Limits {
     /// What a workflow may cost before it is refused.
     pub workflow: WorkflowLimits,
-    /// Most runs of operations in one execution (default 1,000). A loop is a run itself, and so is each operation in each
+    /// Most runs of operations in one execution (default 20,000: 20 operations for each of 1,000 items). A loop is a run itself, and so is each operation in each
     /// of its turns.
     pub max_operation_runs: usize,
     /// Most items of a loop (default 1,000).
@@ -35,6 +35,8 @@ pub struct Limits {
     /// Heaviest data model, in bytes of memory (default 32 MiB). The results together have the
     /// same limit.
     pub max_model_bytes: usize,
+    /// Most times that a call is sent again after a failure (default 3).
+    pub max_retries: u32,
     /// Largest body of an answer, in bytes (default 10 MiB).
     pub max_response_bytes: usize,
     /// Most executions of one agent at a time (default 16).
@@ -62,10 +64,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             workflow: WorkflowLimits::default(),
-            max_operation_runs: 1_000,
+            max_operation_runs: 20_000,
             max_loop_items: 1_000,
             max_loop_depth: 3,
             max_model_bytes: 32 << 20,
+            max_retries: 3,
             max_response_bytes: 10 << 20,
             max_concurrent: 16,
             keep_records: Duration::from_secs(24 * 60 * 60),

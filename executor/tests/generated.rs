@@ -241,8 +241,8 @@ async fn generated_workflows_end_within_their_limits_and_the_cache_changes_nothi
     let (mut executed, mut succeeded) = (0, 0);
     for seed in 1..=10_000_u64 {
         let workflow = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)).workflow();
-        let with = run(&agent, &workflow, Caching::On, seed).await;
-        let without = run(&agent, &workflow, Caching::Off, seed).await;
+        let with = run(&agent, &workflow, Caching::default(), seed).await;
+        let without = run(&agent, &workflow, Caching::OFF, seed).await;
         // What the cache saves in time may be the difference between an end and a timeout.
         let is_timed = [&with, &without].iter().any(|ran| {
             ran.as_ref()

@@ -2,6 +2,7 @@
 
 mod answers;
 mod doors;
+mod fair;
 mod lines;
 mod places;
 mod stops;
@@ -239,6 +240,19 @@ workflows:
             }
         })
         .await;
+    }
+
+    /// The value of a counter when it is more than this.
+    async fn until_more(&self, series: &str, than: u64) -> u64 {
+        within(series, async {
+            loop {
+                match self.count(series) {
+                    count if count > than => return count,
+                    _ => yield_now().await,
+                }
+            }
+        })
+        .await
     }
 
     async fn end(self) {

@@ -50,7 +50,8 @@ pub struct WorkflowsConfig {
     pub max_record_bytes: usize,
     /// Most runs of operations in one execution. A loop is a run itself, and so is each operation in each of its turns.
     ///
-    /// Wrong: too few, and a loop that may have a thousand elements cannot go through all of them.
+    /// Wrong: too few, and a loop that may have 1,000 elements cannot go through all of them; far more, and a workflow in
+    /// an endless round of work ends by its time alone.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
     /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects take
@@ -66,6 +67,17 @@ pub struct WorkflowsConfig {
     /// Certificates (PEM) of private authorities that services called by workflows are trusted by, beside those of the
     /// system.
     pub ca_files: Vec<PathBuf>,
+    /// Most times that a call of an API is sent again after a failure that another attempt may mend. The waits between
+    /// them grow from one second to a minute.
+    ///
+    /// Wrong: more of them make an execution take longer to fail, and load a service that is in trouble.
+    #[schemars(range(max = 10))]
+    pub max_retries: u32,
+    /// How long the answer to a GET is used again for the same agent; `0s` is not at all.
+    ///
+    /// Wrong: too long, and workflows work on data that have changed since.
+    #[schemars(extend("bounds" = ["0s", "24h"]))]
+    pub cache_time: Written<Duration>,
     /// When a POST or PATCH without an `Idempotency-Key` is sent again: `rarely`, where it cannot have acted or was asked
     /// for again; or `always`, as any other request.
     ///
@@ -73,9 +85,11 @@ pub struct WorkflowsConfig {
     pub retry_unsafe: RetryUnsafe,
     /// Whether the bus is told how operations go, beside the start and the end of each execution.
     pub progress: bool,
-    /// The threads that executions run on, apart from those of the bridge.
+    /// The threads that executions run on, apart from those of the bridge and at a lower priority. The executions of one
+    /// agent compute on a quarter of them at a time, at least one, so that they do not delay those of other agents.
     ///
-    /// Wrong: more than there are processors makes heavy workflows slow the rest of the bridge down.
+    /// Wrong: fewer than four, and heavy workflows of one agent may delay others; far more than four times the
+    /// processors, and heavy workflows of several agents slow the rest of the bridge down.
     #[schemars(range(min = 1, max = 256))]
     pub workers: u16,
     /// The APIs that workflows may call: the catalogue.
@@ -364,13 +378,15 @@ impl Default for WorkflowsConfig {
             rpc: false,
             data_directory: None,
             max_record_bytes: 64 << 20,
-            max_operation_runs: 1_000,
+            max_operation_runs: 20_000,
             max_model_bytes: 32 << 20,
             file_directory: None,
             ca_files: Vec::new(),
+            max_retries: 3,
+            cache_time: Written(Duration::from_secs(300)),
             retry_unsafe: RetryUnsafe::default(),
             progress: true,
-            workers: 2,
+            workers: 8,
             apis: Vec::new(),
             credentials: Vec::new(),
             agents: Vec::new(),

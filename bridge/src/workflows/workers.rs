@@ -1,5 +1,5 @@
-//! Where do executions run? On a runtime of their own: a heavy workflow takes its time from other workflows, not from
-//! the path of a message.
+//! Where do executions run? On a runtime of their own, so that a heavy workflow takes no time from the path of a
+//! message; and in turns of their agents, so that it takes none from the workflows of others.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::turns::Turns;
 use crate::metrics::Metrics;
 
 /// The threads that executions run on. They end when this is dropped.
@@ -20,6 +21,8 @@ use crate::metrics::Metrics;
 pub(super) struct Workers {
     runtime: Mutex<Option<Runtime>>,
     handle: Handle,
+    /// The threads that each agent may have at a time.
+    turns: Turns,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -38,6 +41,8 @@ struct Counted {
     is_over: bool,
 }
 
+/// How many agents find threads at the same time, at least: one alone has no more than its share.
+const AGENTS: usize = 4;
 /// How long a cancelled execution may take to end and be recorded.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -48,22 +53,25 @@ impl Workers {
         let runtime = Builder::new_multi_thread()
             .worker_threads(usize::from(threads))
             .thread_name("a2abus-workflow")
+            .on_thread_start(give_way)
             .enable_all()
             .build()?;
         Ok(Self {
             handle: runtime.handle().clone(),
             runtime: Mutex::new(Some(runtime)),
+            turns: Turns::new((usize::from(threads) / AGENTS).max(1)),
             tasks: TaskTracker::new(),
             cancel: CancellationToken::new(),
         })
     }
 
-    /// Does something short there; `None` when the threads have ended.
+    /// Does something short there for an agent; `None` when the threads have ended.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
+        agent: &Text,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        self.handle.spawn(work).await.ok()
+        self.handle.spawn(self.turns.take(agent, work)).await.ok()
     }
 
     /// Runs an execution to its end and tells its record.
@@ -74,12 +82,14 @@ impl Workers {
         tell: oneshot::Sender<Arc<Record>>,
     ) {
         let cancel = self.cancel.clone();
+        let agent = task.agent.clone();
         let run = async move {
             if let Some(record) = task.run(on_progress, &cancel).await {
                 // Nobody may wait for it any more.
                 let _ = tell.send(record);
             }
         };
+        let run = self.turns.take(&agent, run);
         self.tasks.spawn_on(run, &self.handle);
     }
 
@@ -119,6 +129,15 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Lets the threads that carry messages go first.
+fn give_way() {
+    // Elsewhere the priority would be that of the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 5) {
+        tracing::debug!(%error, "executions run at the priority of the bridge");
     }
 }
 

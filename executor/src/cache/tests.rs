@@ -4,7 +4,7 @@ use crate::testing::VirtualClock;
 fn cache() -> (Arc<VirtualClock>, Cache) {
     let clock = Arc::new(VirtualClock::default());
     let shared: Arc<dyn Clock> = Arc::<VirtualClock>::clone(&clock);
-    (clock, Cache::new(shared, Caching::On))
+    (clock, Cache::new(shared, Caching::default()))
 }
 
 fn parse(text: &str) -> Value {
@@ -55,6 +55,28 @@ fn results_live_as_long_as_their_type_says() {
         clock.advance(Duration::from_millis(1));
         assert!(cache.get(&key()).is_err(), "{kind:?}");
     }
+}
+
+#[test]
+fn results_are_kept_for_the_time_that_is_set() {
+    let kept = |caching: Caching, kind| {
+        let clock = Arc::new(VirtualClock::default());
+        let cache = Cache::new(Arc::<VirtualClock>::clone(&clock), caching);
+        let key = || Key::new(&"a".into(), kind);
+        keep(&cache, key, Value::Bool(true), None);
+        clock.advance(Duration::from_secs(9));
+        let is_kept = cache.get(&key()).is_ok();
+        clock.advance(Duration::from_secs(1));
+        assert!(cache.get(&key()).is_err());
+        is_kept
+    };
+    let of_ten_seconds = Caching {
+        answers: Duration::from_secs(10),
+        ..Caching::OFF
+    };
+    assert!(kept(of_ten_seconds, OperationType::ApiCall));
+    assert!(!kept(of_ten_seconds, OperationType::MergeData));
+    assert!(!kept(Caching::OFF, OperationType::ApiCall));
 }
 
 #[test]

@@ -44,7 +44,6 @@ pub(super) enum Next {
     Nothing,
 }
 
-const MAX_RETRIES: u32 = 3;
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 pub(super) const MAX_DELAY: Duration = Duration::from_secs(60);
 
@@ -80,16 +79,16 @@ pub(super) fn may_repeat(method: Method, has_idempotency_key: bool) -> bool {
 
 /// What follows so many attempts, with what the service asked for and what is left of the execution.
 pub(super) fn next(
-    attempts: u32,
+    (attempts, max_retries): (u32, u32),
     retry_after: Option<&str>,
     left: Duration,
     now: SystemTime,
     random: &dyn Random,
 ) -> Next {
-    let Some(retries) = attempts.checked_sub(1).filter(|it| *it < MAX_RETRIES) else {
+    let Some(retries) = attempts.checked_sub(1).filter(|it| *it < max_retries) else {
         return Next::Nothing;
     };
-    let doubled = (FIRST_DELAY * 2_u32.pow(retries)).min(MAX_DELAY);
+    let doubled = (FIRST_DELAY * 2_u32.saturating_pow(retries)).min(MAX_DELAY);
     let asked = retry_after
         .and_then(|text| read_retry_after(text, now))
         .unwrap_or_default();
@@ -127,7 +126,13 @@ mod tests {
 
     fn wait(attempts: u32, retry_after: Option<&str>, bits: u128) -> Option<u128> {
         let now = NOW + Duration::from_secs(1_800_000_000);
-        match next(attempts, retry_after, Duration::MAX, now, &Chance(bits)) {
+        match next(
+            (attempts, 3),
+            retry_after,
+            Duration::MAX,
+            now,
+            &Chance(bits),
+        ) {
             Next::After(delay) => Some(delay.as_millis()),
             Next::AskedTooLong(_) | Next::Nothing => None,
         }

@@ -128,6 +128,7 @@ impl Engine<'_> {
             redactor: &self.redactor,
             deadline: self.run.deadline,
             retry_unsafe: shared.retry_unsafe,
+            max_retries: shared.limits.max_retries,
             max_response_bytes: shared.limits.max_response_bytes,
             on_retry: &on_retry,
             before_unsafe: &before_unsafe,

@@ -40,19 +40,21 @@ impl Rest {
                         return Ok(accepted(run.execution_id()));
                     }
                     let record = run.ended().await.ok_or_else(Problem::draining)?;
-                    return Ok(self.whole(record, Record::answer).await);
+                    return Ok(self.whole(agent, record, Record::answer).await);
                 }
                 Ok(Started::Running(follow)) if wait == Wait::Not => {
                     return Ok(replayed(accepted(follow.execution_id())));
                 }
                 Ok(Started::Running(follow)) => match follow.ended().await {
-                    Some(record) => return Ok(replayed(self.whole(record, Record::answer).await)),
+                    Some(record) => {
+                        return Ok(replayed(self.whole(agent, record, Record::answer).await));
+                    }
                     None if self.workflows.is_draining() => return Err(Problem::draining()),
                     // The one before was refused, or nobody ran it to its end: now it is this one's turn.
                     None => {}
                 },
                 Ok(Started::Finished(record)) => {
-                    return Ok(replayed(self.whole(record, Record::answer).await));
+                    return Ok(replayed(self.whole(agent, record, Record::answer).await));
                 }
                 Err(NotBegun::Refused(Refusal::Busy(most))) => {
                     self.workflows.refused(crate::metrics::Refused::Busy);
@@ -67,7 +69,7 @@ impl Rest {
     pub(super) async fn execution(&self, agent: &Agent, id: &str) -> Result<Response, Problem> {
         let record = self.workflows.executor().record(agent.id(), id).await;
         match record.map_err(|error| self.store(&error))? {
-            Some(record) => Ok(self.whole(Arc::new(record), Record::to_value).await),
+            Some(record) => Ok(self.whole(agent, Arc::new(record), Record::to_value).await),
             None => Err(Problem::no_such_execution()),
         }
     }
@@ -123,8 +125,13 @@ impl Rest {
     }
 
     /// A record, which may be of many megabytes.
-    async fn whole(&self, record: Arc<Record>, view: fn(&Record) -> Value) -> Response {
-        let text = self.workflows.write(&record, view).await;
+    async fn whole(
+        &self,
+        agent: &Agent,
+        record: Arc<Record>,
+        view: fn(&Record) -> Value,
+    ) -> Response {
+        let text = self.workflows.write(agent, &record, view).await;
         answer::json(StatusCode::OK, Bytes::from(text))
     }
 

@@ -51,6 +51,17 @@ async fn three_retries_are_made_with_growing_delays() {
 }
 
 #[tokio::test]
+async fn as_many_retries_are_made_as_are_set() {
+    for max_retries in [0, 1, 5] {
+        let mut world = World::new([json(503, "1")]);
+        world.max_retries = max_retries;
+        let called = world.call(GET_X).await;
+        assert_eq!(failed(&called).1, "http_status");
+        assert_eq!(called.attempts, max_retries + 1);
+    }
+}
+
+#[tokio::test]
 async fn what_will_not_change_is_not_repeated() {
     for turn in [
         json(400, "1"),

@@ -1,22 +1,11 @@
-//! Who waits for his turn, and who may be told to end.
+//! What waits or runs, and may be told to end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use a2abus_plugin::Text;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{Cancel, Job};
-
-/// Turns of the agents, in the order they were asked for: as many at a time as an agent may have executions. Without
-/// them everything that waits would try again and again.
-#[derive(Debug)]
-pub(super) struct Turns {
-    at_a_time: usize,
-    /// By agent; agents are those of the configuration.
-    agents: Mutex<HashMap<Text, Arc<Semaphore>>>,
-}
 
 /// What waits or runs, by the names it can be cancelled by.
 #[derive(Debug, Default)]
@@ -35,27 +24,6 @@ pub(super) struct Entry {
     number: u64,
     names: Vec<Cancel>,
     cancel: CancellationToken,
-}
-
-// === impl Turns ===
-
-impl Turns {
-    pub(super) fn new(at_a_time: usize) -> Self {
-        Self {
-            at_a_time,
-            agents: Mutex::default(),
-        }
-    }
-
-    /// The next turn of an agent. `None` is for nobody: turns are never closed.
-    pub(super) async fn next(&self, agent: &Text) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut agents = lock(&self.agents);
-            let turns = agents.entry(agent.clone());
-            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(self.at_a_time))))
-        };
-        turns.acquire_owned().await.ok()
-    }
 }
 
 // === impl Waiting ===

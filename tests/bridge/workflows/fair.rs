@@ -1,0 +1,97 @@
+//! What one agent makes the executor do is no matter of the others.
+
+use a2abus_transports::Transport as _;
+use serde_json::json;
+
+use super::{Said, World, group, next, wait, workflow};
+
+const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
+const ELEMENTS: usize = 5_000;
+const OPERATIONS: usize = 19;
+
+/// A workflow whose every operation keeps a thread busy for a while.
+fn heavy(execution: &str) -> String {
+    let operations: Vec<(String, _)> = (0..OPERATIONS)
+        .map(|number| {
+            let template = format!("{{.}} of {execution} in {number}");
+            let map = json!({"TransformData": {
+                "inputPath": "/workflow/rows", "transform": "map",
+                "config": {"template": template}, "outputPath": "/workflow/made",
+            }});
+            (format!("o{number}"), map)
+        })
+        .collect();
+    let operations: Vec<(&str, _)> = operations
+        .iter()
+        .map(|(id, operation)| (id.as_str(), operation.clone()))
+        .collect();
+    let rows: Vec<usize> = (0..ELEMENTS).map(|row| row % 10).collect();
+    let begin = format!(r#""beginExecution","input":{}"#, json!({"rows": rows}));
+    workflow(execution, &operations).replace(r#""beginExecution""#, &begin)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heavy_workflows_of_one_agent_do_not_delay_another() {
+    const HEAVY: usize = 32;
+    let world = World::named().await;
+    let mut idler = world
+        .memory
+        .subscribe(group("agents.idler", "idler"))
+        .await
+        .unwrap();
+    for number in 0..HEAVY {
+        let execution = format!("heavy-{number}");
+        world.send(&execution, &[EXECUTE], &heavy(&execution)).await;
+    }
+    let operations = "a2abus_workflow_operations_total{status=\"success\",type=\"TransformData\"}";
+    // Many of them compute.
+    let done = world.until_more(operations, 20).await;
+
+    let light = workflow("light", &[("w", wait(0))]);
+    world
+        .send("light", &[EXECUTE, ("sourceagent", "idler")], &light)
+        .await;
+    loop {
+        let said = Said::of(&next(&mut idler).await);
+        if said.is_answer() {
+            assert_eq!(said.data["status"], "success", "{said:?}");
+            break;
+        }
+    }
+    // In one queue with the others it would have waited for most of them again and again.
+    let meanwhile = world.count(operations) - done;
+    assert!(
+        meanwhile < 16,
+        "{meanwhile} heavy operations went before it"
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_loop_of_a_thousand_items_runs_by_default() {
+    let mut world = World::new().await;
+    let map = json!({"TransformData": {
+        "inputPath": "/workflow/item", "transform": "select",
+        "config": {"field": "n"}, "outputPath": "/workflow/picked",
+    }});
+    let pick = json!({"Conditional": {
+        "condition": {"path": "/workflow/picked", "operator": ">", "value": 500}, "ifTrue": ["map"],
+    }});
+    let each = json!({"Loop": {
+        "inputPath": "/workflow/rows", "operations": ["map", "pick"], "outputPath": "/workflow/all",
+    }});
+    let lines = workflow("e-1", &[("each", each), ("map", map), ("pick", pick)]);
+    let rows: Vec<_> = (0..1_000).map(|n| json!({"n": n})).collect();
+    let begin = format!(r#""beginExecution","input":{}"#, json!({"rows": rows}));
+    let lines = lines
+        .replace(r#"["each","map","pick"]"#, r#"["each"]"#)
+        .replace(r#""beginExecution""#, &begin);
+    world
+        .publish(a2abus_transports::Message::plain(lines))
+        .await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{}", answer.data["error"]);
+    let all = answer.data["results"]["each"].as_array().unwrap();
+    assert_eq!((all.len(), &all[999]), (1_000, &json!(999)));
+    world.end().await;
+}
