@@ -89,6 +89,11 @@ impl Account {
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));
     }
 
+    /// The agent the call is for; empty where it names none.
+    pub(crate) fn agent(&self) -> &Text {
+        &self.agent
+    }
+
     /// When the call began.
     pub(crate) fn started(&self) -> Instant {
         self.started

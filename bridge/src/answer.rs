@@ -4,6 +4,9 @@
 //! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
 //! whatever its headers say; only the request itself is none. Source: `design` sections 3 and 4.
 
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
 use a2abus_plugin::{Event, Limits, Text, extension};
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
@@ -17,6 +20,8 @@ use crate::metrics::ReplyOutcome;
 use crate::outbound::Outgoing;
 use crate::pending::{Entry, Fingerprint, Handed, Parts};
 use crate::reply::spring;
+use crate::reply_place::attribute_header;
+use crate::seldom::Seldom;
 
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
@@ -91,8 +96,23 @@ impl Answered {
 impl Calls {
     /// Takes what a message at a place for answers says to the calls it answers; one outcome for each of its units, in
     /// their order. `binding` is how its bus writes CloudEvents.
+    /// Each is counted, and what reaches no caller is logged.
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
+        let answered = self.answers_in(at, binding, limits);
+        for answered in &answered {
+            self.count_reply(answered.outcome());
+            // The group that forwards answers reads those that are in their place already, too.
+            let is_read_twice =
+                matches!(answered, Answered::Foreign(_)) && at.reader == Reader::Binding;
+            if !is_read_twice {
+                self.ended().log(answered, at.topic);
+            }
+        }
+        answered
+    }
+
+    fn answers_in(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
         let (event, body) = match content_mode::read(binding, at.message, limits) {
             Ok(Content::Event(event)) => (Some(event), at.message.body.clone()),
             Ok(Content::Plain { body, .. }) => (None, Some(body)),
@@ -179,7 +199,7 @@ impl Calls {
                 Handed::Request => Answered::Request(call),
             };
         }
-        if is_home {
+        if is_home || at.reader == Reader::ReplyLeg {
             return Answered::Foreign(call);
         }
         match self.legs().forward(call, at.bus, at.message.clone()) {
@@ -229,8 +249,11 @@ fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<CallId> {
     let attribute = event.and_then(|event| event.extension_text(extension::CALL_ID));
     // A message that is no CloudEvent may repeat this one header all the same.
     let header = || {
-        let names = [spring::CORRELATION_ID, "ce_callid", "ce-callid"];
-        let values = names.iter().filter_map(|name| at.message.headers.get(name));
+        let values = [
+            at.message.headers.get(spring::CORRELATION_ID),
+            attribute_header(at.message, extension::CALL_ID),
+        ];
+        let values = values.into_iter().flatten();
         let mut texts = values.filter_map(|value| std::str::from_utf8(value).ok());
         texts.find_map(|text| text.parse().ok())
     };
@@ -248,27 +271,66 @@ fn last_word(topic: &Topic) -> Option<CallId> {
         .and_then(|word| word.parse().ok())
 }
 
-impl Answered {
+/// The calls that ended lately, and the log of answers that reached no caller.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    calls: Mutex<Recent>,
+    log: Seldom,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    agents: HashMap<CallId, Text>,
+    order: VecDeque<CallId>,
+}
+
+/// The most calls that are remembered once they have ended.
+const MAX_ENDED: usize = 4_096;
+
+// === impl Ended ===
+
+impl Ended {
+    /// Notes that a call for this agent has ended.
+    pub(crate) fn note(&self, call: CallId, agent: &Text) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if calls.order.len() == MAX_ENDED
+            && let Some(oldest) = calls.order.pop_front()
+        {
+            calls.agents.remove(&oldest);
+        }
+        if calls.agents.insert(call, agent.clone()).is_none() {
+            calls.order.push_back(call);
+        }
+    }
+
     /// Logs what reached no caller, and why.
-    pub fn log(&self, topic: &Topic) {
-        let (call, why) = match self {
-            Self::Delivered | Self::Forward(_) => return,
-            Self::Late(call) => (
-                Some(call),
+    pub(crate) fn log(&self, answered: &Answered, topic: &Topic) {
+        let (call, why) = match answered {
+            Answered::Delivered | Answered::Forward(_) => return,
+            Answered::Late(call) => (
+                Some(*call),
                 "its call has ended: it came after the deadline, or a second time",
             ),
-            Self::Foreign(call) => (
-                Some(call),
+            Answered::Foreign(call) => (
+                Some(*call),
                 "its call belongs to another replica, which may be gone",
             ),
-            Self::Request(call) => (
-                Some(call),
+            Answered::Request(call) => (
+                Some(*call),
                 "it is the request itself: something echoes requests to the reply address",
             ),
-            Self::Uncorrelated(unit) => (None, unit.detail.as_str()),
+            Answered::Uncorrelated(unit) => (None, unit.detail.as_str()),
         };
-        let call = call.map(CallId::to_string);
-        let call = call.as_deref().unwrap_or("none");
-        tracing::warn!(call, %topic, why, "an answer reached no caller");
+        let Some(suppressed) = self.log.allow() else {
+            return;
+        };
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let agent = call.and_then(|call| calls.agents.get(&call));
+        let call = call.map(|call| call.to_string());
+        tracing::warn!(
+            call, agent = agent.map(Text::as_str), %topic,
+            reason = answered.outcome().as_str(), why, suppressed,
+            "an answer reached no caller"
+        );
     }
 }

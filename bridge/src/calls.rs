@@ -31,10 +31,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use crate::account::{self, Account, Line};
+use crate::answer::Ended;
 use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::cancel::{Cancel, Canceller};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ReplyOutcome};
 use crate::outbound::{From, Outbound, Outgoing, Place, RoutingError};
 use crate::pending::{Entry, Fingerprint, Form, Handed, PendingCalls, Piece};
 use crate::reply::ReplyLegs;
@@ -78,6 +79,7 @@ pub struct Calls {
     canceller: Canceller,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
+    ended: Ended,
 }
 
 /// One request to make.
@@ -247,6 +249,7 @@ impl Calls {
             canceller,
             metrics,
             draining,
+            ended: Ended::default(),
         }
     }
 
@@ -260,6 +263,16 @@ impl Calls {
     #[must_use]
     pub fn legs(&self) -> &ReplyLegs {
         &self.legs
+    }
+
+    /// The calls that ended lately.
+    pub(crate) fn ended(&self) -> &Ended {
+        &self.ended
+    }
+
+    /// Counts what became of an answer.
+    pub(crate) fn count_reply(&self, outcome: ReplyOutcome) {
+        self.metrics.reply(outcome);
     }
 
     /// Refuses new calls from now on.
@@ -913,6 +926,7 @@ impl Answer {
     fn end(&mut self) {
         self.ended = true;
         self.calls.pending.remove(self.call);
+        self.calls.ended.note(self.call, self.account.agent());
     }
 }
 

@@ -424,8 +424,9 @@ impl Requester {
     fn correlate(&self, event: &mut Event) {
         let ours = event.extension_text(extension::CALL_ID).cloned();
         match &self.call_id {
-            Some(own) => put(event, extension::CALL_ID, own.clone()),
-            None => event.remove(extension::CALL_ID),
+            // It came in a header that nobody checked.
+            Some(own) if event.set(extension::CALL_ID, own.clone()).is_ok() => {}
+            Some(_) | None => event.remove(extension::CALL_ID),
         }
         match &self.collaboration_id {
             Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),

@@ -307,8 +307,6 @@ impl Pipeline {
     /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
     fn answers(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
         for answered in self.calls.take_answers(at, self.binding, &self.limits) {
-            self.counts.reply(answered.outcome());
-            answered.log(at.topic);
             match answered {
                 Answered::Forward(forward) => outgoing.copies.push(*forward),
                 Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {

@@ -18,6 +18,7 @@
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Message, Topic, TopicError, TopicFilter};
+use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::config::Pattern;
@@ -59,9 +60,8 @@ pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)>
         let partition = event.attribute(extension::REPLY_PARTITION);
         return Some((topic.clone(), partition.and_then(|text| text.parse().ok())));
     }
-    let header = |names: [&str; 2]| names.iter().find_map(|name| message.headers.get(name));
-    if let Some(topic) = header(["ce_replyto", "ce-replyto"]) {
-        let partition = header(["ce_replypartition", "ce-replypartition"]);
+    if let Some(topic) = attribute_header(message, extension::REPLY_TO) {
+        let partition = attribute_header(message, extension::REPLY_PARTITION);
         let partition = partition.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         return Some((lossy(topic), partition));
     }
@@ -70,6 +70,22 @@ pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)>
     let partition =
         partition.and_then(|bytes| Some(u32::from_be_bytes(bytes.as_ref().try_into().ok()?)));
     Some((lossy(topic), partition))
+}
+
+/// The header of one CloudEvents attribute, on whatever bus, of a message that need not be a CloudEvent.
+#[must_use]
+pub(crate) fn attribute_header<'a>(message: &'a Message, attribute: &str) -> Option<&'a Bytes> {
+    let is_it = |name: &str| {
+        let rest = name.get(..3).filter(|prefix| {
+            prefix.eq_ignore_ascii_case("ce-") || prefix.eq_ignore_ascii_case("ce_")
+        });
+        rest.is_some()
+            && name
+                .get(3..)
+                .is_some_and(|rest| rest.eq_ignore_ascii_case(attribute))
+    };
+    let mut headers = message.headers.iter();
+    headers.find(|header| is_it(&header.name))?.value.as_ref()
 }
 
 /// A name as far as it is text: what is not is no topic, and is refused as such.

@@ -124,7 +124,6 @@ impl Bridge {
                 leg: leg.clone(),
                 bus: bus.clone(),
                 calls: Arc::clone(&calls),
-                metrics: Arc::clone(&metrics),
                 limits,
             };
             rest.spawn(reader.run(Arc::clone(&readiness), order.rest.clone()));
@@ -491,7 +490,6 @@ struct ReplyReader {
     leg: ReplyLeg,
     bus: Bus,
     calls: Arc<Calls>,
-    metrics: Arc<Metrics>,
     limits: Limits,
 }
 
@@ -559,10 +557,8 @@ impl ReplyReader {
         };
         let binding = self.bus.transport.binding();
         if !(binding == Binding::Nats && self.calls.no_responders(at)) {
-            for answered in self.calls.take_answers(at, binding, &self.limits) {
-                self.metrics.reply(answered.outcome());
-                answered.log(&topic);
-            }
+            // They are counted and logged; nothing is to be sent on from here.
+            drop(self.calls.take_answers(at, binding, &self.limits));
         }
         if let Err(error) = acknowledger.settle(Outcome::Settled) {
             tracing::warn!(%error, "an answer was not settled: it may come again");

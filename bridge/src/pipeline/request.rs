@@ -47,15 +47,18 @@ impl Pipeline {
                 None => return Ok(None),
             },
         };
-        let header = |name| at.message.headers.get(name).cloned();
+        // A record that is no CloudEvent may name its own call all the same.
+        let header = reply_place::attribute_header(at.message, extension::CALL_ID);
+        let call_id = event.extension_text(extension::CALL_ID).cloned();
+        let call_id = call_id.or_else(|| Text::from_utf8(header?));
         Ok(Some(Requester {
             bus: self.bus,
             address,
             language: Language::Family(Family::CloudEvent),
             key: at.message.key.clone(),
-            correlation: header(spring::CORRELATION_ID),
+            correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
             collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
-            call_id: event.extension_text(extension::CALL_ID).cloned(),
+            call_id,
             headers: self.passed.of(self.binding, at.message),
             source: self.source.clone(),
             options: self.options.clone(),
