@@ -15,6 +15,7 @@ mod producer;
 mod properties;
 mod rebalance;
 mod record;
+mod singly;
 mod topics;
 
 use std::sync::Arc;
@@ -35,7 +36,8 @@ use consumer::{Plan, Source};
 use error::failed;
 use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
-use producer::{Client, Writer};
+use producer::{Batching, Client, Writer};
+use singly::Singles;
 use topics::{Topics, Verdict};
 
 /// For one question to the cluster: does the topic exist, where does it end, create it.
@@ -94,7 +96,14 @@ impl Kafka {
         let pulse = Arc::new(Pulse::default());
         let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));
         let (changes, health) = watch::channel(Health::Down(connecting.into()));
-        let writer = Writer::start(Arc::clone(&config), Arc::clone(&pulse))?;
+        let topics = Arc::new(Topics::default());
+        let singles = Singles::new(Arc::clone(&config), Arc::clone(&pulse), Arc::clone(&topics));
+        let writer = Writer::start(
+            Arc::clone(&config),
+            Arc::clone(&pulse),
+            topics,
+            Batching::Many(Arc::new(singles)),
+        )?;
         let shared = Arc::new(Shared {
             config,
             pulse: Arc::clone(&pulse),

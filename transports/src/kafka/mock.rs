@@ -114,6 +114,43 @@ async fn a_producer_that_may_not_write_says_so() {
     tokio::time::timeout(PATIENCE, allowed).await.unwrap();
 }
 
+/// Hands that many messages to the client at once and returns their offsets, or the first error.
+async fn burst(kafka: &Kafka, messages: usize) -> Result<Vec<i64>, TransportError> {
+    let mut confirmations = Vec::new();
+    for _ in 0..messages {
+        let to = Address::topic(topic());
+        confirmations.push(kafka.send(&to, Message::plain("small")).await?);
+    }
+    let mut offsets = Vec::new();
+    for confirmation in confirmations {
+        let position = confirmation.await?.position.unwrap();
+        let offset = position.rsplit('/').next().unwrap();
+        offsets.push(offset.parse().unwrap());
+    }
+    Ok(offsets)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_whose_request_was_too_large_are_sent_one_by_one_in_order() {
+    let (cluster, kafka) = cluster().await;
+    let mut config = KafkaConfig::clone(&kafka.shared.config);
+    // So that they share a request.
+    config.linger = Duration::from_millis(500);
+    let kafka = Kafka::connect(config).unwrap();
+    until(&kafka, |health| *health == Health::Up).await;
+    assert_eq!(burst(&kafka, 3).await.unwrap(), [0, 1, 2]);
+    let refusal = Response::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
+    let expected: Vec<i64> = (3..103).collect();
+    assert_eq!(burst(&kafka, 100).await.unwrap(), expected);
+    // Now the topic is known to be small: what one request of one message is too large for is too large.
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
+    let error = burst(&kafka, 1).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::TooLarge);
+    assert_eq!(burst(&kafka, 2).await.unwrap(), [103, 104]);
+    kafka.close(PATIENCE).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_confirmation_of_a_successor_is_no_confirmation() {
     let (cluster, kafka) = cluster().await;
@@ -155,7 +192,9 @@ async fn a_refused_record_is_a_dead_letter_and_a_refused_moment_is_not() {
             Err(Kind::Unauthorised),
         ),
     ] {
-        cluster.request_errors(RDKafkaApiKey::Produce, &[response]);
+        // What is too large is sent twice: with others, and by itself.
+        let times = if expected == Err(Kind::TooLarge) { 2 } else { 1 };
+        cluster.request_errors(RDKafkaApiKey::Produce, &vec![response; times]);
         let result = send(&kafka, "x").await;
         if expected == Err(Kind::TooLarge) {
             let said = result.as_ref().unwrap_err().to_string();

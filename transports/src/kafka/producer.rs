@@ -1,4 +1,5 @@
-//! Publishing: one idempotent librdkafka producer, one thread that serves it.
+//! Publishing: one idempotent librdkafka producer, one thread that serves it. A second one serves topics that refuse
+//! batches ([`super::singly`]).
 //!
 //! ```text
 //! send ──▶ [room? else wait in line] ──▶ librdkafka queue ──▶ broker
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::KafkaConfig;
 use super::error::failed;
 use super::health::{Events, Pulse};
+use super::singly::{Passage, Singles};
 use super::topics::Topics;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, Message};
@@ -31,8 +33,25 @@ use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
 
 /// A librdkafka producer.
 pub(super) type Client = BaseProducer<Reports>;
-type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
-type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Answer>>;
+/// Who waits for the confirmation of a message.
+pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
+type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Pending>>;
+
+/// A message with a client.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) answer: Answer,
+    pub(super) passage: Passage,
+}
+
+/// How many messages go in one request.
+#[derive(Debug, Clone)]
+pub(super) enum Batching {
+    /// As many as fit. What a request was too large for goes by itself.
+    Many(Arc<Singles>),
+    /// One.
+    Single,
+}
 
 /// How often the serving thread looks up from its work.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,6 +67,7 @@ pub(super) struct Writer {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,
     topics: Arc<Topics>,
+    batching: Batching,
     slot: RwLock<Slot>,
     /// Set before the last flush: nothing more is taken.
     closing: AtomicBool,
@@ -76,6 +96,7 @@ struct Line {
 pub(super) struct Reports {
     events: Events,
     topics: Arc<Topics>,
+    batching: Batching,
     room: Arc<Notify>,
     /// We close: what is dropped from then on is not dropped because the client broke.
     closing: AtomicBool,
@@ -88,14 +109,16 @@ impl Writer {
     pub(super) fn start(
         config: Arc<KafkaConfig>,
         pulse: Arc<Pulse>,
+        topics: Arc<Topics>,
+        batching: Batching,
     ) -> Result<Arc<Self>, TransportError> {
         let line = Line::default();
-        let topics = Arc::new(Topics::default());
-        let client = create(&config, &pulse, &topics, &line.room)?;
+        let client = create(&config, &pulse, &topics, &batching, &line.room)?;
         let writer = Arc::new(Self {
             config,
             pulse,
             topics,
+            batching,
             slot: RwLock::new(Slot::Open(Arc::new(client))),
             closing: AtomicBool::new(false),
             line,
@@ -128,8 +151,25 @@ impl Writer {
         to: &Address,
         message: &Message,
     ) -> Result<Confirmation, TransportError> {
+        let Batching::Many(singles) = &self.batching else {
+            return Err(closed());
+        };
+        let passage = singles.pass(&to.topic).await?;
+        if passage.is_single {
+            singles.writer()?.queue(to, message, passage).await
+        } else {
+            self.queue(to, message, passage).await
+        }
+    }
+
+    async fn queue(
+        &self,
+        to: &Address,
+        message: &Message,
+        passage: Passage,
+    ) -> Result<Confirmation, TransportError> {
         let (answer, receiver) = oneshot::channel();
-        let mut record = record(to, message, Box::new(answer))?;
+        let mut record = record(to, message, Box::new(Pending { answer, passage }))?;
         let sized = |error| self.sized(error, message);
         if self.line.is_empty() {
             match self.enqueue(record).map_err(sized)? {
@@ -172,7 +212,7 @@ impl Writer {
         }
     }
 
-    fn enqueue<'a>(&self, record: Record<'a>) -> Result<Enqueued<'a>, TransportError> {
+    pub(super) fn enqueue<'a>(&self, record: Record<'a>) -> Result<Enqueued<'a>, TransportError> {
         if self.closing.load(Ordering::Acquire) {
             return Err(closed());
         }
@@ -189,9 +229,18 @@ impl Writer {
         }
     }
 
-    /// Waits until everything queued has its answer, then lets the client go.
+    /// Waits until everything queued has its answer, then lets the clients go.
     pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
         let until = Instant::now() + deadline.min(super::FOREVER);
+        let batches = self.close_client(until).await;
+        // After the batches: what was refused there goes here.
+        match self.single() {
+            Some(single) => single.close_client(until).await.and(batches),
+            None => batches,
+        }
+    }
+
+    async fn close_client(&self, until: Instant) -> Result<(), TransportError> {
         self.closing.store(true, Ordering::Release);
         self.line.room.notify_waiters();
         let Ok(client) = self.client() else {
@@ -208,14 +257,29 @@ impl Writer {
             )
             .caused_by(error)),
         };
-        self.stop();
+        self.stop_client();
         // The thread has only to let the client go; the deadline was for the messages.
         let _ = tokio::time::timeout(RETIREMENT, self.ended.cancelled()).await;
         flushed
     }
 
-    /// Lets the client go without waiting; whoever waits for a confirmation learns that it is closed.
+    /// The producer of single messages, if it was ever needed; there will be no other.
+    fn single(&self) -> Option<Arc<Self>> {
+        match &self.batching {
+            Batching::Many(singles) => singles.close(),
+            Batching::Single => None,
+        }
+    }
+
+    /// Lets the clients go without waiting; whoever waits for a confirmation learns that they are closed.
     pub(super) fn stop(&self) {
+        self.stop_client();
+        if let Some(single) = self.single() {
+            single.stop_client();
+        }
+    }
+
+    fn stop_client(&self) {
         self.closing.store(true, Ordering::Release);
         let client = std::mem::replace(
             &mut *self.slot.write().unwrap_or_else(PoisonError::into_inner),
@@ -235,6 +299,7 @@ impl Writer {
             &self.config,
             &self.pulse,
             &self.topics,
+            &self.batching,
             &self.line.room,
         )?);
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
@@ -246,7 +311,7 @@ impl Writer {
 }
 
 /// What became of an attempt to queue a record.
-enum Enqueued<'a> {
+pub(super) enum Enqueued<'a> {
     Yes,
     /// Here it is again.
     Full(Record<'a>),
@@ -302,16 +367,21 @@ fn create(
     config: &KafkaConfig,
     pulse: &Arc<Pulse>,
     topics: &Arc<Topics>,
+    batching: &Batching,
     room: &Arc<Notify>,
 ) -> Result<Client, TransportError> {
     let reports = Reports {
         events: Events::new("producer", Arc::clone(pulse)),
         topics: Arc::clone(topics),
+        batching: batching.clone(),
         room: Arc::clone(room),
         closing: AtomicBool::new(false),
     };
+    let mut config = config.producer()?;
+    if let Batching::Single = batching {
+        config.set("batch.num.messages", "1");
+    }
     config
-        .producer()?
         .create_with_context(reports)
         .map_err(|error| failed("create the Kafka producer", error))
 }
@@ -319,7 +389,7 @@ fn create(
 fn record<'a>(
     to: &'a Address,
     message: &'a Message,
-    answer: Box<Answer>,
+    pending: Box<Pending>,
 ) -> Result<Record<'a>, TransportError> {
     let partition = to.partition.map(i32::try_from).transpose();
     let Ok(partition) = partition else {
@@ -335,7 +405,7 @@ fn record<'a>(
         key: message.key.as_deref(),
         timestamp: None,
         headers: headers(&message.headers),
-        delivery_opaque: answer,
+        delivery_opaque: pending,
     })
 }
 
@@ -379,7 +449,7 @@ fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportErro
     }
 }
 
-fn closed() -> TransportError {
+pub(super) fn closed() -> TransportError {
     TransportError::new(TransportErrorKind::Closed, "use the Kafka connection")
 }
 
@@ -429,9 +499,17 @@ impl ClientContext for Reports {
 }
 
 impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<Answer>;
+    type DeliveryOpaque = Box<Pending>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, answer: Box<Answer>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, pending: Box<Pending>) {
+        if let (Err((error, message)), Batching::Many(_)) = (result, &self.batching)
+            && error.rdkafka_error_code().map(super::error::kind)
+                == Some(TransportErrorKind::TooLarge)
+        {
+            Singles::refused(message, *pending);
+            return self.room.notify_one();
+        }
+        let Pending { answer, passage } = *pending;
         let result = match result {
             Ok(message) if message.offset() >= 0 => Ok(Receipt {
                 position: Some(position(
@@ -466,6 +544,7 @@ impl ProducerContext for Reports {
         };
         // Nobody has to wait for a confirmation.
         let _ = answer.send(result);
+        drop(passage);
         self.room.notify_one();
     }
 }

@@ -1,0 +1,295 @@
+//! Topics that refuse requests of several messages.
+//!
+//! ```text
+//! send ──▶ producer of batches ──too large──▶ topic is small: wait until none of its messages is in flight ──▶ the
+//!             refused messages, then all others, by a producer that sends one message a request
+//! ```
+//! A broker refuses a whole request that is larger than `max.message.bytes` of its topic, however small the messages in
+//! it are. So what a request was refused for is sent once more by itself, and only then is a message too large. Whatever
+//! is sent to the topic afterwards goes the same way and keeps its order. Batches are tried again when the topic has been
+//! idle for a moment, [`FORGOTTEN`] after the last refusal.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message as _, OwnedHeaders};
+use rdkafka::producer::BaseRecord;
+use tokio::sync::Notify;
+
+use super::config::KafkaConfig;
+use super::health::Pulse;
+use super::producer::{Answer, Batching, Enqueued, Pending, Writer, closed};
+use super::topics::Topics;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
+use crate::transport::QUEUE_DEADLINE;
+
+/// How long a topic is believed to be small.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Topics whose traffic is remembered, at most, beside those that have any.
+const MOST_TOPICS: usize = 10_000;
+
+/// The topics that are written to, and the producer of those that are small.
+#[derive(Debug)]
+pub(super) struct Singles {
+    config: Arc<KafkaConfig>,
+    pulse: Arc<Pulse>,
+    topics: Arc<Topics>,
+    traffic: RwLock<HashMap<Topic, Arc<Traffic>>>,
+    writer: Mutex<Single>,
+}
+
+/// The producer that sends one message a request.
+#[derive(Debug, Default)]
+enum Single {
+    /// No topic has turned out to be small so far.
+    #[default]
+    Unused,
+    Started(Arc<Writer>),
+    Closed,
+}
+
+/// What is on its way to one topic.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// Passages: messages without an answer, and senders that are about to hand one over.
+    in_flight: AtomicUsize,
+    /// Whether `small` is worth a look.
+    is_small: AtomicBool,
+    small: Mutex<Option<Small>>,
+    drained: Notify,
+}
+
+#[derive(Debug)]
+struct Small {
+    since: Instant,
+    /// Messages of refused requests, in their order. While this is `Some`, messages that went out in batches are in
+    /// flight, or those that were refused are on their way back, and everybody waits.
+    refused: Option<Vec<Refused>>,
+}
+
+/// A message that was refused with its request.
+#[derive(Debug)]
+struct Refused {
+    topic: String,
+    partition: i32,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Option<OwnedHeaders>,
+    answer: Answer,
+}
+
+/// A message in flight, from before it is handed to a client until it has its answer.
+#[derive(Debug)]
+pub(super) struct Passage {
+    singles: Arc<Singles>,
+    traffic: Arc<Traffic>,
+    /// Whether the message goes by itself.
+    pub(super) is_single: bool,
+}
+
+// === impl Singles ===
+
+impl Singles {
+    pub(super) fn new(config: Arc<KafkaConfig>, pulse: Arc<Pulse>, topics: Arc<Topics>) -> Self {
+        Self {
+            config,
+            pulse,
+            topics,
+            traffic: RwLock::default(),
+            writer: Mutex::default(),
+        }
+    }
+
+    /// Waits until a message to the topic may be handed to a client: only while a topic turns out to be small.
+    ///
+    /// # Errors
+    /// `Saturated` when that takes too long.
+    pub(super) async fn pass(self: &Arc<Self>, topic: &Topic) -> Result<Passage, TransportError> {
+        let traffic = self.traffic(topic);
+        // Counted before the look, so that whoever makes the topic small waits for this message.
+        let passage = self.passage(&traffic, false);
+        if !traffic.is_small.load(Ordering::SeqCst) {
+            return Ok(passage);
+        }
+        drop(passage);
+        let passing = async {
+            loop {
+                let mut drained = std::pin::pin!(traffic.drained.notified());
+                drained.as_mut().enable();
+                if let Some(passage) = self.enter(&traffic) {
+                    return passage;
+                }
+                drained.await;
+            }
+        };
+        let passed = tokio::time::timeout(QUEUE_DEADLINE, passing).await;
+        passed.map_err(|_| {
+            let what = format!("wait for earlier messages to {topic}, which are sent one by one");
+            TransportError::new(TransportErrorKind::Saturated, what)
+        })
+    }
+
+    fn passage(self: &Arc<Self>, traffic: &Arc<Traffic>, is_single: bool) -> Passage {
+        traffic.in_flight.fetch_add(1, Ordering::SeqCst);
+        Passage {
+            singles: Arc::clone(self),
+            traffic: Arc::clone(traffic),
+            is_single,
+        }
+    }
+
+    /// A passage to a topic that is small, or was; `None` while everybody waits.
+    fn enter(self: &Arc<Self>, traffic: &Arc<Traffic>) -> Option<Passage> {
+        let mut small = traffic.small();
+        let is_single = match &*small {
+            Some(Small {
+                refused: Some(_), ..
+            }) => return None,
+            Some(Small { since, .. }) => {
+                since.elapsed() < FORGOTTEN || traffic.in_flight.load(Ordering::SeqCst) > 0
+            }
+            None => false,
+        };
+        if !is_single {
+            *small = None;
+            traffic.is_small.store(false, Ordering::SeqCst);
+        }
+        Some(self.passage(traffic, is_single))
+    }
+
+    fn traffic(&self, topic: &Topic) -> Arc<Traffic> {
+        let known = self.traffic.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(traffic) = known.get(topic) {
+            return Arc::clone(traffic);
+        }
+        drop(known);
+        let mut known = self.traffic.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_TOPICS {
+            // Every passage holds its topic.
+            known.retain(|_, traffic| Arc::strong_count(traffic) > 1);
+        }
+        Arc::clone(known.entry(topic.clone()).or_default())
+    }
+
+    /// Keeps a message whose request was too large, to send it by itself.
+    pub(super) fn refused(message: &BorrowedMessage<'_>, pending: Pending) {
+        let Pending { answer, passage } = pending;
+        let refused = Refused {
+            topic: message.topic().to_owned(),
+            partition: message.partition(),
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().map(<[u8]>::to_vec),
+            headers: message.headers().map(BorrowedHeaders::detach),
+            answer,
+        };
+        let mut small = passage.traffic.small();
+        if small.is_none() {
+            tracing::warn!(
+                topic = message.topic(),
+                max_message_bytes = passage.singles.config.max_message_bytes,
+                "the topic refused a request as too large: its messages are sent one by one for a while, which is slower; max_message_bytes should not be more than its max.message.bytes"
+            );
+        }
+        let state = small.get_or_insert_with(|| Small {
+            since: Instant::now(),
+            refused: None,
+        });
+        state.since = Instant::now();
+        state.refused.get_or_insert_default().push(refused);
+        passage.traffic.is_small.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends what was refused, now that nothing of the topic is in flight any more, and lets everybody go on.
+    fn drained(self: &Arc<Self>, traffic: &Arc<Traffic>) {
+        let refused = match &mut *traffic.small() {
+            Some(Small {
+                refused: Some(refused),
+                ..
+            }) => std::mem::take(refused),
+            _ => return,
+        };
+        // Held meanwhile, so that the topic is not drained a second time when one of them fails at once.
+        traffic.in_flight.fetch_add(1, Ordering::SeqCst);
+        for message in refused {
+            self.send_alone(message, traffic);
+        }
+        if let Some(small) = &mut *traffic.small() {
+            small.refused = None;
+        }
+        traffic.in_flight.fetch_sub(1, Ordering::SeqCst);
+        traffic.drained.notify_waiters();
+    }
+
+    fn send_alone(self: &Arc<Self>, message: Refused, traffic: &Arc<Traffic>) {
+        let record = BaseRecord {
+            topic: &message.topic,
+            // Where the first attempt would have put it.
+            partition: Some(message.partition).filter(|partition| *partition >= 0),
+            payload: message.payload.as_deref(),
+            key: message.key.as_deref(),
+            timestamp: None,
+            headers: message.headers,
+            delivery_opaque: Box::new(Pending {
+                answer: message.answer,
+                passage: self.passage(traffic, true),
+            }),
+        };
+        // What is not queued answers as it is dropped: it is sent again by whoever waits.
+        match self.writer().and_then(|writer| writer.enqueue(record)) {
+            Ok(Enqueued::Yes) => {}
+            Ok(Enqueued::Full(record)) => drop(record),
+            Err(error) => tracing::debug!(topic = message.topic, %error, "not sent once more"),
+        }
+    }
+
+    /// The producer that sends one message a request.
+    pub(super) fn writer(&self) -> Result<Arc<Writer>, TransportError> {
+        let mut single = self.single();
+        match &*single {
+            Single::Started(writer) => return Ok(Arc::clone(writer)),
+            Single::Closed => return Err(closed()),
+            Single::Unused => {}
+        }
+        let writer = Writer::start(
+            Arc::clone(&self.config),
+            Arc::clone(&self.pulse),
+            Arc::clone(&self.topics),
+            Batching::Single,
+        )?;
+        *single = Single::Started(Arc::clone(&writer));
+        Ok(writer)
+    }
+
+    /// The same, if it was ever needed. It is not started any more.
+    pub(super) fn close(&self) -> Option<Arc<Writer>> {
+        match std::mem::replace(&mut *self.single(), Single::Closed) {
+            Single::Started(writer) => Some(writer),
+            Single::Unused | Single::Closed => None,
+        }
+    }
+
+    fn single(&self) -> MutexGuard<'_, Single> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
+    fn small(&self) -> MutexGuard<'_, Option<Small>> {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        let is_last = self.traffic.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && self.traffic.is_small.load(Ordering::SeqCst) {
+            self.singles.drained(&self.traffic);
+        }
+    }
+}
