@@ -21,7 +21,10 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 const CONFIG: &str = "
 instance: test
 transports: { source: { type: memory }, sink: { type: memory } }
-bindings: [{ name: in, transport: source, topics: [in], dead_letter: { topic: dead } }]
+bindings:
+  - { name: in, transport: source, topics: [in], dead_letter: { topic: dead } }
+  - { name: pass, transport: source, topics: [pass], on_unknown: pass }
+default_route: [{ transport: sink, topic: unknown }]
 routes:
   - { name: fixed, when: { targetagent: fixed }, to: [{ transport: sink, topic: fixed }] }
   - { name: agents, when: { targetagent: '*' }, to: [{ transport: sink, topic: 'agents.{targetagent}' }] }
@@ -276,6 +279,26 @@ async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_
         .await;
     assert!(world.readiness.report().degraded.is_empty());
     assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_message_says_that_it_has_passed_less_than_no_route() {
+    let world = World::new(Memory::default(), Memory::default()).await;
+    let mut got = world.read(&world.sink, "unknown").await;
+    for (said, expected) in [("-20000", "1"), ("no number", "1"), ("7", "8")] {
+        let mut message = Message::plain("{}");
+        message.headers.push("bus-hops", said.to_owned());
+        let to = Address::topic(Topic::new("pass").unwrap());
+        world
+            .source
+            .send(&to, message)
+            .await
+            .unwrap()
+            .await
+            .unwrap();
+        assert_eq!(header(&next(&mut got).await, "bus-hops"), expected);
+    }
     world.end().await;
 }
 

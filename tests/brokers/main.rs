@@ -12,4 +12,5 @@ mod missing;
 mod nats;
 mod path;
 mod plain;
+mod poison;
 mod workflows;

@@ -45,6 +45,8 @@ pub struct Private {
     kind: Kind,
     port: u16,
     directory: TempDir,
+    /// Lines of its configuration, beside the defaults.
+    settings: Vec<String>,
     process: Mutex<Option<Child>>,
 }
 
@@ -56,6 +58,14 @@ impl Private {
     /// # Panics
     /// When there is none and `A2ABUS_REQUIRE_BROKERS` is `1`, or when it does not come up.
     pub async fn start_new(kind: Kind) -> Option<Self> {
+        Self::start_with(kind, &[]).await
+    }
+
+    /// As [`Private::start_new`], with further lines of the server's configuration.
+    ///
+    /// # Panics
+    /// As [`Private::start_new`].
+    pub async fn start_with(kind: Kind, settings: &[&str]) -> Option<Self> {
         if !can_start(kind).await {
             leave_out(&format!("this machine has no {kind:?} to start"));
             return None;
@@ -64,6 +74,7 @@ impl Private {
             kind,
             port: free_port().await,
             directory: tempfile::tempdir().expect("a temporary directory"),
+            settings: settings.iter().map(|&line| line.to_owned()).collect(),
             process: Mutex::new(None),
         };
         server.start().await;
@@ -86,6 +97,7 @@ impl Private {
             .arg("start")
             .arg(self.directory.path())
             .arg(self.port.to_string())
+            .args(&self.settings)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()
@@ -102,6 +114,24 @@ impl Private {
             }
         })
         .await;
+    }
+
+    /// Runs a tool of Apache Kafka against it.
+    ///
+    /// # Panics
+    /// When the tool fails.
+    pub async fn kafka_tool(&self, class: &str, arguments: &[&str]) {
+        let status = Command::new(script(Kind::Kafka))
+            .args(["tool", class, "--bootstrap-server", &self.address()])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .status();
+        let status = within("the tool ends", status)
+            .await
+            .expect("the tool runs");
+        assert!(status.success(), "{class} {arguments:?}: {status}");
     }
 
     /// Kills it, as a power cut would; what it had stored stays.

@@ -193,7 +193,11 @@ async fn a_refused_record_is_a_dead_letter_and_a_refused_moment_is_not() {
         ),
     ] {
         // What is too large is sent twice: with others, and by itself.
-        let times = if expected == Err(Kind::TooLarge) { 2 } else { 1 };
+        let times = if expected == Err(Kind::TooLarge) {
+            2
+        } else {
+            1
+        };
         cluster.request_errors(RDKafkaApiKey::Produce, &vec![response; times]);
         let result = send(&kafka, "x").await;
         if expected == Err(Kind::TooLarge) {

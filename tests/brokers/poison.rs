@@ -1,0 +1,265 @@
+//! Messages for places that the broker refuses, among others: every other message is delivered, in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_nats::jetstream::{self, consumer::pull, stream};
+use futures_util::StreamExt as _;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use serde_json::Value;
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, Private, named};
+
+use crate::plain::{Plain, Record, next, unique};
+
+/// Messages of each test.
+const MESSAGES: usize = 621;
+
+/// The agent of a message: now and then one that the broker lets nobody write to.
+fn agent(id: usize) -> &'static str {
+    match id % 30 {
+        0 => "secret",
+        15 => "readonly",
+        _ => "good",
+    }
+}
+
+fn request(agent: &str, id: usize) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_agentId":"{agent}"}}}}"#
+    )
+}
+
+fn id_of(body: &[u8]) -> usize {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    usize::try_from(body["id"].as_u64().unwrap()).unwrap()
+}
+
+fn ids(of: impl Fn(&str) -> bool) -> Vec<usize> {
+    (0..MESSAGES).filter(|id| of(agent(*id))).collect()
+}
+
+/// Kafka refuses some topics by its access control lists.
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_that_kafka_forbids_stop_no_other_message() {
+    let settings = [
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found=true",
+    ];
+    let Some(broker) = Private::start_with(Kind::Kafka, &settings).await else {
+        return;
+    };
+    let plain = Plain::new(&broker.address());
+    for topic in [
+        "in",
+        "dead",
+        "agents.good",
+        "agents.secret",
+        "agents.readonly",
+    ] {
+        plain.create(topic, 1).await;
+    }
+    // A topic with a rule is closed to everybody whom no rule lets in.
+    let rule = async |topic: &str, user: &str, operation: &str| {
+        let arguments = [
+            "--add",
+            "--topic",
+            topic,
+            "--allow-principal",
+            user,
+            "--operation",
+            operation,
+        ];
+        broker
+            .kafka_tool("org.apache.kafka.tools.AclCommand", &arguments)
+            .await;
+    };
+    rule("agents.secret", "User:somebody", "Write").await;
+    rule("agents.readonly", "User:ANONYMOUS", "Describe").await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{}'] }} }}
+bindings: [{{ name: in, transport: kafka, topics: [in], group: in, dead_letter: {{ topic: dead }} }}]
+default_route: [{{ transport: kafka, topic: 'agents.{{targetagent}}' }}]
+calls: {{ enabled: false }}",
+        broker.address()
+    ))
+    .await;
+    for id in 0..MESSAGES {
+        plain.publish("in", None, &request(agent(id), id)).await;
+    }
+    let good = plain.read("agents.good", 1);
+    for id in ids(|agent| agent == "good") {
+        let record = within("the message arrives", next(&good)).await;
+        assert_eq!(id_of(&record.body), id);
+    }
+    let dead = plain.read("dead", 1);
+    let mut letters = Vec::new();
+    for _ in ids(|agent| agent != "good") {
+        let letter: Record = within("the dead letter arrives", next(&dead)).await;
+        assert_eq!(letter.headers["bus-dlq-reason"], b"unauthorised");
+        letters.push(id_of(&letter.body));
+    }
+    letters.sort_unstable();
+    assert_eq!(letters, ids(|agent| agent != "good"));
+    bridge.stop().await;
+}
+
+/// NATS refuses some subjects to the user of an account.
+#[tokio::test(flavor = "multi_thread")]
+async fn subjects_that_nats_forbids_stop_no_other_message() {
+    let accounts = r#"accounts { AGENTS { jetstream: enabled, users: [
+        { user: bridge, password: secret, permissions: { publish: { deny: ["agents.secret", "agents.readonly"] } } },
+        { user: test, password: secret } ] } }"#
+        .replace('\n', " ");
+    let Some(server) = Private::start_with(Kind::Nats, &[&accounts]).await else {
+        return;
+    };
+    let options =
+        async_nats::ConnectOptions::with_user_and_password("test".into(), "secret".into());
+    let client = options.connect(server.address()).await.unwrap();
+    let jetstream = jetstream::new(client);
+    for (name, subject) in [("IN", "in"), ("DEAD", "dead"), ("AGENTS", "agents.>")] {
+        let config = stream::Config {
+            name: name.to_owned(),
+            subjects: vec![subject.to_owned()],
+            ..stream::Config::default()
+        };
+        jetstream.create_stream(config).await.unwrap();
+    }
+    for id in 0..MESSAGES {
+        let body = request(agent(id), id).into();
+        let stored = jetstream.publish("in", body).await.unwrap();
+        within("the message is stored", stored.into_future())
+            .await
+            .unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let password = directory.path().join("password");
+    std::fs::write(&password, "secret").unwrap();
+    let bridge = Running::start(&format!(
+        "
+transports:
+  nats:
+    type: nats
+    servers: ['nats://{}']
+    auth: {{ user: bridge, password: {{ file: '{}' }} }}
+    jetstream: {{ manage: true }}
+bindings: [{{ name: in, transport: nats, topics: [in], stream: IN, durable: bridge, dead_letter: {{ topic: dead }} }}]
+default_route: [{{ transport: nats, topic: 'agents.{{targetagent}}', stored: true }}]
+calls: {{ enabled: false }}",
+        server.address(),
+        password.display()
+    ))
+    .await;
+    let read = async |stream: &str| {
+        let stream = jetstream.get_stream(stream).await.unwrap();
+        let consumer = stream
+            .create_consumer(pull::Config::default())
+            .await
+            .unwrap();
+        consumer.messages().await.unwrap()
+    };
+    let mut good = read("AGENTS").await;
+    for id in ids(|agent| agent == "good") {
+        let message = within("the message arrives", good.next())
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(id_of(&message.payload), id);
+    }
+    let mut dead = read("DEAD").await;
+    let mut letters = BTreeMap::new();
+    for _ in ids(|agent| agent != "good") {
+        let letter = within("the dead letter arrives", dead.next())
+            .await
+            .unwrap()
+            .unwrap();
+        let headers = letter.headers.as_ref().unwrap();
+        let reason = headers.get("bus-dlq-reason").unwrap().to_string();
+        letters.insert(id_of(&letter.payload), reason);
+    }
+    assert!(
+        letters.values().all(|reason| reason == "unauthorised"),
+        "{letters:?}"
+    );
+    assert_eq!(
+        letters.into_keys().collect::<Vec<_>>(),
+        ids(|agent| agent != "good")
+    );
+    bridge.stop().await;
+}
+
+/// A Kafka topic that takes requests of 3,000 bytes only, and many small messages for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_messages_reach_a_topic_that_refuses_large_requests() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox, dead) = (unique("in"), unique("out"), unique("dead"));
+    plain.create(&inbox, 1).await;
+    plain.create(&dead, 1).await;
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+        .set("bootstrap.servers", &kafka)
+        .create()
+        .unwrap();
+    let small =
+        NewTopic::new(&outbox, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "3000");
+    let created = admin
+        .create_topics(&[small], &AdminOptions::new())
+        .await
+        .unwrap();
+    created.into_iter().next().unwrap().unwrap();
+    // Two that are too large by themselves, among the others.
+    let is_large = |id: usize| id == 500 || id == 501;
+    let large = format!(r#""_agentId":"good","text":"{}""#, "x".repeat(4_000));
+    let publish = async |ids: std::ops::Range<usize>| {
+        let sent = ids.map(|id| {
+            let body = request("good", id);
+            let body = if is_large(id) {
+                body.replace(r#""_agentId":"good""#, &large)
+            } else {
+                body
+            };
+            let (plain, inbox) = (&plain, &inbox);
+            async move { plain.publish(inbox, None, &body).await }
+        });
+        futures_util::future::join_all(sent).await;
+    };
+    publish(0..1_000).await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
+default_route: [{{ transport: kafka, topic: {outbox} }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    let got = plain.read(&outbox, 1);
+    let mut missing: BTreeSet<usize> = (0..1_000).filter(|id| !is_large(*id)).collect();
+    while !missing.is_empty() {
+        let record = within("the message arrives", next(&got)).await;
+        assert!(missing.remove(&id_of(&record.body)), "it came twice");
+    }
+    let dead = plain.read(&dead, 1);
+    for _ in 0..2 {
+        let letter = within("the dead letter arrives", next(&dead)).await;
+        assert_eq!(letter.headers["bus-dlq-reason"], b"too_large");
+        assert!(is_large(id_of(&letter.body)));
+    }
+    // From the first refusal on everything is in the order of the source.
+    publish(1_000..2_000).await;
+    let source = plain.read(&inbox, 1);
+    for _ in 0..1_000 {
+        within("the source is read", next(&source)).await;
+    }
+    for _ in 1_000..2_000 {
+        let expected = within("the source is read", next(&source)).await;
+        let record = within("the message arrives", next(&got)).await;
+        assert_eq!(id_of(&record.body), id_of(&expected.body));
+    }
+    bridge.stop().await;
+}
