@@ -426,11 +426,9 @@ impl Parts<'_> {
                 name.text()
             ))
         })?;
-        let run_as = binding.run_as.as_ref().map(|agent| agent.text().clone());
         let pipeline = self.pipeline(binding)?;
         let instance = self.config.instance.text();
-        let progress = binding.progress.as_ref().map(|topic| topic.0.clone());
-        let binding = WorkflowBinding::new(pipeline, (run_as, progress), workflows, instance);
+        let binding = WorkflowBinding::new(pipeline, binding, workflows, instance);
         Ok(Work::Workflows(Box::new(binding)))
     }
 

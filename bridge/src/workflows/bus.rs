@@ -34,7 +34,7 @@ use a2abus_plugin::{
     Event, Family, Hint, Limits, MapContext, MapOptions, Refused as Undecoded, Text, extension, map,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
-use a2abus_transports::{Consumer, Delivery, Topic};
+use a2abus_transports::{Consumer, Delivery};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
@@ -45,20 +45,22 @@ use tokio_util::sync::CancellationToken;
 
 use self::answer::{Answer, Refused, Voice};
 use self::ask::{Action, Ask, Asker, Cancel, Envelope, NotAWorkflow, Places};
-use self::assembly::{Assemblies, IDLE, Whole};
+use self::assembly::{Assemblies, Budget, Incomplete, Whole};
 use self::execute::{Early, Outcome};
 use self::held::Held;
 use self::waiting::Waiting;
 use super::Workflows;
 use super::turns::Turns;
 use crate::bus::BusId;
+use crate::config::BindingConfig;
 use crate::deadletter::{DeadLetters, Reason, Stage};
 use crate::delivery::Publisher;
 use crate::headers::PassedHeaders;
-use crate::metrics::{BindingMetrics, Metrics};
+use crate::metrics::{self, BindingMetrics, Metrics};
 use crate::outbound::Outbound;
 use crate::pipeline::Pipeline;
 use crate::reply_place;
+use crate::seldom::Seldom;
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
@@ -82,6 +84,10 @@ pub struct WorkflowBinding {
     voice: Voice,
     turns: Turns,
     waiting: Waiting,
+    /// What the subscription may hold.
+    budget: Budget,
+    /// The log line of workflows that do not become whole.
+    incomplete: Seldom,
     metrics: BindingMetrics,
     counts: Arc<Metrics>,
 }
@@ -93,13 +99,14 @@ type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
 impl WorkflowBinding {
     /// As the pipeline of the binding would be, but that everything goes to the executor, in the name of `run_as` or of
-    /// whom each event names; `progress` is the topic that progress goes to. `instance` is the name of the bridge.
+    /// whom each event names. `instance` is the name of the bridge.
     pub(crate) fn new(
         pipeline: Pipeline,
-        (run_as, progress): (Option<Text>, Option<Topic>),
+        config: &BindingConfig,
         workflows: Workflows,
         instance: &str,
     ) -> Self {
+        let subscription = config.subscription();
         let agent = workflows.name().clone();
         let mut hint = pipeline.hint;
         hint.executor = Some(agent.clone());
@@ -114,8 +121,13 @@ impl WorkflowBinding {
             places: Places {
                 named: pipeline.reply_places,
                 replies: pipeline.replies,
-                progress,
+                progress: config.progress.as_ref().map(|topic| topic.0.clone()),
             },
+            budget: Budget {
+                messages: subscription.budget_messages,
+                bytes: subscription.budget_bytes,
+            },
+            incomplete: Seldom::new(),
             passed: pipeline.passed,
             outbound: pipeline.outbound,
             publisher: pipeline.publisher,
@@ -123,7 +135,7 @@ impl WorkflowBinding {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
                 type_prefix: pipeline.options.type_prefix.clone(),
-                run_as,
+                run_as: config.run_as.as_ref().map(|agent| agent.text().clone()),
             },
             options: pipeline.options,
             turns: Turns::new(workflows.executor().limits().max_concurrent),
@@ -137,11 +149,12 @@ impl WorkflowBinding {
     /// Runs until `stop`; then what runs is finished, and what has not begun is left to others. What is unfinished when
     /// the future is dropped is abandoned: the source delivers it again.
     pub async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
-        let mut assemblies = Assemblies::new(self.workflows.executor().limits().workflow);
+        let limits = self.workflows.executor().limits().workflow;
+        let mut assemblies = Assemblies::new(limits, self.budget);
         let mut work = Work::new();
         let mut open = true;
         loop {
-            let idle = assemblies.next_idle();
+            let due = assemblies.next_due();
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
@@ -152,14 +165,14 @@ impl WorkflowBinding {
                     assemblies.give_up();
                     open = false;
                 }
-                () = sleep_until(idle.unwrap_or_else(Instant::now)), if idle.is_some() => {
-                    for part in assemblies.idle() {
-                        let answer = Answer::refused(Refused::incomplete(IDLE));
-                        work.push(self.conclude(part, answer).boxed());
-                    }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.give_up(&mut assemblies, &work);
                 }
                 delivery = consumer.recv(), if open => match delivery {
-                    Some(delivery) => self.receive(delivery, &mut assemblies, &work, &stop),
+                    Some(delivery) => {
+                        self.receive(delivery, &mut assemblies, &work, &stop);
+                        self.give_up(&mut assemblies, &work);
+                    }
                     None => {
                         assemblies.give_up();
                         open = false;
@@ -167,6 +180,28 @@ impl WorkflowBinding {
                 },
                 else => return consumer,
             }
+        }
+    }
+
+    /// Answers the workflows that wait for lines no longer.
+    fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &Work<'a>) {
+        for (part, why) in assemblies.given_up() {
+            self.workflows.refused(match why {
+                Incomplete::Idle | Incomplete::Overdue => metrics::Refused::Expired,
+                Incomplete::Crowded => metrics::Refused::Busy,
+            });
+            if let Some(suppressed) = self.incomplete.allow() {
+                let requester = part
+                    .job
+                    .asker
+                    .requester
+                    .as_ref()
+                    .map_or("unknown", Text::as_str);
+                tracing::warn!(binding = %self.name, requester, suppressed,
+                    "a workflow that came line by line is not executed: {}", why.message());
+            }
+            let answer = Answer::refused(Refused::incomplete(why));
+            work.push(self.conclude(part, answer).boxed());
         }
     }
 

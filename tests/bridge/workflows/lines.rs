@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_transports::{Message, Outcome};
+use a2abus_transports::{Message, Outcome, Transport as _};
 use serde_json::json;
 use tokio::task::yield_now;
 
@@ -184,6 +184,84 @@ async fn lines_that_nothing_follows_are_answered_after_a_minute() {
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
         .await;
+    world.end().await;
+}
+
+/// A line of a workflow of its own, that nothing follows.
+async fn send_lone(world: &World, number: usize, requester: &str) {
+    let name = format!("lone-{number}");
+    let attributes = [
+        ("a2amethod", "operationUpdate"),
+        ("collaborationid", name.as_str()),
+        ("sourceagent", requester),
+    ];
+    world.send(&name, &attributes, &define("w", &wait(1))).await;
+}
+
+#[tokio::test]
+async fn ten_thousand_lone_lines_do_not_block_a_binding() {
+    const LONE: usize = 10_050;
+    let mut world = World::named().await;
+    // The workflow of another requester waits for its last line meanwhile.
+    send(&world, "line-0", Some(0), &define("w", &wait(1))).await;
+    for number in 0..LONE {
+        send_lone(&world, number, "idler").await;
+    }
+    send(&world, "line-1", Some(1), &begin("e-1", &["w"])).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{answer:?}");
+
+    let mut others = world
+        .memory
+        .subscribe(super::group("agents.idler", "idler"))
+        .await
+        .unwrap();
+    // Of 256 that may wait one was not of these; the others are answered, the oldest first.
+    for number in 0..LONE - 255 {
+        let answer = super::next(&mut others).await;
+        if number == 0 {
+            let answer = Said::of(&answer);
+            assert_eq!(answer.data["error"]["code"], "too_many_incomplete");
+            assert_eq!(answer.attribute("collaborationid"), "lone-0");
+        }
+    }
+    let refused = "a2abus_workflow_refused_total{reason=\"busy\"}";
+    assert_eq!(world.count(refused), LONE as u64 - 255);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn lines_of_one_workflow_have_half_of_the_budget() {
+    let mut world = World::with("budget_messages: 8", "").await;
+    for number in 0..5 {
+        let line = define(&format!("o{number}"), &wait(1));
+        send(&world, &format!("line-{number}"), Some(number), &line).await;
+    }
+    let answer = world.answer().await;
+    assert_eq!(answer.data["error"]["code"], "too_many_incomplete");
+    let message = answer.data["error"]["message"].as_str().unwrap();
+    assert!(message.contains("budget_messages"), "{message}");
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_that_go_on_and_on_are_answered_after_five_minutes() {
+    let mut world = World::named().await;
+    let mut lines = 0;
+    let answer = loop {
+        let line = define(&format!("o{lines}"), &wait(1));
+        send(&world, &format!("{lines}"), None, &line).await;
+        lines += 1;
+        assert!(lines < 1_000, "nothing is said");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        if let Some(delivery) = world.answers.try_recv() {
+            delivery.acknowledger.settle(Outcome::Settled).unwrap();
+            break Said::of(&delivery.message);
+        }
+    };
+    assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
+    let message = "the workflow was not whole 300 s after its first line";
+    assert_eq!(answer.data["error"]["message"], message);
     world.end().await;
 }
 

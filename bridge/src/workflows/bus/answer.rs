@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::metrics;
 
 use super::ask::{Action, Asker, Form, Job, identity};
+use super::assembly::Incomplete;
 
 /// The executor as it signs its events.
 #[derive(Debug, Clone)]
@@ -169,17 +170,13 @@ impl Refused {
     }
 
     /// The rest of a workflow that came line by line did not come.
-    pub(super) fn incomplete(idle: std::time::Duration) -> Self {
-        let seconds = idle.as_secs();
-        let message = format!("no line of the workflow came for {seconds} s, and it is not whole");
+    pub(super) fn incomplete(why: Incomplete) -> Self {
+        let (kind, word) = match why {
+            Incomplete::Idle | Incomplete::Overdue => ("TimeoutError", "incomplete_workflow"),
+            Incomplete::Crowded => ("ExecutionError", "too_many_incomplete"),
+        };
         let suggestion = "send the workflow as one event";
-        Self::new(
-            code::INTERNAL_ERROR,
-            "TimeoutError",
-            "incomplete_workflow",
-            message,
-            suggestion,
-        )
+        Self::new(code::INTERNAL_ERROR, kind, word, why.message(), suggestion)
     }
 
     /// A failure of the executor.

@@ -2,7 +2,9 @@
 //!
 //! Lines of one requester and one `collaborationid` are one workflow. With `seq` on all of them they are put in its
 //! order and the workflow is whole when none is missing; else they stay in the order they came in, and the line that
-//! begins is the last. The deliveries are held meanwhile, so that the budget of the subscription bounds what is kept.
+//! begins is the last. The deliveries are held meanwhile, within the budget of the subscription, so that what never
+//! becomes whole must not fill it: assemblies have half of the budget, and when that is spent, the oldest of the
+//! requester that holds most is answered as it is. None waits longer than [`LIFETIME`].
 //! Source: `a2e-execution` section 11.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,13 +21,38 @@ use super::ask::{Action, Asker, Cancel, Job};
 use super::held::Held;
 
 /// How long the next line may take.
-pub(super) const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(60);
+/// How long all lines may take.
+const LIFETIME: Duration = Duration::from_secs(300);
+/// Most workflows of a binding that are not whole.
+const MAX_OPEN: usize = 256;
 
 /// The workflows that are not whole yet.
 #[derive(Debug)]
 pub(super) struct Assemblies {
     open: HashMap<Key, Assembly>,
     limits: WorkflowLimits,
+    bounds: Budget,
+}
+
+/// How much a binding may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    /// Messages.
+    pub(super) messages: usize,
+    /// Bytes of their bodies.
+    pub(super) bytes: usize,
+}
+
+/// Why a workflow is answered that is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Incomplete {
+    /// The next line did not come in time.
+    Idle,
+    /// The last line did not come in time.
+    Overdue,
+    /// There are too many of them.
+    Crowded,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,6 +67,7 @@ struct Assembly {
     bytes: usize,
     begin: Option<Box<Job>>,
     held: Vec<Arc<Held>>,
+    began: Instant,
     touched: Instant,
     /// Whether it was answered before it was whole: what else comes of it is dropped.
     is_over: bool,
@@ -61,10 +89,15 @@ pub(super) struct Whole {
 // === impl Assemblies ===
 
 impl Assemblies {
-    pub(super) fn new(limits: WorkflowLimits) -> Self {
+    /// For a binding that may hold so much.
+    pub(super) fn new(limits: WorkflowLimits, budget: Budget) -> Self {
         Self {
             open: HashMap::new(),
             limits,
+            bounds: Budget {
+                messages: budget.messages / 2,
+                bytes: budget.bytes / 2,
+            },
         }
     }
 
@@ -119,25 +152,58 @@ impl Assemblies {
     }
 
     /// When the first of them has waited long enough.
-    pub(super) fn next_idle(&self) -> Option<Instant> {
-        self.open
-            .values()
-            .map(|assembly| assembly.touched + IDLE)
-            .min()
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.open.values().map(Assembly::due).min()
     }
 
-    /// Those that have waited long enough for their next line. Those that are over are forgotten.
-    pub(super) fn idle(&mut self) -> Vec<Whole> {
+    /// Those that have waited long enough, and those for which there is no room. Those that are over are forgotten.
+    pub(super) fn given_up(&mut self) -> Vec<(Whole, Incomplete)> {
         let now = Instant::now();
-        let idle = self
-            .open
-            .extract_if(|_, assembly| assembly.touched + IDLE <= now);
+        let due = self.open.extract_if(|_, assembly| assembly.due() <= now);
+        let mut given_up: Vec<(Assembly, Incomplete)> = due
+            .map(|(_, assembly)| {
+                let why = if assembly.touched + IDLE <= now {
+                    Incomplete::Idle
+                } else {
+                    Incomplete::Overdue
+                };
+                (assembly, why)
+            })
+            .collect();
+        while self.is_crowded() {
+            let removed = self.next_to_go().and_then(|key| self.open.remove(&key));
+            let Some(assembly) = removed else { break };
+            given_up.push((assembly, Incomplete::Crowded));
+        }
         // Lines that another bridge has meanwhile, all of them, are answered there.
         let is_ours = |assembly: &Assembly| assembly.held.iter().any(|held| held.is_current());
-        idle.map(|(_, assembly)| assembly)
-            .filter(is_ours)
-            .filter_map(Assembly::into_whole)
+        given_up
+            .into_iter()
+            .filter(|(assembly, _)| is_ours(assembly))
+            .filter_map(|(assembly, why)| Some((assembly.into_whole()?, why)))
             .collect()
+    }
+
+    fn is_crowded(&self) -> bool {
+        let messages: usize = self.open.values().map(|one| one.held.len()).sum();
+        let bytes: usize = self.open.values().map(Assembly::held_bytes).sum();
+        self.open.len() > MAX_OPEN || messages > self.bounds.messages || bytes > self.bounds.bytes
+    }
+
+    /// The oldest of the requester that holds most.
+    fn next_to_go(&self) -> Option<Key> {
+        let mut holds: HashMap<Option<&Text>, usize> = HashMap::new();
+        for (key, assembly) in &self.open {
+            // What is over holds nothing and takes a place all the same.
+            *holds.entry(key.requester.as_ref()).or_default() += 1 + assembly.held.len();
+        }
+        let (most, _) = holds.into_iter().max_by_key(|(_, held)| *held)?;
+        let own = self
+            .open
+            .iter()
+            .filter(|(key, _)| key.requester.as_ref() == most);
+        let (oldest, _) = own.min_by_key(|(_, assembly)| assembly.began)?;
+        Some(oldest.clone())
     }
 
     /// Ends what has this name, if it is here; gives what there is of it. What else comes of it is dropped.
@@ -159,6 +225,27 @@ impl Assemblies {
     }
 }
 
+// === impl Incomplete ===
+
+impl Incomplete {
+    /// What a person should know of it.
+    pub(super) fn message(self) -> String {
+        match self {
+            Self::Idle => format!(
+                "no line of the workflow came for {} s, and it is not whole",
+                IDLE.as_secs()
+            ),
+            Self::Overdue => format!(
+                "the workflow was not whole {} s after its first line",
+                LIFETIME.as_secs()
+            ),
+            Self::Crowded => format!(
+                "too many workflows of this binding wait for lines: at most {MAX_OPEN}, in half of its budget_messages and budget_bytes"
+            ),
+        }
+    }
+}
+
 // === impl Key ===
 
 impl Key {
@@ -174,14 +261,29 @@ impl Key {
 
 impl Assembly {
     fn new() -> Self {
+        let now = Instant::now();
         Self {
             lines: Vec::new(),
             bytes: 0,
             begin: None,
             held: Vec::new(),
-            touched: Instant::now(),
+            began: now,
+            touched: now,
             is_over: false,
         }
+    }
+
+    /// When it has waited long enough.
+    fn due(&self) -> Instant {
+        (self.touched + IDLE).min(self.began + LIFETIME)
+    }
+
+    fn held_bytes(&self) -> usize {
+        let bodies = self
+            .held
+            .iter()
+            .filter_map(|held| held.message.body.as_ref());
+        bodies.map(Bytes::len).sum()
     }
 
     /// Whether the line is there already: it was delivered twice.
