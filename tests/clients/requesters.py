@@ -170,7 +170,11 @@ class JetStream:
         await self.stream.add_stream(name=stream_name("replies"), subjects=[f"{JETSTREAM_REPLIES}.*"], storage="memory")
         policy = nats.js.api.DeliverPolicy.NEW
         await self.stream.subscribe(
-            f"{JETSTREAM_REPLIES}.*", stream=stream_name("replies"), cb=self.on, ordered_consumer=True, deliver_policy=policy
+            f"{JETSTREAM_REPLIES}.*",
+            stream=stream_name("replies"),
+            cb=self.on,
+            ordered_consumer=True,
+            deliver_policy=policy,
         )
 
     async def on(self, message):

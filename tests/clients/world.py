@@ -18,7 +18,7 @@ RUN = os.environ["CLIENTS_RUN"]
 # What a slow machine may need. Nothing waits that long when all is well.
 PATIENCE = 60.0
 # How long a client waits for an answer, in seconds: longer than the bridge does.
-CLIENT_PATIENCE = float(os.environ.get("PAT","45"))
+CLIENT_PATIENCE = 45.0
 
 NATS_AGENTS = [
     "nats-respond",
@@ -110,7 +110,8 @@ class Bridge:
                 "nats": {
                     "type": "nats",
                     "servers": [NATS],
-                    "jetstream": {"manage": True, "ack_wait": "3s", "streams": streams},
+                    # A request that the killed bridge had is delivered again after this time.
+                    "jetstream": {"manage": True, "ack_wait": "10s", "streams": streams},
                 },
             },
             "bindings": [
@@ -134,7 +135,11 @@ class Bridge:
                 },
             ],
             "routes": [
-                {"name": bus, "when": {"targetagent": f"{bus}-*"}, "to": [{"transport": bus, "topic": agent_topic("{targetagent}")}]}
+                {
+                    "name": bus,
+                    "when": {"targetagent": f"{bus}-*"},
+                    "to": [{"transport": bus, "topic": agent_topic("{targetagent}")}],
+                }
                 for bus in ("nats", "kafka")
             ],
             "calls": {"timeout": timeout, "reply_topic": ANSWERS, "reply_partitions": 2},
@@ -172,7 +177,11 @@ class Bridge:
         total = 0.0
         for line in text.splitlines():
             found = re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line)
-            if found and found[1] == name and all(f'{key}="{value}"' in (found[2] or "") for key, value in labels.items()):
+            if (
+                found
+                and found[1] == name
+                and all(f'{key}="{value}"' in (found[2] or "") for key, value in labels.items())
+            ):
                 total += float(found[3])
         return total
 
