@@ -102,12 +102,7 @@ impl Calls {
         let answered = self.answers_in(at, binding, limits);
         for answered in &answered {
             self.count_reply(answered.outcome());
-            // The group that forwards answers reads those that are in their place already, too.
-            let is_read_twice =
-                matches!(answered, Answered::Foreign(_)) && at.reader == Reader::Binding;
-            if !is_read_twice {
-                self.ended().log(answered, at.topic);
-            }
+            self.ended().log(answered, at.topic);
         }
         answered
     }
@@ -306,14 +301,11 @@ impl Ended {
     /// Logs what reached no caller, and why.
     pub(crate) fn log(&self, answered: &Answered, topic: &Topic) {
         let (call, why) = match answered {
-            Answered::Delivered | Answered::Forward(_) => return,
+            // Replicas that share a reply partition read each other's answers.
+            Answered::Delivered | Answered::Forward(_) | Answered::Foreign(_) => return,
             Answered::Late(call) => (
                 Some(*call),
                 "its call has ended: it came after the deadline, or a second time",
-            ),
-            Answered::Foreign(call) => (
-                Some(*call),
-                "its call belongs to another replica, which may be gone",
             ),
             Answered::Request(call) => (
                 Some(*call),

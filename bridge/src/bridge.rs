@@ -319,6 +319,11 @@ impl Work {
         self.dead_letters().metrics.in_flight.get()
     }
 
+    /// Whether it reads events, which any replica may take, and not answers to calls of this one.
+    pub(crate) fn is_of_events(&self) -> bool {
+        matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
+    }
+
     /// Runs until `stop`, then finishes what it has in hand.
     pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
         match self {

@@ -449,7 +449,13 @@ impl Calls {
             fold: Mutex::default(),
             shares,
         };
-        self.register(call, entry)?;
+        // A request that was read from the bus before the drain began is answered like those in hand.
+        if caller.is_some() && self.draining.load(Ordering::Relaxed) {
+            return Err(CallError::Draining);
+        }
+        if !self.pending.register(call, entry) {
+            return Err(CallError::Exhausted(Bound::Calls));
+        }
         Ok(Opened {
             call,
             parts,
@@ -473,17 +479,6 @@ impl Calls {
         let share = self.of_agents.take(&agent);
         shares.push(share.ok_or(CallError::Exhausted(Bound::Agent(agent)))?);
         Ok(shares)
-    }
-
-    fn register(&self, call: CallId, entry: Entry) -> Result<(), CallError> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(CallError::Draining);
-        }
-        if self.pending.register(call, entry) {
-            Ok(())
-        } else {
-            Err(CallError::Exhausted(Bound::Calls))
-        }
     }
 
     /// Publishes a notification; it is on the bus when this returns.

@@ -178,9 +178,6 @@ impl Exchanges {
                     }
                     How::Failed(failed) => {
                         let (error, requester) = *failed;
-                        if error == CallError::Draining && requester.comes_again {
-                            return this.forget(position.as_ref());
-                        }
                         this.reply(&requester, requester.failure(&error), None)
                             .await;
                     }

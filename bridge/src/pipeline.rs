@@ -189,7 +189,7 @@ impl Pipeline {
         let mut lanes = Lanes::default();
         let mut tasks = FuturesUnordered::new();
         let mut confirmations = FuturesUnordered::new();
-        let mut open = true;
+        let (mut open, mut wanted) = (true, true);
         loop {
             let lane = tokio::select! {
                 biased;
@@ -215,13 +215,9 @@ impl Pipeline {
                         continue;
                     }
                 },
-                () = stop.cancelled(), if open => {
+                () = stop.cancelled(), if wanted => {
+                    wanted = false;
                     consumer.stop();
-                    while let Some(delivery) = consumer.try_recv() {
-                        let lane = self.receive(&mut lanes, delivery);
-                        tasks.extend(lanes.next(lane).map(|task| self.work(lane, task)));
-                    }
-                    open = false;
                     continue;
                 }
                 else => return consumer,

@@ -69,7 +69,7 @@ impl Bridge {
             intake: CancellationToken::new(),
             rest: CancellationToken::new(),
         };
-        let (mut intake, mut rest) = (JoinSet::new(), JoinSet::new());
+        let (mut events, mut intake, mut rest) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let Self {
             buses,
             calls,
@@ -159,7 +159,11 @@ impl Bridge {
                 metrics: Arc::clone(&metrics),
                 grace,
             };
-            intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
+            if runner.work.is_of_events() {
+                events.spawn(runner.run(Arc::clone(&readiness), order.drain.clone()));
+            } else {
+                intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
+            }
         }
         if let Some(listener) = door {
             let door = Door {
@@ -191,6 +195,7 @@ impl Bridge {
 
         let ended = tokio::select! {
             () = stop.cancelled() => None,
+            ended = by_itself(&mut events) => Some(ended),
             ended = by_itself(&mut intake) => Some(ended),
             ended = by_itself(&mut rest) => Some(ended),
         };
@@ -205,16 +210,19 @@ impl Bridge {
         readiness.drain();
         order.drain.cancel();
         calls.drain();
-        // Answers still come in by the bindings, so they go on until the last call has its own; new calls are refused
-        // with 503 meanwhile. The bindings get what is left of the time, a part of it whatever calls do.
+        // Events are read no more: other replicas take them. Answers still come in by the other bindings, so these go on
+        // until the last call and the last request on the bus have their own; new calls are refused with 503 meanwhile.
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
-        let calls_until = timeout(grace - for_bindings, calls.pending().until_empty());
-        let (calls_until, ()) = tokio::join!(
-            calls_until,
+        let in_hand = async {
+            end(&mut events).await;
+            calls.pending().until_empty().await;
+        };
+        let (in_hand, ()) = tokio::join!(
+            timeout(grace - for_bindings, in_hand),
             finish(workflows.as_ref(), grace - for_bindings)
         );
-        if calls_until.is_err() {
+        if in_hand.is_err() {
             let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
@@ -223,6 +231,9 @@ impl Bridge {
         }
         // Answers that arrived are still on their way to requesters on the bus.
         exchanges.end(until).await;
+        if timeout_at(until, end(&mut events)).await.is_err() {
+            events.shutdown().await;
+        }
         order.intake.cancel();
         if timeout_at(until + LAST_WORDS, end(&mut intake))
             .await
@@ -420,7 +431,8 @@ impl Runner {
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
             self.metrics.source_lag(self.work.name(), None);
-            match consumer.close(CLOSE).await {
+            // Requests that wait for their answers settle until then.
+            match consumer.close(self.grace.max(CLOSE)).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
                     // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
                     tracing::error!(binding = %self.work.name(), %error, "another process has this instance_id");

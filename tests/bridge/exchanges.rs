@@ -25,7 +25,7 @@ bindings:
   - { name: requests, transport: bus, topics: [requests], reply_topics: ['clients.*'] }
 routes: [{ name: agents, when: { targetagent: 'weather*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]
 calls: { timeout: 30s }
-http: { enabled: false, drain_grace: 5s }
+http: { enabled: false, drain_grace: 4s }
 admin: { enabled: false }
 ";
 
@@ -40,9 +40,13 @@ struct World {
 }
 
 fn group(topic: &str) -> Subscription {
+    group_of(topic, "test")
+}
+
+fn group_of(topic: &str, name: &'static str) -> Subscription {
     Subscription {
         topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("test".into()),
+        reading: Reading::Group(name.into()),
         budget_bytes: 1 << 20,
         budget_messages: 10_000,
     }
@@ -502,4 +506,47 @@ async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
         (&json!("error"), &json!("a-2"))
     );
     world.end().await;
+}
+
+#[tokio::test]
+async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
+    let mut world = World::new().await;
+    world.ask(request("1")).await;
+    let asked = world.received().await;
+    world.stop.cancel();
+    // Whoever reads the topic next has this one: the bridge that drains has left it.
+    let mut other = world
+        .memory
+        .subscribe(group_of("requests", "a2abus"))
+        .await
+        .unwrap();
+    let answered = async {
+        world.ask(request("2")).await;
+        world.answer(&asked, Message::plain("{}")).await;
+    };
+    answered.await;
+    assert_eq!(
+        text(&world.heard().await),
+        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#
+    );
+    within("the bridge drains", world.running).await.unwrap();
+    let left = take(&mut other, "the other request").await;
+    assert_eq!(body(&left.message)["id"], 2);
+    assert!(world.agent.try_recv().is_none());
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_at_the_end_comes_again() {
+    let mut world = World::new().await;
+    world.ask(request("1")).await;
+    world.received().await;
+    world.stop.cancel();
+    within("the bridge drains", world.running).await.unwrap();
+    let mut other = world
+        .memory
+        .subscribe(group_of("requests", "a2abus"))
+        .await
+        .unwrap();
+    let again = take(&mut other, "the request").await;
+    assert_eq!(body(&again.message)["id"], 1);
 }

@@ -271,11 +271,13 @@ impl Nats {
         let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
         let (deliveries, to_consumer) = mpsc::channel(budget.most_messages());
         let (stop, reader, end) = self.stop_with();
+        let leave = CancellationToken::new();
         let core = CoreReader {
             messages: select_all(subscribers),
             deliveries,
             budget,
             link: Arc::clone(&inner.link),
+            leave: leave.clone(),
             stop,
         };
         inner.tasks.spawn(async move {
@@ -283,7 +285,7 @@ impl Nats {
             // Nobody may be waiting for the end.
             let _ = end.send(Ok(()));
         });
-        Ok(Consumer::new(to_consumer, reader))
+        Ok(Consumer::new(to_consumer, reader).leaving(leave))
     }
 
     async fn subscribe_durable(

@@ -181,6 +181,7 @@ pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     reader: Reader,
     drain_until: Option<Arc<OnceLock<Instant>>>,
+    leave: Option<CancellationToken>,
     assigned: Option<CancellationToken>,
     lag: Option<watch::Receiver<Option<u64>>>,
 }
@@ -307,6 +308,7 @@ impl Consumer {
             deliveries,
             reader,
             drain_until: None,
+            leave: None,
             assigned: None,
             lag: None,
         }
@@ -316,6 +318,13 @@ impl Consumer {
     /// deliveries that are out. A reader that is stopped while the cell is empty waits for nothing.
     pub(crate) fn draining(mut self, until: Arc<OnceLock<Instant>>) -> Self {
         self.drain_until = Some(until);
+        self
+    }
+
+    /// The same, for a source that sends nothing again: `leave` asks it to send no more, and what it sent is delivered.
+    #[cfg(feature = "nats")]
+    pub(crate) fn leaving(mut self, leave: CancellationToken) -> Self {
+        self.leave = Some(leave);
         self
     }
 
@@ -365,9 +374,13 @@ impl Consumer {
         self.deliveries.try_recv().ok()
     }
 
-    /// Stops receiving new messages; what was received and not settled can still be settled until [`Consumer::close`].
+    /// Stops receiving new messages. What was received already is still handed out, until [`Consumer::recv`] gives
+    /// `None`; what is not settled can be settled until [`Consumer::close`].
     pub fn stop(&mut self) {
-        self.deliveries.close();
+        match &self.leave {
+            Some(leave) => leave.cancel(),
+            None => self.deliveries.close(),
+        }
     }
 
     /// Ends the subscription: positions of settled deliveries are committed, the rest is abandoned. Deliveries that

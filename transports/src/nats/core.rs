@@ -162,6 +162,8 @@ pub(super) struct CoreReader {
     pub(super) deliveries: mpsc::Sender<Delivery>,
     pub(super) budget: Budget,
     pub(super) link: Arc<Link>,
+    /// No new messages are wanted; those that are on their way are.
+    pub(super) leave: CancellationToken,
     pub(super) stop: CancellationToken,
 }
 
@@ -185,7 +187,8 @@ struct Backlog {
 // === impl CoreReader ===
 
 impl CoreReader {
-    /// Until it is stopped, nobody listens any more, or the client is closed.
+    /// Until it is stopped, nobody listens any more, or the client is closed. Once it is to leave, it unsubscribes, and
+    /// ends when everything that the server sent before that is delivered: core NATS sends nothing again.
     ///
     /// While the budget is spent messages wait here, up to a bound in bytes, and beyond it the newest are dropped and
     /// counted: the server cannot be told to wait, and the client's own queue is bounded by number only.
@@ -195,23 +198,35 @@ impl CoreReader {
             deliveries,
             budget,
             link,
+            leave,
             stop,
         } = self;
         let mut chunks = messages.ready_chunks(CHUNK);
         let mut backlog = Backlog::new(&budget);
-        loop {
+        let (mut subscribed, mut open) = (true, true);
+        while open || !backlog.waiting.is_empty() {
             let oldest = backlog.waiting.front().map(cost);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = deliveries.closed() => return,
+                () = leave.cancelled(), if subscribed => {
+                    subscribed = false;
+                    for subscriber in chunks.get_mut().iter_mut() {
+                        // Fails only when the client has ended, and the subscription with it.
+                        drop(subscriber.drain().await);
+                    }
+                }
                 permit = budget.acquire(oldest.unwrap_or(0)), if oldest.is_some() => {
                     if let Some(message) = backlog.pop() {
                         deliver(&deliveries, message, permit);
                     }
                 }
-                chunk = chunks.next() => {
-                    let Some(chunk) = chunk else { return };
+                chunk = chunks.next(), if open => {
+                    let Some(chunk) = chunk else {
+                        open = false;
+                        continue;
+                    };
                     for message in chunk {
                         match budget.try_acquire(cost(&message)) {
                             Some(permit) if backlog.waiting.is_empty() => {
