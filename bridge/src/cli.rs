@@ -48,7 +48,7 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Runs the bridge.
     Serve(serve::ServeArgs),
-    /// Checks a configuration and that its secrets are there, without connecting to anything.
+    /// Checks a configuration and that its secrets exist; with --connect, brokers, topics, streams and permissions too.
     Check(check::CheckArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
@@ -100,7 +100,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Serve(args) => block_on(serve::run(args)).map(right),
         Command::Call(args) => block_on(call::run(args)).map(right),
         Command::Workflow(args) => workflow::run(args),
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => block_on(check::run(args)),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Convert(args) => convert::run(&args),

@@ -4,6 +4,7 @@
 //! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
 //! stream; [`http`] is the front door.
 
+mod access;
 pub(crate) mod account;
 pub mod adapt;
 pub mod answer;

@@ -7,6 +7,7 @@
     reason = "tests fail by panicking and print what they leave out"
 )]
 
+mod access;
 mod kafka;
 mod missing;
 mod nats;

@@ -156,7 +156,7 @@ async fn what_waits_for_a_reconnect_is_confirmed_once_it_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_managed_stream_is_made_by_what_is_published_to_it() {
+async fn the_first_burst_into_a_managed_stream_keeps_its_order() {
     let Some(url) = named(Kind::Nats) else {
         return;
     };
@@ -181,11 +181,15 @@ async fn a_managed_stream_is_made_by_what_is_published_to_it() {
         guarantee: Guarantee::Stored { message_id: None },
         ..Address::topic(Topic::new(format!("published.{name}.x")).unwrap())
     };
-    within("it is stored", async {
-        // Who publishes tries again until the stream is there.
-        while let Err(error) = nats.send(&to, Message::plain("x")).await.unwrap().await {
-            assert_eq!(error.kind(), TransportErrorKind::Disconnected, "{error}");
-        }
-    })
-    .await;
+    // Sent at once: nothing waits for the stream to be there.
+    let mut confirmations = Vec::new();
+    for number in 0..500 {
+        let message = Message::plain(number.to_string());
+        confirmations.push(nats.send(&to, message).await.unwrap());
+    }
+    for (sequence, confirmation) in (1..).zip(confirmations) {
+        let receipt = within("it is stored", confirmation).await.unwrap();
+        let position = format!("j:published-{name}/{sequence}");
+        assert_eq!(receipt.position.as_deref(), Some(position.as_str()));
+    }
 }

@@ -422,7 +422,7 @@ async fn a_broker_that_dies_under_load_loses_nothing() {
 }
 
 /// The program, which cargo builds beside the tests of the workspace.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join("a2abus");
     assert!(

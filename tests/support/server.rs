@@ -61,7 +61,7 @@ impl Private {
         Self::start_with(kind, &[]).await
     }
 
-    /// As [`Private::start_new`], with further lines of the server's configuration.
+    /// As [`Private::start_new`], with further lines of the server's configuration; `{port}` in them is its port.
     ///
     /// # Panics
     /// As [`Private::start_new`].
@@ -70,11 +70,14 @@ impl Private {
             leave_out(&format!("this machine has no {kind:?} to start"));
             return None;
         }
+        let port = free_port().await;
+        let settings = settings.iter();
+        let settings = settings.map(|line| line.replace("{port}", &port.to_string()));
         let server = Self {
             kind,
-            port: free_port().await,
+            port,
             directory: tempfile::tempdir().expect("a temporary directory"),
-            settings: settings.iter().map(|&line| line.to_owned()).collect(),
+            settings: settings.collect(),
             process: Mutex::new(None),
         };
         server.start().await;
@@ -173,7 +176,9 @@ async fn can_start(kind: Kind) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-fn script(kind: Kind) -> PathBuf {
+/// The script that starts and asks servers of that kind.
+#[must_use]
+pub fn script(kind: Kind) -> PathBuf {
     brokers().join(match kind {
         Kind::Kafka => "kafka",
         Kind::Nats => "nats",
@@ -185,7 +190,10 @@ fn brokers() -> PathBuf {
 }
 
 /// A port outside the range that clients get theirs from, so that a server can have it again after a restart.
-async fn free_port() -> u16 {
+///
+/// # Panics
+/// When there is none.
+pub async fn free_port() -> u16 {
     let output = Command::new(brokers().join("free-port"))
         .stdin(Stdio::null())
         .output()

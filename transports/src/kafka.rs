@@ -7,6 +7,7 @@ mod config;
 mod consumer;
 mod error;
 mod health;
+mod inspect;
 mod intake;
 #[cfg(test)]
 mod mock;

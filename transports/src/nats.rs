@@ -29,10 +29,12 @@ mod consumer;
 mod core;
 mod durable;
 mod headers;
+mod inspect;
 mod jetstream;
 mod ledger;
 mod link;
 mod lookup;
+mod managed;
 #[cfg(test)]
 mod mock;
 mod pull;
@@ -40,6 +42,7 @@ mod pull;
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
 pub use core::LANES;
 pub use headers::SUBJECT_HEADER;
+pub use inspect::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
@@ -81,6 +84,8 @@ struct Inner {
     expected: mpsc::Sender<Expected>,
     inbox: String,
     tokens: AtomicU64,
+    /// Cancelled once it has been tried to make the managed streams.
+    streams_tried: CancellationToken,
     /// The right to have one more stored publication unanswered.
     unanswered: Arc<Semaphore>,
     max_ack_pending: u32,
@@ -144,6 +149,12 @@ impl Nats {
             expected: to_expect,
         };
         tasks.spawn(replies.run(stop.clone()));
+        let streams_tried = CancellationToken::new();
+        let make = managed::make_streams(Arc::clone(&link), api.clone(), streams_tried.clone());
+        let until = stop.clone();
+        tasks.spawn(async move {
+            until.run_until_cancelled(make).await;
+        });
         Ok(Self {
             inner: Arc::new(Inner {
                 api,
@@ -153,6 +164,7 @@ impl Nats {
                 expected,
                 inbox,
                 tokens: AtomicU64::new(1),
+                streams_tried,
                 unanswered: Arc::new(Semaphore::new(config.max_ack_pending as usize)),
                 max_ack_pending: config.max_ack_pending,
                 ack_timeout: config.ack_timeout,
@@ -267,7 +279,9 @@ impl Nats {
             subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
         }
         inner.echo().await?;
-        refused(refusals, &subscription.topics, inner.link.user()).await?;
+        let topics = subscription.topics.iter();
+        let topics: Vec<&str> = topics.map(TopicFilter::as_str).collect();
+        refused(refusals, &topics, inner.link.user()).await?;
         let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
         let (deliveries, to_consumer) = mpsc::channel(budget.most_messages());
         let (stop, reader, end) = self.stop_with();
@@ -371,7 +385,13 @@ impl Inner {
         verdict: Verdict,
     ) -> Result<(), TransportError> {
         let permit = in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?;
-        self.link.up(core::after(self.ack_timeout)).await?;
+        let deadline = core::after(self.ack_timeout);
+        self.link.up(deadline).await?;
+        // What comes before its stream would be refused, and overtaken by what comes after it.
+        let tried = self.streams_tried.cancelled();
+        if tokio::time::timeout_at(deadline, tried).await.is_err() {
+            return Err(self.link.disconnected("make the managed streams"));
+        }
         let token = self.next_token();
         // The stream answers to the reply subject, so a reply subject for agents cannot travel there.
         out.reply = Some(format!("{}.{token}", self.inbox).into());
@@ -519,17 +539,13 @@ async fn subscribe_one(
 /// Fails if the server refused one of the subscriptions.
 async fn refused(
     mut refusals: broadcast::Receiver<Refusal>,
-    topics: &[TopicFilter],
+    subjects: &[&str],
     user: &str,
 ) -> Result<(), TransportError> {
     let listen = async {
         loop {
             match refusals.recv().await {
-                Ok(Refusal::Subscribe(subject))
-                    if topics
-                        .iter()
-                        .any(|topic| topic.as_str() == subject.as_str()) =>
-                {
+                Ok(Refusal::Subscribe(subject)) if subjects.contains(&subject.as_str()) => {
                     return Some(subject);
                 }
                 // Others, and refusals missed among many others.

@@ -1,10 +1,13 @@
-//! `a2abus check`: is the configuration right, and is every secret there? Nothing is connected.
+//! `a2abus check`: is the configuration right, and is every secret there? Nothing is connected, unless asked for.
+
+mod connect;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
+use self::connect::Connected;
 use super::Status;
 use super::output::Output;
 use crate::config::{Config, Problem, Severity};
@@ -16,9 +19,11 @@ use crate::config::{Config, Problem, Severity};
   a2abus check -c a2abus.yaml --json | jq .errors
   A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     the environment counts, too
   a2abus check --without-secrets                  where the secrets are not
+  a2abus check --connect                          tests the brokers too, and prints the ACLs that the bridge needs
 
-Secrets are read to see that they are there, as the start of the bridge needs them; none is shown.
-Exit status 1 when the configuration is refused; warnings alone do not count.")]
+Secrets are read to see that they exist, as the start of the bridge needs them; none is shown. --connect publishes
+nothing and joins no group, so that the right to write to a Kafka topic is not tested: only that the topic can be seen.
+Exit status 1 when the configuration is refused or a test fails; warnings alone do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     #[arg(
@@ -32,6 +37,9 @@ pub(crate) struct CheckArgs {
     /// Judge the file alone: do not look whether the secrets that it names can be read.
     #[arg(long)]
     without_secrets: bool,
+    /// Test connections, log-ins, topics, streams and permissions, and print the permissions that the bridge needs.
+    #[arg(long, conflicts_with = "without_secrets")]
+    connect: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -46,6 +54,9 @@ struct Verdict {
     counts: Option<Counts>,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// What came of connecting.
+    #[serde(flatten)]
+    connected: Option<Connected>,
     /// Whether nothing but secrets is missing.
     #[serde(skip)]
     lacks_secrets_alone: bool,
@@ -63,8 +74,8 @@ struct Counts {
 ///
 /// # Errors
 /// When the verdict cannot be written; what is wrong with the configuration is output, not an error.
-pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Status> {
-    let verdict = Verdict::of(args);
+pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
+    let verdict = Verdict::of(&args).await;
     let mut output = Output::new();
     if args.json {
         output.line(serde_json::to_vec(&verdict)?)?;
@@ -81,7 +92,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Status> {
 // === impl Verdict ===
 
 impl Verdict {
-    fn of(args: &CheckArgs) -> Self {
+    async fn of(args: &CheckArgs) -> Self {
         let environment = std::env::vars_os();
         let loaded = if args.without_secrets {
             Config::load(&args.config, environment)
@@ -89,18 +100,25 @@ impl Verdict {
             Config::load_with_secrets(&args.config, environment)
         };
         match loaded {
-            Ok(config) => Self {
-                ok: true,
-                file: args.config.display().to_string(),
-                counts: Some(Counts {
-                    transports: config.transports.len(),
-                    bindings: config.bindings.len(),
-                    routes: config.routes.len(),
-                }),
-                errors: Vec::new(),
-                warnings: config.warnings,
-                lacks_secrets_alone: false,
-            },
+            Ok(config) => {
+                let connected = match args.connect {
+                    true => Some(connect::test(&config).await),
+                    false => None,
+                };
+                Self {
+                    ok: connected.as_ref().is_none_or(|it| it.failures() == 0),
+                    file: args.config.display().to_string(),
+                    counts: Some(Counts {
+                        transports: config.transports.len(),
+                        bindings: config.bindings.len(),
+                        routes: config.routes.len(),
+                    }),
+                    errors: Vec::new(),
+                    warnings: config.warnings,
+                    connected,
+                    lacks_secrets_alone: false,
+                }
+            }
             Err(problems) => {
                 let (errors, warnings) = problems
                     .problems()
@@ -113,6 +131,7 @@ impl Verdict {
                     counts: None,
                     errors,
                     warnings,
+                    connected: None,
                     lacks_secrets_alone: !args.without_secrets
                         && Config::load(&args.config, std::env::vars_os()).is_ok(),
                 }
@@ -124,6 +143,14 @@ impl Verdict {
     fn tell(&self, output: &mut Output) -> anyhow::Result<()> {
         for problem in self.warnings.iter().chain(&self.errors) {
             output.line(problem.in_file(&self.file).to_string())?;
+        }
+        for line in self.connected.iter().flat_map(Connected::lines) {
+            output.line(line)?;
+        }
+        let failures = self.connected.as_ref().map_or(0, Connected::failures);
+        if failures > 0 {
+            let failures = count(failures, "connection test");
+            return output.line(format!("{}: {failures} failed", self.file));
         }
         let warnings = match self.warnings.len() {
             0 => String::new(),

@@ -151,6 +151,19 @@ impl Api {
         }
     }
 
+    /// Creates or updates every managed stream. One that fails keeps none of the others.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(super) async fn ensure_streams(&self) -> Result<(), TransportError> {
+        let mut outcome = Ok(());
+        for stream in self.config.streams.iter().filter(|_| self.config.manage) {
+            let made = self.ensure_stream(stream).await;
+            outcome = outcome.and(made);
+        }
+        outcome
+    }
+
     /// Creates or updates the stream of that name, if it is a managed one.
     pub(super) async fn ensure_stream_named(&self, name: &str) -> Result<(), TransportError> {
         match self

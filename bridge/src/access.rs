@@ -1,0 +1,344 @@
+//! What does the bridge do on each bus, and which rights does it need there? From the configuration alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use a2abus_transports::{Topic, TopicFilter};
+
+use crate::config::{Config, DestinationConfig, Name, Names, TransportConfig, TransportType};
+use crate::route::{DEFAULT_ROUTE, Part};
+
+/// One thing that the bridge does on one bus.
+#[derive(Debug)]
+pub(crate) struct Use {
+    /// Whose it is, as `binding requests`.
+    pub(crate) whose: String,
+    pub(crate) what: What,
+}
+
+/// What is done.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// Topics are read as a member of a group.
+    Read {
+        topics: Vec<TopicFilter>,
+        group: Name,
+    },
+    /// A durable JetStream consumer is read.
+    Durable { stream: Name, name: Name },
+    /// Something is published.
+    Write(Write),
+    /// Answers are read from a topic, or from the subjects below it.
+    Replies(Topic),
+}
+
+/// Where something is published.
+#[derive(Debug)]
+pub(crate) struct Write {
+    /// As it is written, with `{attribute}`.
+    pub(crate) place: String,
+    /// The topic, where no attribute is part of it.
+    pub(crate) topic: Option<Topic>,
+    /// What every topic begins with.
+    prefix: String,
+    /// The pattern of its subjects on NATS.
+    pattern: String,
+    pub(crate) storage: Storage,
+}
+
+/// Who keeps what is published on NATS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Whoever reads it.
+    Readers,
+    /// A JetStream stream: without one it cannot be published.
+    Stream,
+    /// A JetStream stream, if there is one; without it dead letters are lost.
+    StreamIfAny,
+}
+
+/// The rights on NATS.
+#[derive(Debug, Default)]
+pub(crate) struct Subjects {
+    pub(crate) publish: BTreeSet<String>,
+    pub(crate) subscribe: BTreeSet<String>,
+}
+
+/// Everything that the bridge does on one bus.
+pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
+    let mut uses = Vec::new();
+    let kind = config
+        .transports
+        .get(transport)
+        .map(TransportConfig::transport_type);
+    for binding in &config.bindings {
+        let whose = format!("binding {}", binding.name);
+        if binding.transport == *transport {
+            let what = match (&binding.stream, &binding.durable) {
+                (Some(stream), Some(name)) => What::Durable {
+                    stream: stream.clone(),
+                    name: name.clone(),
+                },
+                _ => What::Read {
+                    topics: binding.topics.iter().map(|topic| topic.0.clone()).collect(),
+                    group: binding.group.clone(),
+                },
+            };
+            uses.push(Use {
+                whose: whose.clone(),
+                what,
+            });
+        }
+        if binding.dead_letter_transport() == transport {
+            let reads_core = binding.durable.is_none()
+                && config
+                    .transports
+                    .get(&binding.transport)
+                    .map(TransportConfig::transport_type)
+                    == Some(TransportType::Nats);
+            let storage = if reads_core {
+                Storage::StreamIfAny
+            } else {
+                Storage::Stream
+            };
+            let whose = format!("dead letters of {whose}");
+            let what = What::Write(Write::to(&binding.dead_letter.topic, storage));
+            uses.push(Use { whose, what });
+        }
+    }
+    let mut is_called = false;
+    for (whose, destination) in destinations(config) {
+        if destination.transport == *transport {
+            is_called = true;
+            let what = What::Write(Write::of(destination));
+            uses.push(Use { whose, what });
+        }
+    }
+    if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
+        uses.push(Use {
+            whose: "answers".to_owned(),
+            what: What::Replies(config.calls.reply_topic.0.clone()),
+        });
+    }
+    uses
+}
+
+fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationConfig)> {
+    let routes = config.routes.iter().flat_map(|route| {
+        let whose = format!("route {}", route.name);
+        route.to.iter().map(move |to| (whose.clone(), to))
+    });
+    let default = config.default_route.iter();
+    routes.chain(default.map(|to| (format!("route {DEFAULT_ROUTE}"), to)))
+}
+
+// === impl Write ===
+
+impl Write {
+    fn to(topic: &Topic, storage: Storage) -> Self {
+        Self {
+            place: topic.to_string(),
+            topic: Some(topic.clone()),
+            prefix: topic.to_string(),
+            pattern: topic.to_string(),
+            storage,
+        }
+    }
+
+    fn of(destination: &DestinationConfig) -> Self {
+        let storage = if destination.stored {
+            Storage::Stream
+        } else {
+            Storage::Readers
+        };
+        let template = &destination.topic.0;
+        if let Some(Ok(topic)) = template.as_literal().map(Topic::new) {
+            return Self::to(&topic, storage);
+        }
+        let literal = |part: &Part| match part {
+            Part::Literal(text) => Some(text.to_string()),
+            Part::Attribute(_) => None,
+        };
+        let prefix: String = template.parts().iter().map_while(literal).collect();
+        // A value is one word, or, where it may have dots, any number of them.
+        let shape: String = template
+            .parts()
+            .iter()
+            .map(|part| literal(part).unwrap_or_else(|| "\0".to_owned()))
+            .collect();
+        let mut pattern = Vec::new();
+        for word in shape.split('.') {
+            match word.contains('\0') {
+                false => pattern.push(word),
+                true if destination.names == Names::Dotted => {
+                    pattern.push(">");
+                    break;
+                }
+                true => pattern.push("*"),
+            }
+        }
+        Self {
+            place: template.to_string(),
+            topic: None,
+            prefix,
+            pattern: pattern.join("."),
+            storage,
+        }
+    }
+}
+
+// === Kafka ===
+
+/// What an ACL is about, as the options of `kafka-acls.sh`.
+type Resource = String;
+
+/// The lines that give a principal the rights it needs.
+#[cfg(feature = "kafka")]
+pub(crate) fn kafka_acls(
+    config: &a2abus_transports::kafka::KafkaConfig,
+    uses: &[Use],
+) -> Vec<String> {
+    let mut rights: BTreeMap<Resource, BTreeSet<&'static str>> = BTreeMap::new();
+    let mut give = |resource: Resource, operations: &[&'static str]| {
+        rights.entry(resource).or_default().extend(operations);
+    };
+    let topic = |name: &str| format!("--topic '{name}'");
+    let group = |name: &str| format!("--group '{name}'");
+    for used in uses {
+        match &used.what {
+            What::Read {
+                topics,
+                group: name,
+            } => {
+                for name in topics {
+                    give(topic(name.as_str()), &["Read", "Describe"]);
+                }
+                give(group(name.as_str()), &["Read"]);
+            }
+            What::Durable { .. } => {}
+            What::Write(write) => match &write.topic {
+                // The bridge makes the topics of dead letters that are missing.
+                Some(name) if write.storage != Storage::Readers => {
+                    give(topic(name.as_str()), &["Write", "Describe", "Create"]);
+                }
+                Some(name) => give(topic(name.as_str()), &["Write", "Describe"]),
+                None if write.prefix.is_empty() => give(topic("*"), &["Write", "Describe"]),
+                None => {
+                    let prefixed =
+                        format!("--resource-pattern-type prefixed {}", topic(&write.prefix));
+                    give(prefixed, &["Write", "Describe"]);
+                }
+            },
+            What::Replies(name) => {
+                give(
+                    topic(name.as_str()),
+                    &["Read", "Write", "Describe", "Create"],
+                );
+                give(group(&format!("{name}.forward")), &["Read"]);
+            }
+        }
+    }
+    let user = config
+        .sasl
+        .as_ref()
+        .map_or("PRINCIPAL", |sasl| sasl.username.as_str());
+    let broker = config.brokers.first().map_or("BROKER", String::as_str);
+    let line = |(resource, operations): (Resource, BTreeSet<&str>)| {
+        let operations: Vec<String> = operations
+            .into_iter()
+            .map(|operation| format!("--operation {operation}"))
+            .collect();
+        format!(
+            "kafka-acls.sh --bootstrap-server {broker} --add --allow-principal 'User:{user}' {} {resource}",
+            operations.join(" ")
+        )
+    };
+    rights.into_iter().map(line).collect()
+}
+
+// === NATS ===
+
+/// The question of a user for its permissions.
+#[cfg(feature = "nats")]
+const USER_INFO: &str = "$SYS.REQ.USER.INFO";
+
+/// The subjects that the user of the bridge publishes and subscribes to.
+#[cfg(feature = "nats")]
+pub(crate) fn nats_subjects(
+    config: &a2abus_transports::nats::NatsConfig,
+    uses: &[Use],
+) -> Subjects {
+    let mut subjects = Subjects::default();
+    let api = |request: String| match &config.jetstream.domain {
+        Some(domain) => format!("$JS.{domain}.API.{request}"),
+        None => format!("$JS.API.{request}"),
+    };
+    let inbox = format!("{}.>", config.inbox_prefix);
+    subjects.publish.insert(inbox.clone());
+    // Not for the bridge, but for the test of these permissions.
+    subjects.publish.insert(USER_INFO.to_owned());
+    subjects.subscribe.insert(inbox);
+    for used in uses {
+        match &used.what {
+            What::Read { topics, .. } => {
+                let topics = topics.iter().map(|topic| topic.as_str().to_owned());
+                subjects.subscribe.extend(topics);
+            }
+            What::Durable { stream, name } => {
+                let consumer = format!("{stream}.{name}");
+                for request in ["CONSUMER.INFO", "CONSUMER.MSG.NEXT"] {
+                    subjects
+                        .publish
+                        .insert(api(format!("{request}.{consumer}")));
+                }
+                subjects
+                    .publish
+                    .insert(api(format!("STREAM.INFO.{stream}")));
+                // Servers of a domain put it, and the account, before the stream.
+                subjects.publish.insert(match &config.jetstream.domain {
+                    Some(_) => "$JS.ACK.>".to_owned(),
+                    None => format!("$JS.ACK.{consumer}.>"),
+                });
+                if config.jetstream.manage {
+                    let create = format!("CONSUMER.DURABLE.CREATE.{consumer}");
+                    subjects.publish.insert(api(create));
+                }
+            }
+            What::Write(write) => {
+                subjects.publish.insert(write.pattern.clone());
+                if write.storage != Storage::Readers {
+                    subjects.publish.insert(api("STREAM.NAMES".to_owned()));
+                }
+            }
+            What::Replies(topic) => {
+                subjects.subscribe.insert(format!("{topic}.>"));
+                subjects.publish.insert(format!("{topic}.>"));
+            }
+        }
+    }
+    let managed = config.jetstream.streams.iter();
+    for stream in managed.filter(|_| config.jetstream.manage) {
+        for request in ["STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE"] {
+            let request = format!("{request}.{}", stream.name);
+            subjects.publish.insert(api(request));
+        }
+    }
+    subjects
+}
+
+// === impl Subjects ===
+
+impl Subjects {
+    /// The permissions block of the user in the server's configuration.
+    pub(crate) fn block(&self) -> Vec<String> {
+        let list = |word: &str, subjects: &BTreeSet<String>| {
+            let subjects: Vec<String> = subjects.iter().map(|s| format!("\"{s}\"")).collect();
+            format!("  {word}: {{ allow: [{}] }}", subjects.join(", "))
+        };
+        vec![
+            "permissions: {".to_owned(),
+            list("publish", &self.publish),
+            list("subscribe", &self.subscribe),
+            "}".to_owned(),
+        ]
+    }
+}

@@ -1,0 +1,336 @@
+//! Do the buses give the bridge what its configuration needs? Connects, asks, and leaves no trace: nothing is published
+//! and no group is joined.
+
+use std::time::Duration;
+
+use a2abus_transports::{AnyTransport, Health, Transport as _, TransportError, TransportErrorKind};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::access::{self, Use, What};
+use crate::config::{Config, Name, TransportConfig};
+
+/// What came of all tests.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Connected {
+    tests: Vec<Test>,
+    rights: Vec<Rights>,
+}
+
+/// One test.
+#[derive(Debug, Serialize)]
+struct Test {
+    transport: String,
+    test: String,
+    outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// What came of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Ok,
+    /// It works, and something should be known.
+    Warning,
+    /// It cannot be tested without a trace.
+    Untested,
+    Failed,
+}
+
+/// The rights that the bridge needs on one bus, as its tools take them.
+#[derive(Debug, Serialize)]
+struct Rights {
+    transport: String,
+    lines: Vec<String>,
+}
+
+/// The tests of one transport.
+struct Tester<'a> {
+    name: &'a Name,
+    tests: &'a mut Vec<Test>,
+}
+
+/// How long a bus may take to be reached.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection may take to end.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Tests every transport of a configuration.
+pub(super) async fn test(config: &Config) -> Connected {
+    let mut connected = Connected::default();
+    for (name, transport) in &config.transports {
+        let uses = access::uses(config, name);
+        let mut tester = Tester {
+            name,
+            tests: &mut connected.tests,
+        };
+        tester.transport(transport, &uses).await;
+        let lines = rights(transport, &uses);
+        if !lines.is_empty() {
+            connected.rights.push(Rights {
+                transport: name.to_string(),
+                lines,
+            });
+        }
+    }
+    connected
+}
+
+fn rights(transport: &TransportConfig, uses: &[Use]) -> Vec<String> {
+    match transport {
+        #[cfg(feature = "kafka")]
+        TransportConfig::Kafka(config) => access::kafka_acls(config, uses),
+        #[cfg(feature = "nats")]
+        TransportConfig::Nats(config) => access::nats_subjects(config, uses).block(),
+        TransportConfig::Memory(_) => Vec::new(),
+    }
+}
+
+// === impl Connected ===
+
+impl Connected {
+    /// How many tests failed.
+    pub(super) fn failures(&self) -> usize {
+        let failed = |test: &&Test| test.outcome == Outcome::Failed;
+        self.tests.iter().filter(failed).count()
+    }
+
+    /// For people: a line for each test, then the rights.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.tests.iter().map(Test::line).collect();
+        for rights in &self.rights {
+            lines.push(format!(
+                "# the rights that the bridge needs on {}:",
+                rights.transport
+            ));
+            lines.extend(rights.lines.iter().cloned());
+            lines.push(
+                "# and to publish to the reply addresses of those who send requests on it"
+                    .to_owned(),
+            );
+        }
+        lines
+    }
+}
+
+impl Test {
+    fn line(&self) -> String {
+        let outcome = match self.outcome {
+            Outcome::Ok => "ok",
+            Outcome::Warning => "WARNING",
+            Outcome::Untested => "untested",
+            Outcome::Failed => "FAILED",
+        };
+        let detail = self.detail.as_ref().map(|detail| format!(": {detail}"));
+        let detail = detail.unwrap_or_default();
+        format!("{outcome:<8} {}: {}{detail}", self.transport, self.test)
+    }
+}
+
+// === impl Tester ===
+
+impl Tester<'_> {
+    fn note(&mut self, test: impl Into<String>, outcome: Outcome, detail: Option<String>) {
+        self.tests.push(Test {
+            transport: self.name.to_string(),
+            test: test.into(),
+            outcome,
+            detail,
+        });
+    }
+
+    fn result(&mut self, test: impl Into<String>, result: Result<(), TransportError>) {
+        match result {
+            Ok(()) => self.note(test, Outcome::Ok, None),
+            Err(error) => self.note(test, Outcome::Failed, Some(chain(&error))),
+        }
+    }
+
+    async fn transport(&mut self, config: &TransportConfig, uses: &[Use]) {
+        let transport = match config.connect().await {
+            Ok(transport) => transport,
+            Err(error) => return self.note("connect", Outcome::Failed, Some(chain(&error))),
+        };
+        let mut health = transport.health();
+        let up = timeout(CONNECT, health.wait_for(|health| *health == Health::Up)).await;
+        let is_up = up.is_ok_and(|up| up.is_ok());
+        if is_up {
+            self.note("connect", Outcome::Ok, None);
+            self.uses(config, &transport, uses).await;
+        } else {
+            let cause = match &*transport.health().borrow() {
+                Health::Down(cause) => cause.to_string(),
+                Health::Up => "it came up too late".to_owned(),
+            };
+            let seconds = CONNECT.as_secs();
+            let detail = format!("no connection within {seconds} s: {cause}");
+            self.note("connect", Outcome::Failed, Some(detail));
+        }
+        // What is not closed in time ends with the process.
+        let _ = transport.close(CLOSE).await;
+    }
+
+    async fn uses(&mut self, config: &TransportConfig, transport: &AnyTransport, uses: &[Use]) {
+        match (transport, config) {
+            #[cfg(feature = "kafka")]
+            (AnyTransport::Kafka(kafka), _) => {
+                for used in uses {
+                    self.kafka(kafka, used).await;
+                }
+            }
+            #[cfg(feature = "nats")]
+            (AnyTransport::Nats(nats), TransportConfig::Nats(config)) => {
+                self.nats_rights(nats, &access::nats_subjects(config, uses))
+                    .await;
+                for used in uses {
+                    self.nats(nats, config, used).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[cfg(feature = "kafka")]
+    async fn kafka(&mut self, kafka: &a2abus_transports::kafka::Kafka, used: &Use) {
+        let whose = &used.whose;
+        match &used.what {
+            What::Read { topics, group } => {
+                for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
+                    let test = format!("read topic {topic} in group {group} ({whose})");
+                    let read = kafka.test_read(&topic, Some(group.as_str())).await;
+                    self.result(test, read);
+                }
+            }
+            What::Durable { .. } => {}
+            What::Write(write) => {
+                let Some(topic) = &write.topic else {
+                    let test = format!("topics {} ({whose})", write.place);
+                    let detail = "the events name them".to_owned();
+                    return self.note(test, Outcome::Untested, Some(detail));
+                };
+                let test = format!("find topic {topic} ({whose})");
+                let found = kafka.partitions(topic).await.map(drop);
+                match found {
+                    Err(error)
+                        if error.kind() == TransportErrorKind::UnknownTopic
+                            && write.storage != access::Storage::Readers =>
+                    {
+                        let detail = "it does not exist: the bridge creates it when it starts";
+                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                    }
+                    found => self.result(test, found),
+                }
+            }
+            What::Replies(topic) => {
+                let test = format!("read topic {topic} ({whose})");
+                match kafka
+                    .test_read(topic, Some(&format!("{topic}.forward")))
+                    .await
+                {
+                    Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {
+                        let detail = "it does not exist: the bridge creates it when it starts";
+                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                    }
+                    read => self.result(test, read),
+                }
+            }
+        }
+    }
+
+    /// Publishing cannot be tried without publishing, but the server tells what the user may do.
+    #[cfg(feature = "nats")]
+    async fn nats_rights(
+        &mut self,
+        nats: &a2abus_transports::nats::Nats,
+        subjects: &access::Subjects,
+    ) {
+        let Some(permissions) = nats.permissions().await else {
+            let detail = format!(
+                "{} may not publish $SYS.REQ.USER.INFO, the question for its permissions",
+                nats.user()
+            );
+            return self.note("permission to publish", Outcome::Untested, Some(detail));
+        };
+        let publish = subjects
+            .publish
+            .iter()
+            .map(|s| ("publish", s, permissions.may_publish(s)));
+        let subscribe = subjects.subscribe.iter();
+        let subscribe = subscribe.map(|s| ("subscribe", s, permissions.may_subscribe(s)));
+        let missing: Vec<_> = publish
+            .chain(subscribe)
+            .filter(|(_, _, may)| !may)
+            .collect();
+        if missing.is_empty() {
+            self.note("permissions", Outcome::Ok, None);
+        }
+        for (verb, subject, _) in missing {
+            let detail = format!("not permitted to {}", nats.user());
+            let test = format!("permission to {verb} {subject}");
+            self.note(test, Outcome::Failed, Some(detail));
+        }
+    }
+
+    #[cfg(feature = "nats")]
+    async fn nats(
+        &mut self,
+        nats: &a2abus_transports::nats::Nats,
+        config: &a2abus_transports::nats::NatsConfig,
+        used: &Use,
+    ) {
+        let whose = &used.whose;
+        match &used.what {
+            What::Read { topics, .. } => {
+                for topic in topics {
+                    let test = format!("subscribe to {} ({whose})", topic.as_str());
+                    let subscribed = nats.test_subscribe(topic.as_str()).await;
+                    self.result(test, subscribed);
+                }
+            }
+            What::Replies(topic) => {
+                let subjects = format!("{topic}.>");
+                let subscribed = nats.test_subscribe(&subjects).await;
+                self.result(format!("subscribe to {subjects} ({whose})"), subscribed);
+            }
+            What::Durable { stream, name } => {
+                let test = format!("consumer {name} of stream {stream} ({whose})");
+                let found = nats.test_durable(stream.as_str(), name.as_str()).await;
+                self.result(test, found);
+            }
+            What::Write(write) => {
+                if write.storage == access::Storage::Readers {
+                    return;
+                }
+                let Some(topic) = &write.topic else {
+                    let test = format!("streams for {} ({whose})", write.place);
+                    let detail = "the events name the subjects".to_owned();
+                    return self.note(test, Outcome::Untested, Some(detail));
+                };
+                let test = format!("stream for {topic} ({whose})");
+                match nats.stream_of(topic.as_str()).await {
+                    Ok(None) if config.jetstream.manages(topic) => {
+                        let detail = "the bridge makes it when it starts".to_owned();
+                        self.note(test, Outcome::Ok, Some(detail));
+                    }
+                    Ok(None) if write.storage == access::Storage::StreamIfAny => {
+                        let detail = "no JetStream stream takes it: dead letters are lost";
+                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                    }
+                    Ok(None) => {
+                        let detail = "no JetStream stream takes it: create one";
+                        self.note(test, Outcome::Failed, Some(detail.to_owned()));
+                    }
+                    found => self.result(test, found.map(drop)),
+                }
+            }
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,255 @@
+//! `a2abus check --connect` against servers that permit little: it says what is missing, and what it prints is enough.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use futures_util::StreamExt as _;
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, Private, free_port, script};
+use tokio::process::Command;
+
+use crate::path::program;
+use crate::plain::{Plain, next};
+
+const REQUEST: &str =
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"weather"}}"#;
+
+/// What `check --connect` says, and its exit status.
+async fn check(file: &Path) -> (String, i32) {
+    let output = Command::new(program())
+        .args(["check", "--connect", "-c"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within("the check ends", output).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    (text, output.status.code().unwrap())
+}
+
+fn failed(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| line.starts_with("FAILED"))
+        .collect()
+}
+
+/// Runs the lines of `kafka-acls.sh`, as the anonymous user of the plaintext listener, who may do anything.
+async fn grant(text: &str, from: &str, to: &str) {
+    let lines: Vec<String> = text
+        .lines()
+        .filter(|line| line.starts_with("kafka-acls.sh "))
+        .map(|line| line.replace(from, to))
+        .collect();
+    let program = format!(
+        "set -e; kafka-acls.sh() {{ '{}' tool org.apache.kafka.tools.AclCommand \"$@\"; }}\n{}",
+        script(Kind::Kafka).display(),
+        lines.join("\n")
+    );
+    let status = Command::new("bash")
+        .args(["-c", &program])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .status();
+    let status = within("the rights are given", status).await.unwrap();
+    assert!(status.success(), "{program}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
+    let sasl = free_port().await;
+    let listeners =
+        format!("listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_PLAINTEXT://127.0.0.1:{sasl}");
+    let settings = [
+        listeners.as_str(),
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:ANONYMOUS",
+        "--add-scram=SCRAM-SHA-256=[name=bridge,password=secret]",
+    ];
+    let Some(broker) = Private::start_with(Kind::Kafka, &settings).await else {
+        return;
+    };
+    let plain = Plain::new(&broker.address());
+    for topic in ["in", "out", "agents.weather"] {
+        plain.create(topic, 1).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (password, file) = (
+        directory.path().join("password"),
+        directory.path().join("a2abus.yaml"),
+    );
+    std::fs::write(&password, "secret").unwrap();
+    let transports = |brokers: &str| {
+        format!(
+            "
+instance: test
+transports:
+  bus: {{ type: kafka, brokers: ['{brokers}'], sasl: {{ mechanism: SCRAM-SHA-256, username: bridge, password: {{ file: {} }} }} }}
+bindings: [{{ name: in, transport: bus, topics: [in], group: readers }}]
+routes: [{{ name: out, when: {{ binding: in }}, to: [{{ transport: bus, topic: out }}] }}]
+default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
+calls: {{ reply_partitions: 1 }}
+",
+            password.display()
+        )
+    };
+    let config = transports(&format!("127.0.0.1:{sasl}"));
+    std::fs::write(&file, &config).unwrap();
+
+    let (text, status) = check(&file).await;
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("ok       bus: connect\n"), "{text}");
+    for wanted in [
+        "FAILED   bus: read topic in in group readers (binding in): ",
+        "FAILED   bus: find topic a2abus.dlq (dead letters of binding in): ",
+        "FAILED   bus: find topic out (route out): ",
+        "FAILED   bus: read topic a2abus.replies (answers): ",
+    ] {
+        let line = text.lines().find(|line| line.starts_with(wanted));
+        assert!(
+            line.is_some_and(|line| line.contains("unauthorised")),
+            "{wanted}\n{text}"
+        );
+    }
+    assert!(
+        text.contains("untested bus: topics agents.{targetagent} (route default): "),
+        "{text}"
+    );
+
+    let plaintext = broker.address();
+    grant(&text, &format!("127.0.0.1:{sasl}"), &plaintext).await;
+    let (text, status) = check(&file).await;
+    assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
+
+    // And with them the bridge does its work.
+    let bridge = Running::start(&config).await;
+    plain.publish("in", None, REQUEST).await;
+    let record = within("the record arrives", next(&plain.read("out", 1))).await;
+    assert_eq!(record.body, REQUEST.as_bytes());
+    let agent = plain.read("agents.weather", 1);
+    let answered = async {
+        let request = next(&agent).await;
+        let call = String::from_utf8(request.headers["ce_callid"].clone()).unwrap();
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":7}}"#);
+        plain.publish("a2abus.replies", None, &answer).await;
+    };
+    let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
+    assert_eq!(answer.body, r#"{"jsonrpc":"2.0","id":1,"result":7}"#);
+    bridge.stop().await;
+
+    // A listener without SASL says so.
+    std::fs::write(&file, transports(&plaintext)).unwrap();
+    let (text, status) = check(&file).await;
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("this listener has no SASL"), "{text}");
+}
+
+fn accounts(permissions: &str) -> String {
+    format!(
+        "accounts {{ A {{ jetstream: enabled, users: [ {{ user: admin, password: admin }}, {{ user: bridge, password: secret, {permissions} }} ] }} }}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_printed_permissions_are_what_the_bridge_needs_on_nats() {
+    let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
+    let Some(server) = Private::start_with(Kind::Nats, &[&accounts(little)]).await else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (password, file) = (
+        directory.path().join("password"),
+        directory.path().join("a2abus.yaml"),
+    );
+    std::fs::write(&password, "secret").unwrap();
+    let config = |address: &str| {
+        format!(
+            "
+instance: test
+transports:
+  bus: {{ type: nats, servers: ['nats://{address}'], auth: {{ user: bridge, password: {{ file: {} }} }} }}
+bindings:
+  - {{ name: core, transport: bus, topics: ['in.*'] }}
+  - {{ name: kept, transport: bus, topics: [kept], stream: KEPT, durable: readers }}
+routes:
+  - {{ name: stored, when: {{ binding: kept }}, to: [{{ transport: bus, topic: stored, stored: true }}] }}
+default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
+",
+            password.display()
+        )
+    };
+    std::fs::write(&file, config(&server.address())).unwrap();
+    let (text, status) = check(&file).await;
+    assert_eq!(status, 1, "{text}");
+    for wanted in [
+        "ok       bus: connect",
+        "FAILED   bus: permission to publish agents.*: not permitted to user bridge",
+        "FAILED   bus: permission to subscribe in.*: not permitted to user bridge",
+        "FAILED   bus: subscribe to in.* (binding core): subscribe to in.*: NATS does not permit it to user bridge (unauthorised)",
+        "WARNING  bus: stream for a2abus.dlq (dead letters of binding core): no JetStream stream takes it: dead letters are lost",
+        "FAILED   bus: stream for a2abus.dlq (dead letters of binding kept): no JetStream stream takes it: create one",
+        "FAILED   bus: consumer readers of stream KEPT (binding kept): find the JetStream stream KEPT (unknown_topic)",
+        "FAILED   bus: stream for stored (route stored): no JetStream stream takes it: create one",
+    ] {
+        assert!(text.lines().any(|line| line == wanted), "{wanted}\n{text}");
+    }
+
+    let block: Vec<&str> = text
+        .lines()
+        .skip_while(|line| *line != "permissions: {")
+        .collect();
+    let end = block.iter().position(|line| *line == "}").unwrap();
+    let permissions = block[..=end].join("\n");
+    let server = Private::start_with(Kind::Nats, &[&accounts(&permissions)])
+        .await
+        .unwrap();
+    let address = server.address();
+    let admin = async_nats::ConnectOptions::with_user_and_password("admin".into(), "admin".into());
+    let admin = admin.connect(format!("nats://{address}")).await.unwrap();
+    let jetstream = async_nats::jetstream::new(admin.clone());
+    for (name, subjects) in [("KEPT", ["kept", "x"]), ("OUT", ["stored", "a2abus.dlq"])] {
+        let stream = async_nats::jetstream::stream::Config {
+            name: name.to_owned(),
+            subjects: subjects.map(str::to_owned).to_vec(),
+            ..Default::default()
+        };
+        let stream = jetstream.create_stream(stream).await.unwrap();
+        if name == "KEPT" {
+            let durable = async_nats::jetstream::consumer::pull::Config {
+                durable_name: Some("readers".to_owned()),
+                filter_subject: "kept".to_owned(),
+                ..Default::default()
+            };
+            stream.create_consumer(durable).await.unwrap();
+        }
+    }
+    std::fs::write(&file, config(&address)).unwrap();
+    let (text, status) = check(&file).await;
+    assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
+    assert!(text.contains("ok       bus: permissions\n"), "{text}");
+
+    let bridge = Running::start(&config(&address)).await;
+    let mut agents = admin.subscribe("agents.weather").await.unwrap();
+    let mut stored = admin.subscribe("stored").await.unwrap();
+    admin.flush().await.unwrap();
+    admin.publish("in.x", REQUEST.into()).await.unwrap();
+    let message = within("the message arrives", agents.next()).await.unwrap();
+    assert_eq!(message.payload, REQUEST.as_bytes());
+    admin.publish("kept", REQUEST.into()).await.unwrap();
+    let message = within("the event is stored", stored.next()).await.unwrap();
+    assert_eq!(message.payload, REQUEST.as_bytes());
+    let answered = async {
+        let request = agents.next().await.unwrap();
+        let answer = r#"{"result":7}"#;
+        admin
+            .publish(request.reply.unwrap(), answer.into())
+            .await
+            .unwrap();
+    };
+    let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
+    assert!(answer.body.contains(r#""result":"#), "{}", answer.body);
+    bridge.stop().await;
+}

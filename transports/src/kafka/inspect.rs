@@ -1,0 +1,98 @@
+//! What may this user do? Tests that leave no trace: nothing is written, and no group is joined.
+
+use std::time::Instant;
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::health::Events;
+use super::{AGAIN, Kafka, PROPAGATION, QUESTION, failed};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
+
+impl ConsumerContext for Events {}
+
+impl Kafka {
+    /// Reads the end of the first partition of a topic, and, where there is a group, where that group stands.
+    ///
+    /// # Errors
+    /// `UnknownTopic`; `Unauthorised` when the user may not read the topic, or may not be a member of the group; or what
+    /// kept the cluster from saying so.
+    pub async fn test_read(
+        &self,
+        topic: &Topic,
+        group: Option<&str>,
+    ) -> Result<(), TransportError> {
+        let partitions = self.look_up(topic, PROPAGATION).await?;
+        let Some(first) = partitions.first().copied() else {
+            return Ok(());
+        };
+        let shared = std::sync::Arc::clone(&self.shared);
+        let (topic, group) = (topic.clone(), group.map(str::to_owned));
+        let read = move || {
+            let events = Events::new("check", std::sync::Arc::clone(&shared.pulse));
+            let name = group.as_deref().unwrap_or("a2abus.check");
+            let mut config = shared.config.live(name)?;
+            config.set("enable.partition.eof", "true");
+            let consumer: BaseConsumer<Events> = config
+                .build()
+                .create_with_context(events)
+                .map_err(|error| failed("create a Kafka consumer", error))?;
+            if let Some(group) = &group {
+                position(&consumer, &topic, first, group)?;
+            }
+            read_end(&consumer, &topic, first)
+        };
+        match tokio::task::spawn_blocking(read).await {
+            Ok(read) => read,
+            Err(error) => {
+                let what = "test a Kafka topic";
+                Err(TransportError::new(TransportErrorKind::Other, what).caused_by(error))
+            }
+        }
+    }
+}
+
+/// Asks where a group stands, which only a user who may be a member of it is told.
+fn position(
+    consumer: &BaseConsumer<Events>,
+    topic: &Topic,
+    partition: i32,
+    group: &str,
+) -> Result<(), TransportError> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic.as_str(), partition);
+    let asked = consumer.committed_offsets(list, QUESTION);
+    asked
+        .map(drop)
+        .map_err(|error| failed(format!("use the group {group}"), error))
+}
+
+/// Reads on from the end of a partition, until there is something or the broker says that there is nothing.
+fn read_end(
+    consumer: &BaseConsumer<Events>,
+    topic: &Topic,
+    partition: i32,
+) -> Result<(), TransportError> {
+    let what = || format!("read the topic {topic}");
+    let mut list = TopicPartitionList::new();
+    let added = list.add_partition_offset(topic.as_str(), partition, Offset::End);
+    let assigned = added.and_then(|()| consumer.assign(&list));
+    assigned.map_err(|error| failed(what(), error))?;
+    let until = Instant::now() + QUESTION;
+    while Instant::now() < until {
+        match consumer.poll(AGAIN) {
+            Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+            Some(Err(error)) => {
+                let error = failed(what(), error);
+                // Connections that come and go while it starts say nothing about the topic.
+                if error.kind() != TransportErrorKind::Disconnected {
+                    return Err(error);
+                }
+            }
+            None => {}
+        }
+    }
+    Err(TransportError::new(TransportErrorKind::TimedOut, what()))
+}

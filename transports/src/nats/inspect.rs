@@ -1,0 +1,186 @@
+//! What may this user do, and what is there? Tests that leave no trace: nothing is published but questions, and no queue
+//! group is joined.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND};
+use super::{Nats, refused, subscribe_one};
+use crate::error::{TransportError, TransportErrorKind};
+
+/// The permissions of a user, as its server tells them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Permissions {
+    publish: Rights,
+    subscribe: Rights,
+}
+
+/// Subjects that are allowed and denied; without any that is allowed, all are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Rights {
+    allow: Vec<String>,
+    deny: Vec<String>,
+}
+
+/// Who asks, as the server sees it.
+#[derive(Debug, Deserialize)]
+struct UserInfo {
+    data: UserData,
+}
+
+#[derive(Debug, Deserialize)]
+struct UserData {
+    /// Absent where nothing is restricted.
+    #[serde(default)]
+    permissions: Option<Permissions>,
+}
+
+/// The question for the own permissions, which every server answers whose user may ask it.
+const USER_INFO: &str = "$SYS.REQ.USER.INFO";
+/// A refused question has no answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+// === impl Nats ===
+
+impl Nats {
+    /// The permissions of the user that is logged in; `None` when it may not ask for them.
+    pub async fn permissions(&self) -> Option<Permissions> {
+        let asked = self.inner.client.request(USER_INFO, "".into());
+        let answer = tokio::time::timeout(PATIENCE, asked).await.ok()?.ok()?;
+        let info: UserInfo = serde_json::from_slice(&answer.payload).ok()?;
+        Some(info.data.permissions.unwrap_or_default())
+    }
+
+    /// Who is logged in, as people name it: `user bridge`.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        self.inner.link.user()
+    }
+
+    /// Subscribes and unsubscribes, outside every queue group.
+    ///
+    /// # Errors
+    /// `Unauthorised`, or what kept the server from saying so.
+    pub async fn test_subscribe(&self, subject: &str) -> Result<(), TransportError> {
+        let inner = &self.inner;
+        inner.link.up(inner.request_deadline()).await?;
+        let refusals = inner.link.refusals();
+        let subscriber = subscribe_one(&inner.client, subject.to_owned(), None).await?;
+        inner.echo().await?;
+        let outcome = refused(refusals, &[subject], inner.link.user()).await;
+        drop(subscriber);
+        outcome
+    }
+
+    /// The stream that takes a subject, if there is one.
+    ///
+    /// # Errors
+    /// When JetStream does not say.
+    pub async fn stream_of(&self, subject: &str) -> Result<Option<String>, TransportError> {
+        let question = json!({ "subject": subject });
+        let answer = self.inner.api.command("STREAM.NAMES", &question).await?;
+        let first = answer["streams"][0].as_str();
+        Ok(first.map(str::to_owned))
+    }
+
+    /// Looks for a durable consumer that may be read, or may be made.
+    ///
+    /// # Errors
+    /// `UnknownTopic`, which names the one that is missing, or what kept JetStream from saying so.
+    pub async fn test_durable(&self, stream: &str, name: &str) -> Result<(), TransportError> {
+        let api = &self.inner.api;
+        let missing = |what: String| TransportError::new(TransportErrorKind::UnknownTopic, what);
+        let config = api.config();
+        let streams = format!("STREAM.INFO.{stream}");
+        let managed = config.manage && config.streams.iter().any(|listed| listed.name == stream);
+        if api.info(&streams, &[STREAM_NOT_FOUND]).await?.is_none() && !managed {
+            return Err(missing(format!("find the JetStream stream {stream}")));
+        }
+        let consumer = format!("CONSUMER.INFO.{stream}.{name}");
+        let absent = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
+        if api.info(&consumer, &absent).await?.is_none() && !config.manage {
+            let what = format!("find the durable consumer {name} of the stream {stream}");
+            return Err(missing(what));
+        }
+        Ok(())
+    }
+}
+
+// === impl Permissions ===
+
+impl Permissions {
+    /// Whether the user may publish to every subject of the pattern.
+    #[must_use]
+    pub fn may_publish(&self, pattern: &str) -> bool {
+        self.publish.cover(pattern)
+    }
+
+    /// Whether the user may subscribe to the pattern.
+    #[must_use]
+    pub fn may_subscribe(&self, pattern: &str) -> bool {
+        self.subscribe.cover(pattern)
+    }
+}
+
+// === impl Rights ===
+
+impl Rights {
+    fn cover(&self, pattern: &str) -> bool {
+        let allowed =
+            self.allow.is_empty() || self.allow.iter().any(|allow| covers(allow, pattern));
+        allowed && !self.deny.iter().any(|deny| covers(deny, pattern))
+    }
+}
+
+/// Whether every subject of the second pattern is one of the first.
+fn covers(wide: &str, narrow: &str) -> bool {
+    let mut narrow = narrow.split('.');
+    for word in wide.split('.') {
+        match (word, narrow.next()) {
+            (">", Some(_)) => return true,
+            ("*", Some(narrow)) if narrow != ">" => {}
+            (word, Some(narrow)) if word == narrow => {}
+            _ => return false,
+        }
+    }
+    narrow.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_covered_when_all_of_it_is() {
+        for (wide, narrow, expected) in [
+            ("a.b", "a.b", true),
+            ("a.*", "a.b", true),
+            ("a.*", "a.*", true),
+            ("a.>", "a.b.*", true),
+            ("a.>", "a.>", true),
+            ("a.b", "a.*", false),
+            ("a.*", "a.>", false),
+            ("a.*", "a.b.c", false),
+            ("a.>", "a", false),
+            ("a.b.c", "a.b", false),
+        ] {
+            assert_eq!(covers(wide, narrow), expected, "{wide} {narrow}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_read_as_servers_write_them() {
+        let text = r#"{"server":{},"data":{"user":"u","account":"A","permissions":{
+            "publish":{"allow":["a.>"],"deny":["a.x"]},"subscribe":{}}}}"#;
+        let info: UserInfo = serde_json::from_str(text).unwrap();
+        let permissions = info.data.permissions.unwrap();
+        assert!(permissions.may_publish("a.b"));
+        assert!(!permissions.may_publish("a.x"));
+        assert!(!permissions.may_publish("b"));
+        assert!(permissions.may_subscribe("anything.>"));
+    }
+}
