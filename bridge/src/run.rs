@@ -475,11 +475,26 @@ impl Runner {
         std::future::pending().await
     }
 
+    /// Dead letters of core NATS are kept only where a stream takes them.
+    async fn warn_of_lost_letters(&self, transport: &AnyTransport) {
+        #[cfg(feature = "nats")]
+        if let AnyTransport::Nats(nats) = transport {
+            let (letters, binding) = (self.work.dead_letters(), self.work.name());
+            let topic = letters.topic.as_str();
+            if !letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
+                tracing::warn!(%binding, topic, "no JetStream stream takes the dead letters of this binding: they are lost");
+            }
+        }
+        #[cfg(not(feature = "nats"))]
+        let _ = transport;
+    }
+
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
         if let Some(transport) = &self.dead_letters {
             transport
                 .ensure_topic(&self.work.dead_letters().topic, 1)
                 .await?;
+            self.warn_of_lost_letters(transport).await;
         }
         self.transport.subscribe(self.subscription.clone()).await
     }

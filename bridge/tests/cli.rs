@@ -702,6 +702,42 @@ fn check_prints_every_problem_and_ends_with_1() {
 }
 
 #[test]
+#[cfg(all(feature = "kafka", feature = "nats"))]
+fn check_names_the_servers_that_cannot_be_reached() {
+    // Nobody listens on this port.
+    let (_folder, file) = config(
+        "
+transports:
+  k: { type: kafka, brokers: ['127.0.0.1:1'] }
+  n: { type: nats, servers: ['nats://127.0.0.1:1'] }
+default_route: [{ transport: k, topic: 'agents.{targetagent}' }, { transport: n, topic: 'a.{targetagent}.x' }]
+",
+    );
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "--connect", "-c", file], "");
+    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    for name in ["k", "n"] {
+        let failed = format!(
+            "FAILED   {name}: connect: no connection within 10 s: 127.0.0.1:1: connection refused\n"
+        );
+        assert!(ran.stdout.contains(&failed), "{}", ran.stdout);
+    }
+    let verdict = format!("{file}: 2 connection tests failed\n");
+    assert!(ran.stdout.ends_with(&verdict), "{}", ran.stdout);
+    // What the bridge needs is known without a connection.
+    for line in [
+        "kafka-acls.sh --bootstrap-server 127.0.0.1:1 --add --allow-principal 'User:PRINCIPAL' --operation Describe --operation Write --resource-pattern-type prefixed --topic 'agents.'\n",
+        "  subscribe: { allow: [\"_INBOX.>\", \"a2abus.replies.>\"] }\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    }
+    let told = run(&["check", "--connect", "--json", "-c", file], "").one();
+    assert_eq!(told["ok"], false);
+    assert_eq!(told["tests"][0]["outcome"], "failed");
+    assert_eq!(told["rights"][1]["transport"], "n");
+}
+
+#[test]
 fn check_counts_the_environment_and_a_missing_file() {
     let (_folder, file) = config(CONFIG);
     let mut command = command(&["check", "-c", file.to_str().unwrap()]);

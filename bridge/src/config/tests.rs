@@ -369,6 +369,21 @@ default_route: [{transport: n, topic: \"{id}.x\"}, {transport: n, topic: a.z}]
 }
 
 #[test]
+fn an_executor_that_callers_reach_without_a_key_is_a_warning() {
+    let text = |rpc: bool, run_as: &str| {
+        format!(
+            "workflows: {{enabled: true, rpc: {rpc}, agents: [{{id: a}}]}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows{run_as}}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
+        )
+    };
+    let warning = "f:1:33: warning: workflows.rpc: whoever can reach http.listen executes workflows in the name of a without a key, by POST /rpc";
+    check_more(&text(true, ", run_as: a"), &[warning]);
+    check_more(&text(false, ", run_as: a"), &[]);
+    check_more(&text(true, ""), &[]);
+    let off = format!("{}http: {{enabled: false}}\n", text(true, ", run_as: a"));
+    check_more(&off, &[]);
+}
+
+#[test]
 fn loops_that_a_condition_rules_out_are_none() {
     let routes = |routes: &str| {
         format!(

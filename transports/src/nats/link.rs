@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use async_nats::connection::State;
-use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
+use async_nats::{Client, ClientError, ConnectOptions, Event, ServerAddr, ServerError};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::config::NatsConfig;
+use super::diagnose::diagnose;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::Health;
 
@@ -50,6 +51,10 @@ pub(super) struct Link {
     servers: Text,
     user: Text,
     requires_tls: bool,
+    /// The addresses to look at when the client does not say what is wrong with them.
+    addresses: Vec<ServerAddr>,
+    /// The client has said so little since they were last looked at.
+    is_unclear: AtomicBool,
 }
 
 /// Why the transport is not healthy.
@@ -99,6 +104,8 @@ impl Link {
             servers,
             user: Text::from(config.user_name()),
             requires_tls: config.requires_tls(),
+            addresses: config.addresses()?,
+            is_unclear: AtomicBool::new(false),
         });
         let (events, pauses) = (Arc::clone(&link), Arc::clone(&link));
         let options: ConnectOptions = config
@@ -138,6 +145,14 @@ impl Link {
                 self.became(up, connects(&client));
             }
             differed = differs;
+            if self.is_unclear.swap(false, Ordering::Relaxed) {
+                let looking = diagnose(&self.addresses, self.requires_tls);
+                let Some(found) = stop.run_until_cancelled(looking).await else {
+                    return;
+                };
+                let found = found.map_or_else(|| self.told("no connection"), Text::from);
+                self.not_connected(found);
+            }
         }
     }
 
@@ -188,27 +203,15 @@ impl Link {
 
     /// What a server or the client says, with the servers it is about.
     fn told(&self, text: &str) -> Text {
-        let words = text.strip_prefix("IO error: ").unwrap_or(text);
-        let words = words
-            .split_once(" (os error")
-            .map_or(words, |(words, _)| words);
-        let mut chars = words.chars();
-        let first = chars.next().map(|first| first.to_ascii_lowercase());
-        let lower = words.len() < 2 || words.as_bytes().get(1).is_some_and(u8::is_ascii_lowercase);
-        let words = match first {
-            Some(first) if lower => format!("{first}{}", chars.as_str()),
-            _ => words.to_owned(),
-        };
         let (servers, user) = (&self.servers, &self.user);
-        Text::from(
-            if words.contains("uthorization") || words.contains("uthentication") {
-                format!("{servers}: {words} for {user}")
-            } else if self.requires_tls && words.to_ascii_lowercase().contains("tls") {
-                format!("{servers}: {words}; TLS is required (tls.required)")
-            } else {
-                format!("{servers}: {words}")
-            },
-        )
+        let is_log_in = ["uthorization", "uthentication", "signing nonce"]
+            .iter()
+            .any(|word| text.contains(word));
+        Text::from(if is_log_in {
+            format!("{servers}: {text} for {user}")
+        } else {
+            format!("{servers}: {text}")
+        })
     }
 
     /// Who is logged in, as people name it.
@@ -217,16 +220,26 @@ impl Link {
     }
 
     fn client_error(&self, error: &ClientError) {
-        let text = match error {
-            ClientError::Other(text) => self.told(text),
-            ClientError::MaxReconnects | ClientError::ServerNotInPool => {
-                self.told(&error.to_string())
+        match error {
+            // Of what kind it is, and not what it is.
+            ClientError::Other(text) if matches!(text.as_str(), "IO error" | "timed out") => {
+                self.is_unclear.store(true, Ordering::Relaxed);
             }
-        };
-        if self.cause() != text {
-            tracing::warn!(error = %text, "no connection to NATS");
+            ClientError::Other(text) => self.not_connected(self.told(text)),
+            ClientError::MaxReconnects | ClientError::ServerNotInPool => {
+                self.not_connected(self.told(&error.to_string()));
+            }
         }
-        self.blame(text);
+    }
+
+    fn not_connected(&self, cause: Text) {
+        if self.is_up() {
+            return;
+        }
+        if self.cause() != cause {
+            tracing::warn!(error = %cause, "no connection to NATS");
+        }
+        self.blame(cause);
     }
 
     fn became(&self, up: bool, epoch: u64) {

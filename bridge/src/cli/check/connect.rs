@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use a2abus_transports::{AnyTransport, Health, Transport as _, TransportError, TransportErrorKind};
+use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -49,7 +50,7 @@ struct Rights {
 /// The tests of one transport.
 struct Tester<'a> {
     name: &'a Name,
-    tests: &'a mut Vec<Test>,
+    tests: Vec<Test>,
 }
 
 /// How long a bus may take to be reached.
@@ -57,22 +58,26 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long a connection may take to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Tests every transport of a configuration.
+/// Tests every transport of a configuration, side by side.
 pub(super) async fn test(config: &Config) -> Connected {
-    let mut connected = Connected::default();
-    for (name, transport) in &config.transports {
+    let transports = config.transports.iter();
+    let tested = join_all(transports.map(async |(name, transport)| {
         let uses = access::uses(config, name);
-        let mut tester = Tester {
-            name,
-            tests: &mut connected.tests,
-        };
+        let tests = Vec::new();
+        let mut tester = Tester { name, tests };
         tester.transport(transport, &uses).await;
-        let lines = rights(transport, &uses);
-        if !lines.is_empty() {
-            connected.rights.push(Rights {
-                transport: name.to_string(),
-                lines,
-            });
+        let rights = Rights {
+            transport: name.to_string(),
+            lines: rights(transport, &uses),
+        };
+        (tester.tests, rights)
+    }))
+    .await;
+    let mut connected = Connected::default();
+    for (tests, rights) in tested {
+        connected.tests.extend(tests);
+        if !rights.lines.is_empty() {
+            connected.rights.push(rights);
         }
     }
     connected

@@ -199,6 +199,7 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
         .http
         .as_ref()
         .is_none_or(|http| http.enabled);
+    open_to_callers(checker, path, workflows, door);
     let on_bus = |checker: &Checker<'_>| {
         checker.sections.is_broken("bindings")
             || checker.sections.bindings.iter().any(|binding| {
@@ -211,5 +212,31 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
         let message =
             "nothing leads to the executor: enable http, or write a binding of role: workflows";
         checker.warning(path.key("enabled"), message);
+    }
+}
+
+/// Callers of `/rpc` show no key, so that all of them have the rights of `run_as`.
+fn open_to_callers(
+    checker: &mut Checker<'_>,
+    path: &ValuePath,
+    workflows: &WorkflowsConfig,
+    door: bool,
+) {
+    let calls = checker.sections.calls.as_ref();
+    if !workflows.rpc || !door || calls.is_some_and(|calls| !calls.enabled) {
+        return;
+    }
+    let mut agents: Vec<&str> = checker
+        .each_binding()
+        .filter(|(_, binding)| binding.role == Role::Workflows)
+        .filter_map(|(_, binding)| binding.run_as.as_ref().map(Name::as_str))
+        .collect();
+    agents.dedup();
+    if !agents.is_empty() {
+        let message = format!(
+            "whoever can reach http.listen executes workflows in the name of {} without a key, by POST /rpc",
+            agents.join(", ")
+        );
+        checker.warning(path.key("rpc"), message);
     }
 }
