@@ -1,12 +1,14 @@
 //! Messages for places that the broker refuses, among others: every other message is delivered, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{self, consumer::pull, stream};
 use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::consumer::StreamConsumer;
 use serde_json::Value;
 use support::battery::within;
 use support::running::Running;
@@ -189,6 +191,125 @@ calls: {{ enabled: false }}",
         letters.into_keys().collect::<Vec<_>>(),
         ids(|agent| agent != "good")
     );
+    bridge.stop().await;
+}
+
+/// Core NATS keeps nothing, so a dead letter that no stream stores is lost; that is counted, and holds up nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_of_core_nats_that_no_stream_stores_is_counted_as_lost() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    let client = async_nats::connect(&nats).await.unwrap();
+    let mut got = client.subscribe(outbox.clone()).await.unwrap();
+    client.flush().await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: nats, topics: [{inbox}], dead_letter: {{ topic: {inbox}.dead }} }}]
+default_route: [{{ transport: nats, topic: {outbox} }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    for body in ["not json".to_owned(), request("good", 1)] {
+        client.publish(inbox.clone(), body.into()).await.unwrap();
+    }
+    let message = within("the message arrives", got.next()).await.unwrap();
+    assert_eq!(id_of(&message.payload), 1);
+    let lost = "a2abus_dead_letters_lost_total{binding=\"in\"} 1";
+    within("the loss is counted", async {
+        while !bridge.metrics.render().unwrap().contains(lost) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    bridge.stop().await;
+}
+
+/// Messages that wait for a broker.
+const WAITING: usize = 20_000;
+
+/// The value of a metric, by the start of its line; 0 when there is none.
+fn metric(bridge: &Running, line: &str) -> f64 {
+    let text = bridge.metrics.render().unwrap();
+    let value = text.lines().find_map(|found| found.strip_prefix(line));
+    value.map_or(0.0, |value| value.trim().parse().unwrap())
+}
+
+/// How long it takes to read that many messages, in order, from the first on.
+async fn drain(consumer: &StreamConsumer, ids: std::ops::Range<usize>) -> Duration {
+    let mut began = None;
+    for id in ids {
+        let record = within("the message arrives", next(consumer)).await;
+        assert_eq!(id_of(&record.body), id);
+        began.get_or_insert_with(Instant::now);
+    }
+    began.unwrap().elapsed()
+}
+
+/// A sink that goes away with the client full of messages, and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_broker_arrives_in_order_when_it_is_back() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let Some(sink) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let (source, far) = (Plain::new(&kafka), Plain::new(&sink.address()));
+    let inbox = unique("in");
+    source.create(&inbox, 1).await;
+    source.create(&format!("{inbox}.dead"), 1).await;
+    far.create("out", 1).await;
+    let publish = async |ids: std::ops::Range<usize>| {
+        for id in ids.clone().step_by(1_000) {
+            let chunk = id..ids.end.min(id + 1_000);
+            let sent = chunk.map(|id| {
+                let (source, inbox) = (&source, &inbox);
+                async move { source.publish(inbox, Some(0), &request("good", id)).await }
+            });
+            futures_util::future::join_all(sent).await;
+        }
+    };
+    publish(0..WAITING).await;
+    let bridge = Running::start(&format!(
+        "
+transports:
+  source: {{ type: kafka, brokers: ['{kafka}'] }}
+  sink: {{ type: kafka, brokers: ['{}'], message_timeout: 2s }}
+bindings: [{{ name: in, transport: source, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {inbox}.dead }} }}]
+default_route: [{{ transport: sink, topic: out }}]
+calls: {{ enabled: false }}",
+        sink.address()
+    ))
+    .await;
+    let out = far.read("out", 1);
+    let normally = drain(&out, 0..WAITING).await;
+
+    within("everything is settled", async {
+        while metric(&bridge, "a2abus_in_flight{binding=\"in\"}") > 0.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    sink.kill().await;
+    publish(WAITING..2 * WAITING).await;
+    // All that was with the client has failed, and one message tries.
+    within("the lane waits for the sink", async {
+        while !bridge
+            .report()
+            .degraded
+            .iter()
+            .any(|held| held.cause.ends_with("1 waiting"))
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    sink.start().await;
+    let recovering = drain(&out, WAITING..2 * WAITING).await;
+    println!("{WAITING} messages: {normally:?} normally, {recovering:?} after the broker was back");
     bridge.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::Readiness;
+use a2abus_bridge::http::{Readiness, Report};
 use a2abus_bridge::metrics::Metrics;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -109,6 +109,12 @@ impl Running {
             content_type: content_type.unwrap_or_default(),
             body,
         }
+    }
+
+    /// What `/readyz` would say.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.readiness.report()
     }
 
     /// Drains it.

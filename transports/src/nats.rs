@@ -293,6 +293,7 @@ impl Nats {
             budget,
             link: Arc::clone(&inner.link),
             leave: leave.clone(),
+            subscription: described(&subscription.topics, group),
             stop,
         };
         inner.tasks.spawn(async move {
@@ -535,6 +536,13 @@ async fn subscribe_one(
         }
         Err(_) => Err(TransportError::new(TransportErrorKind::Saturated, what)),
     }
+}
+
+/// A subscription in words: `a.b, c.> (group g)`.
+fn described(topics: &[TopicFilter], group: Option<&Text>) -> String {
+    let topics: Vec<&str> = topics.iter().map(TopicFilter::as_str).collect();
+    let group = group.map(|group| format!(" (group {group})"));
+    topics.join(", ") + &group.unwrap_or_default()
 }
 
 /// Fails if the server refused one of the subscriptions.

@@ -216,7 +216,8 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         let limits = Limits::default();
         Self {
-            max_bytes: Written(ByteSize(limits.max_bytes as u64)),
+            // With headers and key it fits in a message of the transports' own defaults: 1000000 bytes on Kafka.
+            max_bytes: Written(ByteSize::kib(960)),
             max_depth: limits.max_depth,
             max_members: limits.max_members,
             max_units: u32::try_from(limits.max_units).unwrap_or(u32::MAX),

@@ -674,7 +674,7 @@ fn defaults_are_read_as_they_are_written() {
         &[],
     )
     .unwrap();
-    assert_eq!(config.limits.max_bytes.0, bytesize::ByteSize::mib(1));
+    assert_eq!(config.limits.max_bytes.0, bytesize::ByteSize::kib(960));
     assert_eq!(config.bindings[0].dead_letter.topic.as_str(), "a2abus.dlq");
     let written = serde_json::to_value(&config.calls).unwrap();
     let read: CallsConfig = serde_json::from_value(written.clone()).unwrap();

@@ -164,6 +164,8 @@ pub(super) struct CoreReader {
     pub(super) link: Arc<Link>,
     /// No new messages are wanted; those that are on their way are.
     pub(super) leave: CancellationToken,
+    /// What is read, for the log.
+    pub(super) subscription: String,
     pub(super) stop: CancellationToken,
 }
 
@@ -199,6 +201,7 @@ impl CoreReader {
             budget,
             link,
             leave,
+            subscription,
             stop,
         } = self;
         let mut chunks = messages.ready_chunks(CHUNK);
@@ -232,8 +235,11 @@ impl CoreReader {
                             Some(permit) if backlog.waiting.is_empty() => {
                                 deliver(&deliveries, message, Some(permit));
                             }
-                            _ if backlog.push(message) => {}
-                            _ => link.drop_messages(1),
+                            _ => {
+                                if let Err(dropped) = backlog.push(message) {
+                                    link.drop_message(&dropped.subject, &subscription);
+                                }
+                            }
                         }
                     }
                 }
@@ -376,15 +382,15 @@ impl Backlog {
         }
     }
 
-    /// Whether there was room.
-    fn push(&mut self, message: async_nats::Message) -> bool {
+    /// Gives back a message there is no room for.
+    fn push(&mut self, message: async_nats::Message) -> Result<(), Box<async_nats::Message>> {
         let bytes = self.bytes + cost(&message);
         if bytes > self.limit_bytes || self.waiting.len() >= BACKLOG_MESSAGES {
-            return false;
+            return Err(Box::new(message));
         }
         self.bytes = bytes;
         self.waiting.push_back(message);
-        true
+        Ok(())
     }
 
     fn pop(&mut self) -> Option<async_nats::Message> {

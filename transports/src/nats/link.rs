@@ -45,6 +45,7 @@ pub(super) struct Link {
     refusals: broadcast::Sender<Refusal>,
     /// Messages that were received and dropped because nobody took them in time.
     dropped: AtomicU64,
+    logged: std::sync::Mutex<Logged>,
     closed: AtomicBool,
     faults: std::sync::Mutex<Faults>,
     /// The servers and who logs in there, as people name them.
@@ -55,6 +56,14 @@ pub(super) struct Link {
     addresses: Vec<ServerAddr>,
     /// The client has said so little since they were last looked at.
     is_unclear: AtomicBool,
+}
+
+/// What the log says of dropped messages.
+#[derive(Debug, Default)]
+struct Logged {
+    at: Option<Instant>,
+    /// How many there had been by then.
+    total: u64,
 }
 
 /// Why the transport is not healthy.
@@ -71,6 +80,9 @@ const COMPARE_EVERY: Duration = Duration::from_millis(250);
 
 /// Refused permissions kept for slow listeners, at most.
 const REFUSALS: usize = 64;
+
+/// How often the log says that messages are dropped.
+const DROPS_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -96,6 +108,7 @@ impl Link {
             health: watch::Sender::new(Health::Down(connecting.clone())),
             refusals: broadcast::Sender::new(REFUSALS),
             dropped: AtomicU64::new(0),
+            logged: std::sync::Mutex::default(),
             closed: AtomicBool::new(false),
             faults: std::sync::Mutex::new(Faults {
                 connection: connecting,
@@ -175,7 +188,7 @@ impl Link {
             }
             Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
             Event::Draining => tracing::debug!("draining the NATS connection"),
-            Event::SlowConsumer(_) => self.drop_messages(1),
+            Event::SlowConsumer(id) => self.drop_message("?", &format!("{id}")),
             Event::ServerError(error) => self.server_error(error),
             Event::ClientError(error) => self.client_error(error),
         }
@@ -345,16 +358,32 @@ impl Link {
         )
     }
 
-    /// Counts messages that nobody took in time; says so now and then, not each time.
-    pub(super) fn drop_messages(&self, count: u64) {
-        let before = self.dropped.fetch_add(count, Ordering::Relaxed);
-        // 1, 2, 4, 8, ...: soon, and never a flood.
-        if before.checked_ilog2() != (before + count).checked_ilog2() {
-            tracing::warn!(
-                dropped_total = before + count,
-                "messages were dropped: a NATS subscription is read too slowly"
-            );
+    /// Counts a message that nobody took in time. The log names its subject and its subscription, where they are known,
+    /// at most once in [`DROPS_LOGGED_EVERY`], with how many there were since.
+    pub(super) fn drop_message(&self, subject: &str, subscription: &str) {
+        let total = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut logged = self
+            .logged
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now = Instant::now();
+        if logged.at.is_some_and(|at| now < at + DROPS_LOGGED_EVERY) {
+            return;
         }
+        let dropped = total - logged.total;
+        *logged = Logged {
+            at: Some(now),
+            total,
+        };
+        drop(logged);
+        tracing::warn!(
+            topic = subject,
+            subscription,
+            dropped,
+            dropped_total = total,
+            reason = "slow_consumer",
+            "core NATS messages are dropped: the bridge does not take them in time, and the server does not keep them"
+        );
     }
 
     pub(super) fn dropped(&self) -> u64 {
