@@ -28,7 +28,7 @@ use crate::plan::Plan;
 use crate::quota::Quotas;
 use crate::record::{Record, Status};
 use crate::shared::{Limits, OnError, Shared};
-use crate::store::{FileStore, Keeper};
+use crate::store::{FileStore, Keeper, StoredValue};
 use crate::value::{Object, Value};
 use execution::Start;
 use running::{Admission, Running};
@@ -411,6 +411,33 @@ impl Executor {
             .keeper
             .stored(agent, session, storage, key)
             .await
+    }
+
+    /// What StoreData has stored for an agent in `localStorage` or `sessionStorage`, by session and key.
+    ///
+    /// # Errors
+    /// That the storage failed.
+    pub async fn list_stored(
+        &self,
+        agent: &str,
+        storage: Storage,
+    ) -> Result<Vec<StoredValue>, StoreError> {
+        self.0.shared.keeper.list(agent, storage).await
+    }
+
+    /// Takes away what StoreData has stored in `localStorage` or `sessionStorage`; whether there was anything.
+    ///
+    /// # Errors
+    /// That the storage failed.
+    pub async fn remove_stored(
+        &self,
+        agent: &str,
+        session: &str,
+        storage: Storage,
+        key: &str,
+    ) -> Result<bool, StoreError> {
+        let keeper = &self.0.shared.keeper;
+        keeper.remove(agent, session, storage, key).await
     }
 
     /// Forgets results that are kept to be used again: of one agent or all, of one type of

@@ -184,7 +184,7 @@ pub use record::{Record, Status};
 pub use shared::{Limits, OnError};
 #[cfg(feature = "redb")]
 pub use store::RedbStore;
-pub use store::{FileStore, MemoryStore, OpenError};
+pub use store::{FileStore, MemoryStore, OpenError, StoredValue};
 pub use trace::{OperationStatus, Progress};
 pub use value::{Array, Object, Value};
 pub use virtual_clock::VirtualClock;

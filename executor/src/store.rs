@@ -22,6 +22,7 @@ use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::operation::{Storage, StoreData};
 use bytes::Bytes;
 
@@ -42,6 +43,18 @@ pub(crate) struct Keeper {
     local: Local,
     files: Option<FileStore>,
     sessions: Sessions,
+}
+
+/// A value that StoreData has stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredValue {
+    /// The session it belongs to, in `sessionStorage`.
+    pub session: Option<Text>,
+    /// Its key.
+    pub key: Text,
+    /// The bytes of its JSON text.
+    pub bytes: usize,
 }
 
 /// Why a store on disk cannot be opened.
@@ -157,6 +170,46 @@ impl Keeper {
             (Storage::Session, _) => self.sessions.keep(agent, session, key, text),
             (Storage::File, Some(files)) => files.keep(agent, key, text).await,
             (Storage::File, None) => Err(KeepError::NotConfigured),
+        }
+    }
+
+    /// What an agent has in a storage, by session and key. Files are listed by whoever has their directory.
+    pub(crate) async fn list(
+        &self,
+        agent: &str,
+        storage: Storage,
+    ) -> Result<Vec<StoredValue>, StoreError> {
+        let value = |session: Option<String>, key: String, bytes| StoredValue {
+            session: session.map(Text::from),
+            key: key.into(),
+            bytes,
+        };
+        Ok(match storage {
+            Storage::Local => {
+                let values = self.local.list(agent).await?.into_iter();
+                values.map(|(key, bytes)| value(None, key, bytes)).collect()
+            }
+            Storage::Session => {
+                let values = self.sessions.list(agent).into_iter();
+                let value = |(session, key, bytes)| value(Some(session), key, bytes);
+                values.map(value).collect()
+            }
+            Storage::File => Vec::new(),
+        })
+    }
+
+    /// Takes a value away; whether there was one. Files stay.
+    pub(crate) async fn remove(
+        &self,
+        agent: &str,
+        session: &str,
+        storage: Storage,
+        key: &str,
+    ) -> Result<bool, StoreError> {
+        match storage {
+            Storage::Local => self.local.remove(agent, key).await,
+            Storage::Session => Ok(self.sessions.remove(agent, session, key)),
+            Storage::File => Ok(false),
         }
     }
 
@@ -294,6 +347,40 @@ mod tests {
     /// A value that is so long as JSON, and fast to write.
     fn value_of(bytes: usize) -> Value {
         Value::Digits("1".repeat(bytes).into())
+    }
+
+    #[tokio::test]
+    async fn local_values_are_listed_and_taken_away() {
+        let keeper = keeper(Arc::new(MemoryStore::default()), None);
+        for n in 0..10 {
+            let key = format!("k{n}");
+            run(&keeper, "localStorage", &key, value_of(MAX_VALUE_BYTES))
+                .await
+                .unwrap();
+        }
+        assert!(
+            run(&keeper, "localStorage", "x", Value::Null)
+                .await
+                .is_err()
+        );
+        let keys = |agent: &'static str| async {
+            let values = keeper.list(agent, Storage::Local).await.unwrap();
+            values
+                .into_iter()
+                .map(|value| value.key)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys("agent").await.len(), 10);
+        assert_eq!(keys("agent").await[9], "k9");
+        assert!(keys("agen").await.is_empty());
+        let remove = |agent, key| keeper.remove(agent, "", Storage::Local, key);
+        assert!(!remove("other", "k3").await.unwrap());
+        assert!(!remove("agent", "").await.unwrap());
+        assert!(remove("agent", "k3").await.unwrap());
+        assert!(!remove("agent", "k3").await.unwrap());
+        run(&keeper, "localStorage", "x", Value::Null)
+            .await
+            .unwrap();
     }
 
     #[tokio::test]

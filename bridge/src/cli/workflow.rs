@@ -2,6 +2,7 @@
 
 mod profile;
 mod run;
+mod storage;
 mod test;
 mod validate;
 
@@ -34,6 +35,8 @@ enum WorkflowCommand {
     Run(run::RunArgs),
     /// Runs workflows against recorded answers on a virtual clock, and compares.
     Test(test::TestArgs),
+    /// Shows or removes what workflows of an agent have stored, in a running bridge.
+    Storage(storage::StorageArgs),
 }
 
 /// Which workflow, in whose name, with what.
@@ -65,6 +68,7 @@ pub(crate) fn run(args: WorkflowArgs) -> anyhow::Result<Status> {
         WorkflowCommand::Validate(args) => validate::run(&args),
         WorkflowCommand::Run(args) => super::block_on(run::run(args)),
         WorkflowCommand::Test(args) => super::block_on(test::run(&args)),
+        WorkflowCommand::Storage(args) => super::block_on(storage::run(args)),
     }
 }
 

@@ -17,6 +17,8 @@
 //! | `POST workflows/execute` | `{"workflow", "input"?, "level"?, "onError"?, "async"?}` | 200 with the results when it has ended, also when it failed; 202 at once if `async`; 400 with all errors if it is not valid |
 //! | `GET executions/{id}` | | the record: status, results, operations; 24 hours long; 404 for those of other agents |
 //! | `GET executions?limit&status` | | summaries, the newest first |
+//! | `GET storage/{storage}` | | what the agent has stored in `localStorage` or `sessionStorage`: keys, bytes, sessions |
+//! | `GET`, `DELETE storage/{storage}/{key}` | | the value, or its removal; of `sessionStorage` with `?session=` |
 //! | `GET rate-limit/status` | | limits, usage and what remains |
 //!
 //! `workflow` is the JSON Lines as one string. The execution id is that of the workflow, for each agent: the same workflow
@@ -38,10 +40,12 @@ mod executions;
 mod gate;
 mod request;
 mod search;
+mod storage;
 
 use std::sync::Arc;
 
 use a2abus_executor::Quotas;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -80,6 +84,10 @@ enum Call<'a> {
     Execute,
     Executions,
     Execution(&'a str),
+    /// What is in a storage.
+    Storage(Storage),
+    /// One value there; its key as the path has it.
+    Stored(Storage, &'a str),
     RateLimit,
 }
 
@@ -175,7 +183,13 @@ impl Rest {
         } else {
             Bytes::new()
         };
-        self.call(call, member, head.uri.query(), &body).await
+        match call {
+            Call::Stored(storage, key) if head.method == Method::DELETE => {
+                let query = head.uri.query();
+                self.remove(member.agent(), storage, key, query).await
+            }
+            _ => self.call(call, member, head.uri.query(), &body).await,
+        }
     }
 
     async fn call(
@@ -193,6 +207,8 @@ impl Rest {
             Call::Execute => self.execute(member.agent(), body).await,
             Call::Executions => self.executions(member.agent(), query).await,
             Call::Execution(id) => self.execution(member.agent(), id).await,
+            Call::Storage(storage) => self.list(member.agent(), storage).await,
+            Call::Stored(storage, key) => self.stored(member.agent(), storage, key, query).await,
             Call::RateLimit => Ok(self.rate_limit(member.agent())),
         }
     }
@@ -215,6 +231,7 @@ impl Rest {
 
 const READ: &str = "GET, HEAD";
 const WRITE: &str = "POST";
+const READ_OR_REMOVE: &str = "GET, HEAD, DELETE";
 
 fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
@@ -230,8 +247,13 @@ impl<'a> Call<'a> {
             "workflows/execute" => Self::Execute,
             "executions" => Self::Executions,
             "rate-limit/status" => Self::RateLimit,
-            other => match other.strip_prefix("executions/") {
-                Some(id) if !id.is_empty() && !id.contains('/') => Self::Execution(id),
+            other => match other.split_once('/')? {
+                ("executions", id) if !id.is_empty() && !id.contains('/') => Self::Execution(id),
+                ("storage", place) => match place.split_once('/') {
+                    None => Self::Storage(storage::of(place)?),
+                    Some((_, "")) => return None,
+                    Some((place, key)) => Self::Stored(storage::of(place)?, key),
+                },
                 _ => return None,
             },
         })
@@ -244,6 +266,9 @@ impl<'a> Call<'a> {
     fn check(self, method: &Method) -> Result<(), Problem> {
         let (right, allowed) = if self.has_body() {
             (*method == Method::POST, WRITE)
+        } else if matches!(self, Self::Stored(..)) {
+            let right = is_read(method) || *method == Method::DELETE;
+            (right, READ_OR_REMOVE)
         } else {
             (is_read(method), READ)
         };

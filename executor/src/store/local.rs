@@ -77,6 +77,63 @@ impl Local {
         self.store.get(Table::Local, &key_of(agent, key)).await
     }
 
+    /// The keys of an agent in order, each with the bytes of its value.
+    pub(super) async fn list(&self, agent: &str) -> Result<Vec<(String, usize)>, StoreError> {
+        // Values come along, each of up to ten mebibytes.
+        const AT_A_TIME: usize = 8;
+        let prefix = key_of(agent, "");
+        let mut keys = Vec::new();
+        let mut after = prefix.clone();
+        loop {
+            let page = self.store.scan(Table::Local, &prefix, &after, AT_A_TIME);
+            let page = page.await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(keys);
+            };
+            after.clone_from(last);
+            let key = |(key, value): &(String, Bytes)| {
+                let key = key.strip_prefix(&prefix).filter(|key| !key.is_empty())?;
+                Some((key.to_owned(), value.len()))
+            };
+            keys.extend(page.iter().filter_map(key));
+        }
+    }
+
+    /// Takes a value away; whether there was one.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped; the value may then be gone or not.
+    pub(super) async fn remove(&self, agent: &str, key: &str) -> Result<bool, StoreError> {
+        if key.is_empty() || key.contains('\0') {
+            return Ok(false);
+        }
+        let account = self.account(agent);
+        let mut account = account.lock().await;
+        let usage = match *account {
+            Some(usage) => usage,
+            None => self.read_account(agent).await?,
+        };
+        let key = key_of(agent, key);
+        let Some(old) = self.store.get(Table::Local, &key).await? else {
+            return Ok(false);
+        };
+        let mut next = usage;
+        next.remove(old.len() as u64);
+        let change = |key, value| Change {
+            table: Table::Local,
+            key,
+            value,
+        };
+        *account = None;
+        let written = self.store.write(vec![
+            change(key, None),
+            change(account_key(agent), Some(account_text(next))),
+        ]);
+        let removed = written.await;
+        *account = Some(if removed.is_ok() { next } else { usage });
+        removed.map(|()| true)
+    }
+
     fn account(&self, agent: &str) -> Account {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         match accounts.get(agent) {

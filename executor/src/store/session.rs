@@ -84,6 +84,43 @@ impl Sessions {
         (!session.is_idle(now)).then(|| value.clone())
     }
 
+    /// The sessions and keys of an agent in order, each with the bytes of its value.
+    pub(super) fn list(&self, agent: &str) -> Vec<(String, String, usize)> {
+        let now = self.clock.elapsed();
+        let state = self.lock();
+        let sessions = state
+            .agents
+            .get(agent)
+            .into_iter()
+            .flat_map(|it| &it.sessions);
+        let mut values: Vec<_> = sessions
+            .filter(|(_, session)| !session.is_idle(now))
+            .flat_map(|(name, session)| {
+                let value =
+                    |(key, value): (&String, &Bytes)| (name.clone(), key.clone(), value.len());
+                session.values.iter().map(value)
+            })
+            .collect();
+        values.sort();
+        values
+    }
+
+    /// Takes a value away; whether there was one.
+    pub(super) fn remove(&self, agent: &str, session: &str, key: &str) -> bool {
+        let now = self.clock.elapsed();
+        let mut state = self.lock();
+        let Some(agent) = state.agents.get_mut(agent) else {
+            return false;
+        };
+        agent.end_idle(now);
+        let values = agent.sessions.get_mut(session).map(|it| &mut it.values);
+        let old = values.and_then(|values| values.remove(key));
+        if let Some(old) = &old {
+            agent.usage.remove(old.len() as u64);
+        }
+        old.is_some()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,6 +192,25 @@ mod tests {
         sessions.keep("a", "s", "l", text(4)).unwrap();
         assert_eq!(sessions.get("a", "s", "k"), None);
         assert_eq!(sessions.get("a", "s", "l"), Some(text(4)));
+    }
+
+    #[test]
+    fn values_are_listed_and_taken_away() {
+        let clock = Arc::new(SetClock::default());
+        let sessions = Sessions::new(Arc::<SetClock>::clone(&clock));
+        sessions.keep("a", "t", "k", text(100 << 20)).unwrap();
+        assert!(sessions.keep("a", "s", "l", text(1)).is_err());
+        assert!(!sessions.remove("b", "t", "k"));
+        assert!(!sessions.remove("a", "s", "k"));
+        assert!(sessions.remove("a", "t", "k"));
+        assert!(!sessions.remove("a", "t", "k"));
+        sessions.keep("a", "s", "l", text(2)).unwrap();
+        sessions.keep("a", "s", "k", text(3)).unwrap();
+        let value = |key: &str, bytes| ("s".to_owned(), key.to_owned(), bytes);
+        assert_eq!(sessions.list("a"), [value("k", 3), value("l", 2)]);
+        assert!(sessions.list("b").is_empty());
+        clock.set(3600);
+        assert!(sessions.list("a").is_empty());
     }
 
     #[test]

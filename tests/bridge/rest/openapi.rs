@@ -120,6 +120,9 @@ fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
         ("post", "/api/v1/workflows/execute", Some(judged)),
         ("get", "/api/v1/executions", None),
         ("get", "/api/v1/executions/{execution_id}", None),
+        ("get", "/api/v1/storage/{storage}", None),
+        ("get", "/api/v1/storage/{storage}/{key}", None),
+        ("delete", "/api/v1/storage/{storage}/{key}", None),
         ("get", "/api/v1/rate-limit/status", None),
     ]
 }
@@ -127,6 +130,8 @@ fn calls() -> Vec<(&'static str, &'static str, Option<Value>)> {
 /// A request that is as it should be, but for its key.
 fn request(house: &House, method: &str, path: &str, body: Option<&Value>) -> RequestBuilder {
     let path = path.replace("{execution_id}", "doc-0");
+    let path = path.replace("{storage}", "localStorage");
+    let path = path.replace("{key}", "doc");
     let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
     let request = house.bare(method, &path);
     match body {
@@ -227,6 +232,64 @@ async fn executions(house: &House, document: &mut Document) {
     assert_eq!(report["valid"], false);
 }
 
+/// What is stored, of every storage.
+async fn storages(house: &House, document: &mut Document) {
+    let store = |storage: &str| json!({"StoreData": {"inputPath": "/workflow/x", "storage": storage, "key": "a b/ö"}});
+    let lines = workflow(
+        "doc-store-1",
+        &[
+            ("local", store("localStorage")),
+            ("session", store("sessionStorage")),
+        ],
+    );
+    let body = json!({"workflow": lines, "input": {"x": [{"y": 1}]}, "session": "s 1"});
+    let (_, ran) = super::harness::told(house.execute(&body)).await;
+    assert_eq!(ran["status"], "success", "{ran}");
+    let one = "/api/v1/storage/{storage}/{key}";
+    let key = "a%20b/%C3%B6";
+    for (storage, query) in [("localStorage", ""), ("sessionStorage", "?session=s%201")] {
+        let all = "/api/v1/storage/{storage}";
+        let response = answer(house.get(&format!("/api/v1/storage/{storage}"))).await;
+        let listed = document.check("get", all, response).await;
+        assert_eq!(listed["values"][0]["key"], "a b/ö", "{listed}");
+        assert_eq!(listed["count"], 1);
+        let path = format!("/api/v1/storage/{storage}/{key}{query}");
+        let value = document
+            .check("get", one, answer(house.get(&path)).await)
+            .await;
+        assert_eq!(value, json!([{"y": 1}]));
+        // Another agent may not look, and would find nothing.
+        let other = house
+            .bare(Method::GET, &path)
+            .bearer_auth(super::harness::OTHER_KEY);
+        let refused = document.check("get", one, answer(other).await).await;
+        assert_eq!(refused["error"]["code"], "storage_not_permitted");
+        let remove = || house.bare(Method::DELETE, &path).bearer_auth(KEY);
+        let removed = document.check("delete", one, answer(remove()).await).await;
+        assert_eq!(removed, json!({"removed": true}));
+        document.check("delete", one, answer(remove()).await).await;
+        document
+            .check("get", one, answer(house.get(&path)).await)
+            .await;
+    }
+    for wrong in [
+        "sessionStorage/k",
+        "localStorage/k?session=s",
+        "localStorage/%FF",
+    ] {
+        let path = format!("/api/v1/storage/{wrong}");
+        document
+            .check("get", one, answer(house.get(&path)).await)
+            .await;
+        let remove = house.bare(Method::DELETE, &path).bearer_auth(KEY);
+        document.check("delete", one, answer(remove).await).await;
+    }
+    let nowhere = answer(house.get("/api/v1/storage/file")).await;
+    document
+        .check("get", "/api/v1/storage/{storage}", nowhere)
+        .await;
+}
+
 /// What is answered while the store fails, and while the bridge is being stopped.
 async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
     store.fails.store(true, Ordering::SeqCst);
@@ -238,6 +301,23 @@ async fn troubles(house: &House, store: &Shaky, document: &mut Document) {
             "get",
             "/api/v1/executions/{execution_id}",
             house.get("/api/v1/executions/doc-full"),
+        ),
+        (
+            "get",
+            "/api/v1/storage/{storage}",
+            house.get("/api/v1/storage/localStorage"),
+        ),
+        (
+            "get",
+            "/api/v1/storage/{storage}/{key}",
+            house.get("/api/v1/storage/localStorage/k"),
+        ),
+        (
+            "delete",
+            "/api/v1/storage/{storage}/{key}",
+            house
+                .bare(Method::DELETE, "/api/v1/storage/localStorage/k")
+                .bearer_auth(KEY),
         ),
     ] {
         let told = document.check(method, path, answer(request).await).await;
@@ -294,6 +374,7 @@ async fn the_document_says_what_is_answered() {
         document.check("get", path, answer(request).await).await;
     }
     executions(&house, &mut document).await;
+    storages(&house, &mut document).await;
     troubles(&house, &store, &mut document).await;
     let unmet: Vec<_> = document
         .promised()

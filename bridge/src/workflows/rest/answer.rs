@@ -174,6 +174,18 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
     }
 
+    pub(super) fn no_such_value() -> Self {
+        let message = "this agent has stored nothing there under this key";
+        let words = ("RequestError", "value_not_found");
+        Self::new(StatusCode::NOT_FOUND, words, message, Refused::NotFound)
+    }
+
+    pub(super) fn storage_not_permitted(storage: &str) -> Self {
+        let message = format!("storage {storage} is not permitted to this agent");
+        let words = ("PermissionError", "storage_not_permitted");
+        Self::new(StatusCode::FORBIDDEN, words, message, Refused::Forbidden)
+    }
+
     pub(super) fn method_not_allowed(allowed: &'static str) -> Self {
         let message = format!("this path takes {allowed}");
         let words = ("RequestError", "method_not_allowed");

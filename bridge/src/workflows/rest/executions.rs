@@ -135,7 +135,7 @@ impl Rest {
         answer::json(StatusCode::OK, Bytes::from(text))
     }
 
-    fn store(&self, error: &StoreError) -> Problem {
+    pub(super) fn store(&self, error: &StoreError) -> Problem {
         tracing::error!(
             error = error as &dyn std::error::Error,
             "records of executions cannot be read or written"

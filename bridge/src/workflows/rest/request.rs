@@ -44,7 +44,9 @@ pub(super) fn validate(body: &Bytes) -> Result<Request, Problem> {
 
 /// A workflow to be executed.
 pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
-    let known = ["workflow", "input", "level", "onError", "async", "validate"];
+    let known = [
+        "workflow", "input", "level", "onError", "async", "session", "validate",
+    ];
     let members = Members::read(body, &known)?;
     if members.flag("validate")? == Some(false) {
         let message = "validate: every workflow is validated; leave it out. \
@@ -55,6 +57,11 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
     request.on_error = members
         .word("onError", "stop or continue", OnError::from_word)?
         .unwrap_or_default();
+    request.session = match members.get("session") {
+        None => None,
+        Some(Value::String(session)) if (1..=256).contains(&session.len()) => Some(session.clone()),
+        Some(_) => return Err(wrong("session", "a string of 1 to 256 bytes")),
+    };
     let wait = match members.flag("async")? {
         Some(true) => Wait::Not,
         Some(false) | None => Wait::ForTheEnd,

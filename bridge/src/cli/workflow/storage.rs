@@ -1,0 +1,184 @@
+//! `a2abus workflow storage`.
+
+use std::path::PathBuf;
+
+use a2abus_executor::Value;
+use a2abus_transports::Secret;
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use reqwest::{Method, Url};
+
+use crate::cli::output::Output;
+use crate::cli::{Misuse, Status};
+
+/// Arguments of `a2abus workflow storage`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus workflow storage ls --key-env REPORTER_KEY
+  a2abus workflow storage get totals --key-env REPORTER_KEY
+  a2abus workflow storage rm cart --storage sessionStorage --session s-1 --key-file reporter.key
+
+It asks the HTTP API of a running bridge, since one process at a time may have the data directory.")]
+pub(super) struct StorageArgs {
+    #[command(subcommand)]
+    command: StorageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum StorageCommand {
+    /// Lists what an agent has stored: bytes, session and key of each value.
+    Ls {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Prints a value as JSON.
+    Get {
+        /// The key it is stored under.
+        key: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Removes a value.
+    Rm {
+        /// The key it is stored under.
+        key: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which storage, of which agent, of which bridge.
+#[derive(Debug, Args)]
+struct Place {
+    /// The storage.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "STORAGE",
+        default_value = "localStorage"
+    )]
+    storage: Storage,
+    /// The session, which values of sessionStorage belong to.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// The front door of the bridge.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: Url,
+    /// The environment variable that holds the API key of the agent.
+    #[arg(long, value_name = "NAME", required_unless_present = "key_file")]
+    key_env: Option<String>,
+    /// The file that holds the API key of the agent.
+    #[arg(long, value_name = "FILE", conflicts_with = "key_env")]
+    key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Storage {
+    #[value(name = "localStorage")]
+    Local,
+    #[value(name = "sessionStorage")]
+    Session,
+}
+
+/// Does what is asked.
+///
+/// # Errors
+/// [`Misuse`] when the key cannot be read; else when the bridge cannot be reached, or refuses.
+pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
+    let mut output = Output::new();
+    match args.command {
+        StorageCommand::Ls { place } => {
+            let listed = place.ask(Method::GET, None).await?;
+            let values = listed.get("values").and_then(Value::as_array);
+            for value in values.into_iter().flatten() {
+                let text = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
+                let bytes = value.get("bytes").map(Value::to_string).unwrap_or_default();
+                let (session, key) = (text("session"), text("key"));
+                if place
+                    .session
+                    .as_deref()
+                    .is_none_or(|wanted| wanted == session)
+                {
+                    output.line(format!("{bytes:>10}  {session}{}{key}", gap(session)))?;
+                }
+            }
+        }
+        StorageCommand::Get { key, place } => {
+            let value = place.ask(Method::GET, Some(&key)).await?;
+            output.line(value.to_string())?;
+        }
+        StorageCommand::Rm { key, place } => {
+            place.ask(Method::DELETE, Some(&key)).await?;
+        }
+    }
+    Ok(Status::Right)
+}
+
+fn gap(session: &str) -> &'static str {
+    if session.is_empty() { "" } else { "  " }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Asks the bridge, and gives its answer.
+    async fn ask(&self, method: Method, key: Option<&str>) -> anyhow::Result<Value> {
+        if key.is_some() && (self.storage == Storage::Session) != self.session.is_some() {
+            let message = "--session is needed for sessionStorage, and for nothing else";
+            return Err(Misuse(message.to_owned()).into());
+        }
+        let url = self.url_of(key)?;
+        let secret = self.secret()?;
+        let request = reqwest::Client::new()
+            .request(method, url)
+            .header("x-api-key", secret);
+        let response = request.send().await;
+        let response = response.with_context(|| format!("{} cannot be reached", self.url))?;
+        let status = response.status();
+        let body = response.bytes().await.context("the answer broke off")?;
+        let answer = Value::parse(&body).with_context(|| {
+            format!(
+                "{} answered {status}, which is no answer of the executor",
+                self.url
+            )
+        })?;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let error = answer.get("error");
+        let message = error.and_then(|error| error.get("message").or(Some(error)));
+        let message = message
+            .and_then(Value::as_str)
+            .unwrap_or("no reason is given");
+        bail!("{status}: {message}");
+    }
+
+    fn url_of(&self, key: Option<&str>) -> Result<Url, Misuse> {
+        let mut url = self.url.clone();
+        let wrong = || Misuse(format!("--url {}: an http URL is needed", self.url));
+        {
+            let storage = match self.storage {
+                Storage::Local => "localStorage",
+                Storage::Session => "sessionStorage",
+            };
+            let mut path = url.path_segments_mut().map_err(|()| wrong())?;
+            path.pop_if_empty()
+                .extend(["api", "v1", "storage", storage]);
+            path.extend(key);
+        }
+        if let (Some(session), Some(_)) = (&self.session, key) {
+            url.query_pairs_mut().append_pair("session", session);
+        }
+        Ok(url)
+    }
+
+    fn secret(&self) -> Result<String, Misuse> {
+        let secret = match (&self.key_file, &self.key_env) {
+            (Some(path), _) => Secret::file(path),
+            (None, Some(name)) => Secret::env(name),
+            (None, None) => return Err(Misuse("--key-env or --key-file is needed".to_owned())),
+        };
+        let read = secret.reveal().map_err(|error| Misuse(error.to_string()))?;
+        Ok(read.as_str().to_owned())
+    }
+}

@@ -1,0 +1,123 @@
+//! What an agent has stored: listed, read, taken away.
+
+use std::borrow::Cow;
+
+use a2abus_executor::{Agent, StoredValue, Value};
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use axum::response::Response;
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+
+use super::Rest;
+use super::answer::{Problem, value};
+
+/// The storage of a name, of those that are read here: files are where the operator put them.
+pub(super) fn of(name: &str) -> Option<Storage> {
+    [Storage::Local, Storage::Session]
+        .into_iter()
+        .find(|storage| storage.as_str() == name)
+}
+
+// === impl Rest ===
+
+impl Rest {
+    pub(super) async fn list(&self, agent: &Agent, storage: Storage) -> Result<Response, Problem> {
+        permit(agent, storage)?;
+        let executor = self.workflows.executor();
+        let values = executor.list_stored(agent.id(), storage).await;
+        let values = values.map_err(|error| self.store(&error))?;
+        let members = |StoredValue {
+                           session,
+                           key,
+                           bytes,
+                           ..
+                       }: &StoredValue| {
+            let session = session
+                .iter()
+                .map(|it| ("session", Value::from(it.clone())));
+            let own = [("key", key.clone().into()), ("bytes", (*bytes).into())];
+            Value::object(own.into_iter().chain(session))
+        };
+        let answer = Value::object([
+            ("storage", Value::from(storage.as_str())),
+            (
+                "values",
+                values.iter().map(members).collect::<Vec<_>>().into(),
+            ),
+            ("count", values.len().into()),
+        ]);
+        Ok(value(StatusCode::OK, &answer))
+    }
+
+    pub(super) async fn stored(
+        &self,
+        agent: &Agent,
+        storage: Storage,
+        key: &str,
+        query: Option<&str>,
+    ) -> Result<Response, Problem> {
+        permit(agent, storage)?;
+        let (key, session) = (decoded("key", key)?, session(storage, query)?);
+        let executor = self.workflows.executor();
+        let stored = executor.stored(agent.id(), &session, storage, &key).await;
+        match stored.map_err(|error| self.store(&error))? {
+            Some(stored) => Ok(value(StatusCode::OK, &stored)),
+            None => Err(Problem::no_such_value()),
+        }
+    }
+
+    pub(super) async fn remove(
+        &self,
+        agent: &Agent,
+        storage: Storage,
+        key: &str,
+        query: Option<&str>,
+    ) -> Result<Response, Problem> {
+        permit(agent, storage)?;
+        let (key, session) = (decoded("key", key)?, session(storage, query)?);
+        let executor = self.workflows.executor();
+        let removed = executor.remove_stored(agent.id(), &session, storage, &key);
+        if removed.await.map_err(|error| self.store(&error))? {
+            let answer = Value::object([("removed", Value::Bool(true))]);
+            Ok(value(StatusCode::OK, &answer))
+        } else {
+            Err(Problem::no_such_value())
+        }
+    }
+}
+
+fn permit(agent: &Agent, storage: Storage) -> Result<(), Problem> {
+    if agent.policy().permits_storage(storage) {
+        Ok(())
+    } else {
+        Err(Problem::storage_not_permitted(storage.as_str()))
+    }
+}
+
+/// The session that a value is of.
+fn session(storage: Storage, query: Option<&str>) -> Result<Cow<'_, str>, Problem> {
+    let mut session = None;
+    let pairs = query.unwrap_or_default().split('&');
+    for pair in pairs.filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("session", name)) if storage == Storage::Session => session = Some(name),
+            _ => {
+                let message = "the one parameter is session, for sessionStorage";
+                return Err(Problem::malformed("unknown_field", message));
+            }
+        }
+    }
+    match session {
+        Some(name) => decoded("session", name),
+        None if storage == Storage::Session => {
+            let message = "session is missing: GET /api/v1/storage/sessionStorage lists them";
+            Err(Problem::malformed("missing_field", message))
+        }
+        None => Ok(Cow::Borrowed("")),
+    }
+}
+
+fn decoded<'a>(what: &str, text: &'a str) -> Result<Cow<'a, str>, Problem> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map_err(|_| Problem::malformed("invalid_field", format!("{what}: not UTF-8")))
+}
