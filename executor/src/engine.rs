@@ -126,6 +126,9 @@ impl<'a> Engine<'a> {
             self.check_input().err()
         };
         if error.is_none() {
+            error = self.read_stored().await.err();
+        }
+        if error.is_none() {
             error = self
                 .sequence(&plan.roots)
                 .await
@@ -146,6 +149,31 @@ impl<'a> Engine<'a> {
         let max = self.run.shared.limits.max_model_bytes;
         if self.model.weight() > max {
             return Err(too_heavy(max));
+        }
+        Ok(())
+    }
+
+    /// Reads what paths will find in storages. They find it as it is now, and what the run itself stores.
+    async fn read_stored(&mut self) -> Result<(), Failure> {
+        let (run, max) = (&self.run, self.run.shared.limits.max_model_bytes);
+        for (storage, key) in &run.plan.stored {
+            let keeper = &run.shared.keeper;
+            let stored = keeper.stored(run.agent.id(), run.session, *storage, key);
+            let stored = stored.await.map_err(|error| {
+                tracing::error!(
+                    storage = storage.as_str(),
+                    error = &*error.0,
+                    "a stored value cannot be read"
+                );
+                let message = format!("{} cannot be read", storage.as_str());
+                Failure::new(FailureCode::StorageFailed, message)
+            })?;
+            if let Some(value) = stored {
+                self.model.put_stored(*storage, key.clone(), value);
+            }
+            if self.model.stored_weight() > max {
+                return Err(too_heavy(max));
+            }
         }
         Ok(())
     }

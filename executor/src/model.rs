@@ -3,6 +3,7 @@
 //! Source: `a2e-execution` section 2.
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
 use a2abus_plugin::protocol::a2e_workflow::{OutputPath, Path, RelativePath, Segment};
 
 use crate::failure::{Failure, FailureCode};
@@ -12,6 +13,9 @@ use crate::value::{Object, Value};
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     root: Object,
+    /// What paths find in storages, by key.
+    local: Object,
+    session: Object,
     /// The outermost first.
     loops: Vec<Turn>,
 }
@@ -29,6 +33,8 @@ impl Model {
     pub(crate) fn new(input: Object) -> Self {
         Self {
             root: input,
+            local: Object::default(),
+            session: Object::default(),
             loops: Vec::new(),
         }
     }
@@ -39,6 +45,22 @@ impl Model {
 
     pub(crate) fn weight(&self) -> usize {
         Value::from(self.root.clone()).weight()
+    }
+
+    /// What is stored under a key, for the paths that lead there.
+    pub(crate) fn put_stored(&mut self, storage: Storage, key: Text, value: Value) {
+        match storage {
+            Storage::Local => self.local.insert(key, value),
+            Storage::Session => self.session.insert(key, value),
+            // No path leads to files.
+            Storage::File => {}
+        }
+    }
+
+    /// What all of that weighs.
+    pub(crate) fn stored_weight(&self) -> usize {
+        let weight = |object: &Object| Value::from(object.clone()).weight();
+        weight(&self.local) + weight(&self.session)
     }
 
     /// Sets it to what it was before.
@@ -63,6 +85,12 @@ impl Model {
     pub(crate) fn get(&self, path: &Path) -> Option<Value> {
         let (first, rest) = path.segments().split_first()?;
         let key = first.key();
+        match path.storage() {
+            Some(Storage::Local) => return follow(self.local.get(&key)?, rest),
+            Some(Storage::Session) => return follow(self.session.get(&key)?, rest),
+            Some(Storage::File) => return None,
+            None => {}
+        }
         match self.turn_member(&key) {
             Some(value) => follow(&value, rest),
             None => follow(self.root.get(&key)?, rest),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
 use a2abus_plugin::protocol::a2e_workflow::{Operation, OperationKind, Workflow};
 
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct Plan {
     /// What runs when it is its turn: the operations of the order that no other controls.
     /// Source: `a2e-execution` section 4, D13.
     pub(crate) roots: Vec<usize>,
+    /// What its paths read of storages.
+    pub(crate) stored: Vec<(Storage, Text)>,
 }
 
 // === impl Plan ===
@@ -25,6 +28,7 @@ impl Plan {
             operations,
             indices,
             roots: Vec::new(),
+            stored: workflow.stored,
         };
         let order = plan.indices(&workflow.order);
         let controlled = plan.reached_from(&order);

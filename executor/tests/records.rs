@@ -162,6 +162,91 @@ async fn members_of_the_request_replace_those_that_the_workflow_brings() {
 }
 
 #[tokio::test]
+async fn what_was_stored_is_read_by_a_path() {
+    let mut world = World::new(0);
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        storages: ["localStorage", "sessionStorage"].into_iter().collect(),
+        ..Policy::default()
+    };
+    world.agent = Arc::new(Agent::new(
+        "tester".into(),
+        policy,
+        BTreeMap::new(),
+        Rates::default(),
+    ));
+    let executor = world.executor();
+    let run = async |id: &str, session: &str, operations: &[&str], input: &str| {
+        let request = Request {
+            workflow: named(id, operations).into(),
+            session: Some(session.into()),
+            input: Value::parse(input.as_bytes())
+                .unwrap()
+                .as_object()
+                .unwrap()
+                .clone(),
+            ..Request::default()
+        };
+        finished(executor.execute(&world.agent, request).await.unwrap()).await
+    };
+    let store = |storage: &str, key: &str| {
+        format!(r#""StoreData":{{"inputPath":"/workflow/x","storage":"{storage}","key":"{key}"}}"#)
+    };
+    let join = |first: &str, second: &str| {
+        format!(
+            r#""MergeData":{{"sources":[{first:?},{second:?}],"strategy":"concat","outputPath":"/workflow/c"}}"#
+        )
+    };
+    let both = [store("localStorage", "a"), store("sessionStorage", "b/c")];
+    let both: Vec<&str> = both.iter().map(String::as_str).collect();
+    let record = run("e-1", "s", &both, r#"{"x":[1]}"#).await;
+    assert_eq!(record.status(), Status::Success);
+
+    // A later workflow, and in it what it stores itself.
+    let merge = join("/localStorage/a", "/sessionStorage[\"b/c\"]");
+    let again = store("localStorage", "a");
+    let record = run(
+        "e-2",
+        "s",
+        &[&merge, &again, &merge.replace("/c\"}", "/d\"}")],
+        r#"{"x":[2]}"#,
+    )
+    .await;
+    let results = Value::from(record.results().unwrap().clone());
+    assert_eq!(results.get("o0").unwrap().to_string(), "[1,1]", "{results}");
+    assert_eq!(results.get("o2").unwrap().to_string(), "[2,1]", "{results}");
+
+    // Another session has none of it.
+    let record = run("e-3", "t", &[&merge], "{}").await;
+    assert_eq!(record.status(), Status::Failed);
+    assert!(record.answer().to_string().contains("path_not_found"));
+
+    // Who is not granted a storage may not read it either.
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let other = Agent::new("other".into(), policy, BTreeMap::new(), Rates::default());
+    let request = Request {
+        workflow: named("e-4", &[&merge]).into(),
+        ..Request::default()
+    };
+    let refusal = executor
+        .execute(&Arc::new(other), request)
+        .await
+        .unwrap_err();
+    let Refusal::Invalid(failure) = refusal else {
+        panic!("{refusal}")
+    };
+    assert!(
+        failure
+            .to_value()
+            .to_string()
+            .contains("storage_not_permitted")
+    );
+}
+
+#[tokio::test]
 async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
     // The first write says that it runs, the second that it may act.
     let world = World::new(2);

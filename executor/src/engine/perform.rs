@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::operation::{ApiCall, StoreData, Wait};
 use a2abus_plugin::protocol::a2e_workflow::transform::{Expression, Projection, Transform};
 use a2abus_plugin::protocol::a2e_workflow::{
@@ -148,14 +149,13 @@ impl Engine<'_> {
         let value = self.model.read(&operation.input)?;
         let keeper = &self.run.shared.keeper;
         // Not cut off at the deadline: nobody could say whether it was stored.
-        Ok(store::store(
-            operation,
-            value,
-            keeper,
-            self.run.agent.id(),
-            self.run.session,
-        )
-        .await?)
+        let (agent, session) = (self.run.agent.id(), self.run.session);
+        let stored = store::store(operation, value.clone(), keeper, agent, session).await?;
+        let place = (operation.storage, Text::from(operation.key.as_str()));
+        if self.run.plan.stored.contains(&place) {
+            self.model.put_stored(place.0, place.1, value);
+        }
+        Ok(stored)
     }
 
     async fn wait(&mut self, wait: &Wait) -> Result<Value, Halt> {

@@ -56,6 +56,8 @@ pub struct Workflow {
     pub operations: Vec<Operation>,
     /// The ids in order of execution.
     pub order: Vec<Text>,
+    /// What its paths read of storages: the storage and the key.
+    pub stored: Vec<(operation::Storage, Text)>,
 }
 
 /// One operation of a workflow. Equal when it does the same under the same id, whatever line it

@@ -141,6 +141,16 @@ impl Document {
         else {
             return Err(self.issues.into_vec());
         };
+        let contents = self
+            .definitions
+            .values()
+            .filter_map(|it| it.content.as_ref());
+        let reads = contents.flat_map(|content| &content.facts.reads);
+        let stored = reads.filter_map(|read| {
+            let key = read.path.segments().first()?.key();
+            Some((read.path.storage()?, key))
+        });
+        let stored = stored.collect();
         let operation = |(id, definition): (Text, Definition)| {
             let kind = definition.content?.kind?;
             Some(Operation {
@@ -156,6 +166,7 @@ impl Document {
             dialect: self.dialect,
             operations: self.definitions.into_iter().filter_map(operation).collect(),
             order: order.ids,
+            stored,
         })
     }
 }

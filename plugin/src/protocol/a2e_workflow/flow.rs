@@ -136,6 +136,12 @@ impl<'a> Walk<'a, '_> {
     }
 
     fn check_read(&mut self, index: usize, node: &Node<'a>, read: &'a Read) {
+        if read.path.storage().is_some() {
+            self.reported.insert((index, &read.path));
+            let message = format!("{} may not be stored", read.path);
+            let issue = Issue::new(Code::PathMaybeMissing, message);
+            return self.issues.push(issue.about(node.id).at(node.line));
+        }
         let found = self.known.find(&read.path);
         let path = &read.path;
         let (code, message) = match found.presence {
@@ -205,9 +211,8 @@ fn is_loop_variable(path: &Path, loops: u8) -> bool {
         1 => &RESERVED[..2],
         _ => &RESERVED[..],
     };
-    path.segments()
-        .first()
-        .is_some_and(|first| known.contains(&first.key().as_str()))
+    let first = path.segments().first();
+    path.storage().is_none() && first.is_some_and(|first| known.contains(&first.key().as_str()))
 }
 
 fn is_reserved(output: &OutputPath) -> bool {

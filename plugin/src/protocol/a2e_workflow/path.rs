@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::limits::Limits;
+use crate::protocol::a2e_workflow::operation::Storage;
 use crate::text::Text;
 use crate::tree::Json;
 
@@ -13,6 +14,8 @@ const MAX_STEPS: usize = 64;
 
 /// What every path of the data model begins with.
 const ROOT: &str = "/workflow";
+/// The storages that paths may begin with; `file` is written alone.
+const STORAGES: [Storage; 2] = [Storage::Local, Storage::Session];
 
 /// One step of a path. Source: `a2e-execution` section 2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,10 +32,15 @@ pub enum Segment {
 }
 
 /// The path of a value in the data model, such as `/workflow/users[0].name`. `Display` writes the
-/// text it was read from, but for the escapes of quoted keys.
+/// text it was read from, but for the escapes of quoted keys. A path that begins with
+/// `/localStorage` or `/sessionStorage` finds what StoreData has stored: its first step is the key.
 /// Source: `a2e-execution` section 2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Path(Vec<Segment>);
+pub struct Path {
+    /// `None` is the data model.
+    storage: Option<Storage>,
+    segments: Vec<Segment>,
+}
 
 /// A [`Path`] that may be written to: keys by slash or dot alone.
 /// Source: `a2e-execution` section 2.
@@ -117,36 +125,54 @@ impl Path {
 
     /// Reads the path a text begins with, as far as it goes, and gives the rest.
     pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
-        Self::parse_below_root(text.strip_prefix(ROOT).ok_or(PathError::NoRoot)?)
-    }
-
-    /// The same for what follows `/workflow`.
-    pub(super) fn parse_below_root(mut rest: &str) -> Result<(Self, &str), PathError> {
-        if !rest.starts_with('/') {
-            return Err(PathError::NoRoot);
-        }
+        let (storage, mut rest) = Self::root(text).ok_or(PathError::NoRoot)?;
         let mut segments = Vec::new();
         push_segments(&mut segments, &mut rest)?;
-        Ok((Self(segments), rest))
+        if storage.is_some() && matches!(segments.first(), Some(Segment::Index(_))) {
+            return Err(PathError::BadBracket);
+        }
+        Ok((Self { storage, segments }, rest))
     }
 
-    /// Whether the text is meant as a path of the data model, well formed or not.
+    /// Whether the text is meant as a path, well formed or not.
     pub(super) fn is_meant(text: &str) -> bool {
-        text.strip_prefix(ROOT)
-            .is_some_and(|rest| rest.starts_with('/'))
+        Self::root(text).is_some()
     }
 
-    /// The steps from the root of the data model, at least one; the first is a slash.
+    /// What the text begins with, and what follows. Keys of storages may need quotes.
+    fn root(text: &str) -> Option<(Option<Storage>, &str)> {
+        let is_step = |rest: &&str| rest.starts_with('/');
+        if let Some(rest) = text.strip_prefix(ROOT).filter(is_step) {
+            return Some((None, rest));
+        }
+        let text = text.strip_prefix('/')?;
+        STORAGES.into_iter().find_map(|storage| {
+            let rest = text.strip_prefix(storage.as_str())?;
+            let is_path = rest.starts_with('/') || rest.starts_with("[\"");
+            is_path.then_some((Some(storage), rest))
+        })
+    }
+
+    /// The storage that it leads into, if not into the data model.
+    #[must_use]
+    pub fn storage(&self) -> Option<Storage> {
+        self.storage
+    }
+
+    /// The steps from the root of the data model or the storage, at least one.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
-        &self.0
+        &self.segments
     }
 }
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(ROOT)?;
-        self.0.iter().try_for_each(|segment| segment.fmt(f))
+        match self.storage {
+            None => f.write_str(ROOT)?,
+            Some(storage) => write!(f, "/{}", storage.as_str())?,
+        }
+        self.segments.iter().try_for_each(|segment| segment.fmt(f))
     }
 }
 
@@ -159,7 +185,10 @@ impl OutputPath {
     /// What is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let path = Path::parse(text)?;
-        if path.0.iter().any(Segment::is_bracket) {
+        if path.storage.is_some() {
+            return Err(PathError::NoRoot);
+        }
+        if path.segments.iter().any(Segment::is_bracket) {
             return Err(PathError::BracketInOutput);
         }
         Ok(Self(path))

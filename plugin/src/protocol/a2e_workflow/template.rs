@@ -70,17 +70,16 @@ impl Template {
         let (mut plain, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
             plain.push_str(before);
-            let below = after
-                .strip_prefix('/')
-                .unwrap_or(after)
-                .strip_prefix("workflow");
-            let Some(below) = below.filter(|below| below.starts_with('/')) else {
+            let slashed = after.starts_with("workflow/").then(|| format!("/{after}"));
+            let reference = slashed.as_deref().unwrap_or(after);
+            if !Path::is_meant(reference) {
                 plain.push('{');
                 rest = after;
                 continue;
-            };
-            let (path, end) = Path::parse_below_root(below)?;
-            rest = end.strip_prefix('}').ok_or(PathError::BadEnd)?;
+            }
+            let (path, end) = Path::parse_prefix(reference)?;
+            let end = end.strip_prefix('}').ok_or(PathError::BadEnd)?;
+            rest = after.get(after.len() - end.len()..).unwrap_or_default();
             push_text(&mut parts, &mut plain);
             parts.push(Part::Value(path));
         }

@@ -1,11 +1,14 @@
 //! The levels of validation above the form. Source: `a2e-execution` section 3.
 
+use std::collections::BTreeSet;
+
 use crate::protocol::a2e_workflow::document::{Content, Document};
 use crate::protocol::a2e_workflow::flow;
 use crate::protocol::a2e_workflow::graph::Graph;
 use crate::protocol::a2e_workflow::issue::{
     Code, Issue, Issues, Report, Strictness, nearest, shown,
 };
+use crate::protocol::a2e_workflow::operation::Storage;
 use crate::protocol::a2e_workflow::policy::{CredentialRefusal, Policy, Refusal};
 use crate::text::Text;
 use crate::tree::Object;
@@ -60,12 +63,18 @@ fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) 
         let message = format!("{} is not permitted", content.of.as_str());
         refuse(Code::OperationNotPermitted, message, None);
     }
-    if let Some(storage) = content
+    let read = content
         .facts
-        .storage
+        .reads
+        .iter()
+        .filter_map(|read| read.path.storage());
+    let storages = content.facts.storage.into_iter().chain(read);
+    let refused: BTreeSet<&str> = storages
         .filter(|storage| !policy.permits_storage(*storage))
-    {
-        let message = format!("storage {} is not permitted", storage.as_str());
+        .map(Storage::as_str)
+        .collect();
+    for storage in refused {
+        let message = format!("storage {storage} is not permitted");
         refuse(Code::StorageNotPermitted, message, None);
     }
     if let Some(target) = &content.facts.target
