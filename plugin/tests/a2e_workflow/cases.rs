@@ -68,6 +68,45 @@ fn line_ends_blank_lines_and_a_byte_order_mark_do_not_count() {
 }
 
 #[test]
+fn paths_lead_into_storages_that_are_granted() {
+    let filter = |path: &str| {
+        format!(
+            r#"{{"FilterData":{{"inputPath":{path:?},"outputPath":"/workflow/kept",
+            "conditions":[{{"field":"x","operator":"==","value":{{"path":"/sessionStorage/k"}}}}]}}}}"#
+        )
+    };
+    let text = flat(&[("f", &filter("/localStorage[\"a/b\"].rows"))], r#"["f"]"#);
+    let maybe = "warning path_maybe_missing@f";
+    assert_eq!(all_words(&report(&text, "{}")), [maybe, maybe]);
+    let stored = document(&text).into_workflow().unwrap().stored;
+    let stored: Vec<_> = stored
+        .iter()
+        .map(|(of, key)| (of.as_str(), key.as_str()))
+        .collect();
+    assert_eq!(stored, [("localStorage", "a/b"), ("sessionStorage", "k")]);
+
+    let local = Policy {
+        storages: ["localStorage"].into_iter().collect(),
+        ..policy()
+    };
+    let report = document(&text).validate(&local, None, Strictness::Moderate);
+    assert_eq!(words(&report.errors), ["storage_not_permitted@f"]);
+    for wrong in [
+        "/localStorage",
+        "/localStorage[0]",
+        "/file/x",
+        "/localStorage/",
+    ] {
+        assert!(Path::parse(wrong).is_err(), "{wrong}");
+    }
+    assert!(OutputPath::parse("/localStorage/x").is_err());
+    let template =
+        Template::parse("{/localStorage/a.n} of {localStorage/b} in {workflow/c}").unwrap();
+    let paths: Vec<_> = template.references().map(ToString::to_string).collect();
+    assert_eq!(paths, ["/localStorage/a.n", "/workflow/c"]);
+}
+
+#[test]
 fn the_line_that_begins_may_bring_the_input() {
     let filter = r#"{"FilterData":{"inputPath":"/workflow/users","conditions":[],"outputPath":"/workflow/kept"}}"#;
     let with = |input: &str| {
