@@ -28,13 +28,14 @@ impl Pipeline {
         at: ReadAt<'_>,
         event: &Event,
     ) -> Result<Option<Requester>, reply_place::Refused> {
+        let kind = event.extension_text(extension::MCP_TYPE);
+        let is_other = kind.is_some_and(|kind| kind != Kind::Request.as_str());
+        if is_other || self.calls.legs().is_empty() {
+            return Ok(None);
+        }
         let named = reply_place::named_by(event, at.message);
-        let waits = match event.extension_text(extension::MCP_TYPE) {
-            Some(kind) => kind == Kind::Request.as_str(),
-            // An event that does not say what it is, whose sender listens for an answer all the same.
-            None => named.is_some() || at.reply_to.is_some(),
-        };
-        if !waits || self.calls.legs().is_empty() {
+        // An event that does not say what it is counts if its sender listens for an answer.
+        if kind.is_none() && named.is_none() && at.reply_to.is_none() {
             return Ok(None);
         }
         let address = match named {
