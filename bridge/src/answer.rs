@@ -118,7 +118,7 @@ impl Calls {
         let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
         let mut outcomes: Vec<Answered> = Vec::with_capacity(units.len());
         for said in units {
-            let outcome = self.take_answer(at, said);
+            let outcome = self.take_answer(at, said, limits);
             // The whole message is sent on, once.
             let is_sent = matches!(outcome, Answered::Forward(_))
                 && outcomes
@@ -131,7 +131,7 @@ impl Calls {
         outcomes
     }
 
-    fn take_answer(&self, at: ReadAt<'_>, said: Said) -> Answered {
+    fn take_answer(&self, at: ReadAt<'_>, said: Said, limits: &Limits) -> Answered {
         let Some(call) = call_of(at, &said) else {
             return Answered::Uncorrelated(uncorrelated(said));
         };
@@ -140,7 +140,7 @@ impl Calls {
             if said.event.as_ref().is_some_and(is_request) {
                 return None;
             }
-            Some(render::parts_of(call, entry, &said))
+            Some(render::parts_of(call, entry, &said, limits))
         })
     }
 

@@ -217,6 +217,9 @@ pub struct Answer {
     was_sent: bool,
     /// Whether the request is JSON-RPC: other families know no cancel.
     is_rpc: bool,
+    /// Whether a binding publishes the request, and whether it has.
+    by_binding: bool,
+    is_published: Arc<AtomicBool>,
     /// What to send the agent when the caller goes away.
     cancel: Cancel,
     calls: Arc<Calls>,
@@ -439,12 +442,14 @@ impl Calls {
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let is_published = Arc::<AtomicBool>::default();
         let entry = Entry {
             parts: sender,
             form,
             streamed,
             buses: copies.iter().map(|copy| copy.bus).collect(),
             is_kept,
+            is_published: Arc::clone(&is_published),
             request: Fingerprint::of(&event),
             fold: Mutex::default(),
             shares,
@@ -463,6 +468,7 @@ impl Calls {
             patience,
             whole: if streamed { whole } else { patience },
             is_rpc,
+            is_published,
         })
     }
 
@@ -602,6 +608,13 @@ impl Calls {
         Ok(event)
     }
 
+    /// Notes that the bus has a copy of the request of a call.
+    pub(crate) fn note_published(&self, copy: &Outgoing) {
+        if let Some(call) = copy.call.as_ref().and_then(|call| call.parse().ok()) {
+            self.pending.note_published(call);
+        }
+    }
+
     /// Waits until answers that come back on the bus are read, as long as a caller waits by default.
     pub(crate) async fn until_answers_are_read(&self, bus: BusId) {
         let reading = self.legs.until_reading(bus);
@@ -681,6 +694,11 @@ impl Calls {
 // === impl Silence ===
 
 impl Silence {
+    /// A request whose time was over before the bridge read it.
+    pub(crate) fn expired(event: &Event) -> Self {
+        Self::unpublished(Duration::ZERO, event)
+    }
+
     /// A request whose time was over before the bus had it.
     fn unpublished(after: Duration, event: &Event) -> Self {
         let agent = event.extension_text(extension::TARGET_AGENT).cloned();
@@ -699,6 +717,9 @@ impl fmt::Display for Silence {
             agent,
             published,
         } = self;
+        if after.is_zero() {
+            return f.write_str("the request had expired before the bridge read it");
+        }
         // Rounded up, as callers ask for whole ones.
         let millis = after.as_micros().div_ceil(1_000);
         let Some(published) = published else {
@@ -730,6 +751,7 @@ pub(crate) struct Opened {
     /// How long the whole answer may take.
     whole: Duration,
     is_rpc: bool,
+    is_published: Arc<AtomicBool>,
 }
 
 // === impl Opened ===
@@ -750,6 +772,8 @@ impl Opened {
             ended: false,
             was_sent: false,
             is_rpc: self.is_rpc,
+            is_published: self.is_published,
+            by_binding: false,
             cancel: self.cancel,
             calls: Arc::clone(calls),
         }
@@ -877,7 +901,7 @@ impl Answer {
         let places = places
             .map(|copy| self.calls.name_of(copy))
             .collect::<Vec<_>>();
-        let published = self.was_sent && self.confirmations.is_empty();
+        let published = self.may_have_arrived() && self.confirmations.is_empty();
         CallError::Timeout(Silence {
             after: self.patience,
             agent: self.cancel.target().cloned().unwrap_or_default(),
@@ -893,14 +917,24 @@ impl Answer {
             error,
             CallError::Unavailable(_) | CallError::NoTopic(_) | CallError::BadAnswer(_)
         );
-        if self.was_sent && !knows {
+        if !knows {
             self.cancel();
         }
         error
     }
 
+    /// Whether an agent may have the request.
+    fn may_have_arrived(&self) -> bool {
+        if self.by_binding {
+            self.is_published.load(Ordering::Relaxed)
+        } else {
+            self.was_sent
+        }
+    }
+
+    /// Tells the agent that nobody waits any more, if it may have the request.
     fn cancel(&mut self) {
-        if self.is_rpc {
+        if self.is_rpc && self.may_have_arrived() {
             self.calls.canceller.send(self.cancel.take());
         }
     }
@@ -913,7 +947,7 @@ impl Answer {
 
     /// The same, when a binding publishes the request.
     pub(crate) fn published_by_binding(mut self) -> Self {
-        self.was_sent = true;
+        self.by_binding = true;
         self.cancel.forget_bodies();
         self
     }

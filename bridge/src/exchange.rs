@@ -19,7 +19,9 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{
     Event, Family, Hint, Kind, Limits, MapContext, MapOptions, Text, extension, map, wrap_unknown,
 };
-use a2abus_transports::{Acknowledger, Address, Header, Message, Outcome, Topic};
+use a2abus_transports::{
+    Acknowledger, Address, Header, Outcome, Topic, TransportError, TransportErrorKind,
+};
 use bytes::Bytes;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -29,12 +31,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::bus::BusId;
 use crate::calls::{Answer, CallError, Part};
-use crate::deadletter::{DeadLetters, Undelivered};
 use crate::delivery::Publisher;
 use crate::http::reply::{Asker, Failure};
 use crate::metrics::BindingMetrics;
 use crate::outbound::{Outbound, Outgoing, RoutingError};
 use crate::reply::spring;
+use crate::seldom::Seldom;
 
 /// The requests of all bindings that wait for their answers.
 #[derive(Debug)]
@@ -46,6 +48,7 @@ pub struct Exchanges {
     answered: Mutex<Recent>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    undelivered: Seldom,
 }
 
 /// Who made a request on the bus, and how it is answered.
@@ -70,11 +73,11 @@ pub(crate) struct Requester {
     pub(crate) limits: Limits,
     /// Whether the source delivers the request again if it is not settled.
     pub(crate) comes_again: bool,
-    /// The request as it was read, for the log.
-    pub(crate) message: Message,
+    /// Where the request was read, for the log.
     pub(crate) topic: Topic,
     pub(crate) origin: Option<Text>,
-    pub(crate) dead_letters: DeadLetters,
+    /// The counters of the binding.
+    pub(crate) metrics: BindingMetrics,
 }
 
 /// How a requester is spoken to when there is no answer.
@@ -149,6 +152,7 @@ impl Exchanges {
             answered: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            undelivered: Seldom::new(),
         }
     }
 
@@ -161,29 +165,35 @@ impl Exchanges {
     pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>, share: &Share) {
         for InHand { position, how } in requests {
             let share = share.another();
-            let taken = match &position {
-                Some(position) => self.take(position, share),
-                None => Some(share),
+            let taken = match (&position, &how) {
+                (Some(position), How::Again) => {
+                    self.join(position, share);
+                    None
+                }
+                (Some(position), _) => self.take(position, share),
+                (None, _) => Some(share),
             };
             let Some(share) = taken else { continue };
             let this = Arc::clone(self);
             let work = async move {
-                match how {
+                let is_answered = match how {
                     How::Waits(waits) => {
                         let (answer, requester) = *waits;
-                        if !this.carry(answer, &requester, &share).await {
-                            this.forget(position.as_ref());
-                            return;
-                        }
+                        this.carry(answer, &requester, position.as_ref(), &share)
+                            .await
                     }
                     How::Failed(failed) => {
                         let (error, requester) = *failed;
-                        this.reply(&requester, requester.failure(&error), None)
-                            .await;
+                        this.fail(&requester, &error).await;
+                        true
                     }
-                    How::Again => {}
+                    How::Again => true,
+                };
+                if is_answered {
+                    this.finish(position, share);
+                } else {
+                    this.forget(position.as_ref());
                 }
-                this.finish(position, share);
             };
             let stop = self.stop.clone();
             self.tasks.spawn(async move {
@@ -227,6 +237,24 @@ impl Exchanges {
         }
     }
 
+    /// Lets a request that came again wait with the first. One whose first was given up in this moment is handed back.
+    fn join(&self, position: &Text, share: Share) {
+        if self.recent().positions.contains(position) {
+            share.done();
+        } else if let Some(mut waiting) = self.running.get_mut(position) {
+            waiting.push(share);
+        }
+    }
+
+    /// Whether this replica is still to answer: it reads the request, or has read it again.
+    fn is_current(&self, position: Option<&Text>, share: &Share) -> bool {
+        let again = || {
+            let waiting = self.running.get(position?)?;
+            Some(waiting.iter().any(Share::is_current))
+        };
+        share.is_current() || again().unwrap_or(false)
+    }
+
     fn forget(&self, position: Option<&Text>) {
         if let Some(position) = position {
             self.running.remove(position);
@@ -250,10 +278,16 @@ impl Exchanges {
     }
 
     /// Carries the parts of an answer to the requester, in order. `false` when the request is left to its source.
-    async fn carry(&self, mut answer: Answer, requester: &Requester, share: &Share) -> bool {
+    async fn carry(
+        &self,
+        mut answer: Answer,
+        requester: &Requester,
+        position: Option<&Text>,
+        share: &Share,
+    ) -> bool {
         let mut number = 0_u32;
         while let Some(part) = answer.next().await {
-            if !share.is_current() {
+            if !self.is_current(position, share) {
                 tracing::info!(topic = %requester.topic, "another replica reads the request now, and answers it");
                 return false;
             }
@@ -261,45 +295,64 @@ impl Exchanges {
                 Ok(part) => {
                     let event = requester.event(&part, answer.call_id(), number);
                     number += 1;
-                    self.reply(requester, event, Some(&part)).await;
+                    if let Err(why) = self.reply(requester, &event).await {
+                        // A stream with a hole in it would end as if nothing were missing.
+                        let why = format!("it cannot be published to the requester: {why}");
+                        self.fail(requester, &CallError::BadAnswer(why.into()))
+                            .await;
+                        return true;
+                    }
                 }
                 // Whoever reads it next makes it again.
                 Err(CallError::Draining) if requester.comes_again => return false,
-                Err(error) => self.reply(requester, requester.failure(&error), None).await,
+                Err(error) => self.fail(requester, &error).await,
             }
         }
         true
     }
 
-    /// Publishes one message to the requester, and waits until the bus has it.
-    async fn reply(&self, requester: &Requester, event: Event, part: Option<&Part>) {
-        let copy = match self.copy(requester, &event) {
-            Ok(copy) => copy,
-            Err(error) => return requester.log_undelivered(&error),
+    /// Publishes the error that a requester gets in place of an answer.
+    async fn fail(&self, requester: &Requester, error: &CallError) {
+        // What is not delivered is counted and logged.
+        drop(self.reply(requester, &requester.failure(error)).await);
+    }
+
+    /// Publishes one message to the requester, and waits until the bus has it. What is not delivered is counted and logged.
+    async fn reply(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
+        let sent = match self.copy(requester, event) {
+            Ok(copy) if requester.comes_again => self.publisher.until_confirmed(&copy).await,
+            Ok(copy) => self.publish_now(&copy).await,
+            Err(error) => return Err(self.undelivered(requester, &error)),
         };
-        let sent = self.publisher.until_confirmed(&copy);
-        let sent = if requester.comes_again {
-            sent.await
-        } else {
-            match tokio::time::timeout(REPLY_PATIENCE, sent).await {
-                Ok(sent) => sent,
-                Err(_) => return requester.log_undelivered(&"the bus did not take it in time"),
+        sent.map_err(|error| self.undelivered(requester, &error))
+    }
+
+    /// Publishes to a requester whose bus keeps nothing: its inbox is gone when it no longer waits.
+    async fn publish_now(&self, copy: &Outgoing) -> Result<(), TransportError> {
+        let sent = async { self.outbound.send(copy).await?.await };
+        match tokio::time::timeout(REPLY_PATIENCE, sent).await {
+            Ok(sent) => {
+                sent?;
+                self.publisher.confirmed(copy, tokio::time::Instant::now());
+                Ok(())
             }
-        };
-        let Err(error) = sent else { return };
-        requester.log_undelivered(&error);
-        let is_too_large = error.kind() == a2abus_transports::TransportErrorKind::TooLarge;
-        if is_too_large && part.is_some_and(|part| part.last) {
-            let error = CallError::BadAnswer(Text::from_static(
-                "it is too large for the bus of the requester",
-            ));
-            let event = requester.failure(&error);
-            if let Ok(copy) = self.copy(requester, &event)
-                && let Err(error) = self.publisher.until_confirmed(&copy).await
-            {
-                requester.log_undelivered(&error);
-            }
+            Err(_) => Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "publish the answer",
+            )),
         }
+    }
+
+    fn undelivered(&self, requester: &Requester, why: &dyn std::fmt::Display) -> Text {
+        requester.metrics.dropped("reply_undeliverable");
+        if let Some(suppressed) = self.undelivered.allow() {
+            tracing::warn!(
+                topic = %requester.address.topic, request = %requester.topic,
+                origin = requester.origin.as_deref(), %why, suppressed,
+                "an answer did not reach its requester"
+            );
+        }
+        why.to_string().into()
     }
 
     fn copy(&self, requester: &Requester, event: &Event) -> Result<Outgoing, RoutingError> {
@@ -435,18 +488,6 @@ impl Requester {
             }
             None => {}
         }
-    }
-
-    fn log_undelivered(&self, why: &dyn std::fmt::Display) {
-        let of = Undelivered {
-            message: &self.message,
-            topic: &self.topic,
-            origin: self.origin.as_ref(),
-            agent: None,
-            call: None,
-        };
-        tracing::debug!(topic = %self.address.topic, %why, "the answer did not reach its requester");
-        self.dead_letters.dropped(of, "reply_undeliverable");
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use a2abus_plugin::protocol::e2a::Fold;
 use a2abus_plugin::{Event, Text};
@@ -41,6 +41,8 @@ pub struct Entry {
     pub buses: Vec<BusId>,
     /// Whether the request outlasts an outage of its bus: then it is published later, and the call goes on.
     pub is_kept: bool,
+    /// Set when the bus has the request, where a binding publishes it.
+    pub is_published: Arc<AtomicBool>,
     /// The request as it was published.
     pub request: Fingerprint,
     /// The E2A records that came so far, where the agent answers with any.
@@ -227,6 +229,13 @@ impl PendingCalls {
         }
     }
 
+    /// Notes that the bus has the request of a call.
+    pub fn note_published(&self, call: CallId) {
+        if let Some(entry) = self.table.get(&call) {
+            entry.is_published.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Fails a call.
     pub fn fail(&self, call: CallId, error: CallError) -> Handed {
         self.hand_over(call, |_| Some(Err(error)))
@@ -263,6 +272,7 @@ mod tests {
                 streamed: true,
                 buses: Vec::new(),
                 is_kept: false,
+                is_published: Arc::default(),
                 request: Fingerprint::of(&request),
                 fold: Mutex::default(),
                 shares: Vec::new(),

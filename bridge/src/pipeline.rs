@@ -469,7 +469,11 @@ impl Pipeline {
     fn route(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
-            return self.dead_letters.dropped(of, "expired");
+            self.dead_letters.dropped(of, "expired");
+            if let Ok(Some(requester)) = self.requester(at, &event) {
+                self.request(at, unit, event, requester, outgoing);
+            }
+            return;
         }
         match self.requester(at, &event) {
             Ok(Some(requester)) => return self.request(at, unit, event, requester, outgoing),
@@ -615,6 +619,7 @@ impl Pipeline {
             };
             let Err(error) = confirmed else {
                 self.publisher.confirmed(&copy, sent);
+                self.calls.note_published(&copy);
                 return Ok(());
             };
             if self.publisher.judge(&copy, &error) == Verdict::Hold {
@@ -635,7 +640,10 @@ impl Pipeline {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
             copy = match self.publisher.until_confirmed(&sending).await {
-                Ok(()) => None,
+                Ok(()) => {
+                    self.calls.note_published(&sending);
+                    None
+                }
                 Err(error) => self.instead(sending, &error, original),
             };
         }

@@ -509,6 +509,32 @@ async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
 }
 
 #[tokio::test]
+async fn an_expired_request_gets_an_error_and_reaches_no_agent() {
+    let mut world = World::new().await;
+    let mut message = request("7");
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", "a"),
+        ("source", "/me"),
+        ("type", "t"),
+        ("mcptype", "request"),
+        ("targetagent", "weather"),
+        ("expirytime", "2020-01-01T00:00:00Z"),
+    ] {
+        message.headers.push(format!("ce_{name}"), value);
+    }
+    message.headers.push("content-type", "application/json");
+    world.ask(message).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (&json!(7), &json!("timeout"))
+    );
+    assert!(world.agent.try_recv().is_none());
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_draining_bridge_answers_what_it_has_and_leaves_the_rest_to_others() {
     let mut world = World::new().await;
     world.ask(request("1")).await;

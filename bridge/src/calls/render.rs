@@ -33,7 +33,12 @@ use crate::pending::{Entry, Form, Parts};
 ///
 /// # Errors
 /// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
-pub(crate) fn parts_of(call: CallId, entry: &Entry, said: &Said) -> Result<Parts, CallError> {
+pub(crate) fn parts_of(
+    call: CallId,
+    entry: &Entry,
+    said: &Said,
+    limits: &Limits,
+) -> Result<Parts, CallError> {
     match &entry.form {
         Form::Untouched => untouched(entry, said),
         Form::JsonRpc { id, progress } => {
@@ -42,6 +47,7 @@ pub(crate) fn parts_of(call: CallId, entry: &Entry, said: &Said) -> Result<Parts
                 entry,
                 id,
                 progress: progress.as_ref(),
+                limits,
             };
             reply.parts_of(said)
         }
@@ -84,6 +90,8 @@ struct Reply<'a> {
     id: &'a Text,
     /// The caller's own progress token.
     progress: Option<&'a Text>,
+    /// What a payload may cost where the answer was read.
+    limits: &'a Limits,
 }
 
 // === impl Reply ===
@@ -211,8 +219,7 @@ impl Reply<'_> {
     /// An E2A record, in the order of its exchange.
     fn record(&self, bytes: &Bytes) -> Result<Parts, CallError> {
         let unusable = |error: &dyn std::fmt::Display| bad(format!("the E2A record: {error}"));
-        // The unit was read within the limits of its place already.
-        let json = Json::parse(bytes, &Limits::default()).map_err(|error| unusable(&error))?;
+        let json = Json::parse(bytes, self.limits).map_err(|error| unusable(&error))?;
         if let Some(part) = self.earlier_shape(&json) {
             return Ok(smallvec![part]);
         }

@@ -9,7 +9,7 @@ use super::{Pipeline, Routed, Unit};
 use crate::account::{self, Account};
 use crate::answer::ReadAt;
 use crate::callid::CallId;
-use crate::calls::{Answer, CallError, Exchange, Opened, unroutable};
+use crate::calls::{Answer, CallError, Exchange, Opened, Silence, unroutable};
 use crate::deadletter::Stage;
 use crate::exchange::{How, InHand, Language, Requester};
 use crate::outbound::From;
@@ -65,10 +65,9 @@ impl Pipeline {
             options: self.options.clone(),
             limits: self.limits,
             comes_again: at.origin.is_some(),
-            message: at.message.clone(),
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
-            dead_letters: self.dead_letters.clone(),
+            metrics: self.metrics.clone(),
         }))
     }
 
@@ -144,6 +143,9 @@ impl Pipeline {
             };
             Some((message, &unit.bytes))
         });
+        if super::is_expired(&event) {
+            return Err(CallError::Timeout(Silence::expired(&event)));
+        }
         let left = time_left(&event);
         self.calls.exchange(call, event, rpc, left)
     }
