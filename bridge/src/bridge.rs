@@ -86,6 +86,7 @@ pub struct Bridge {
     pub(crate) door: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: crate::config::HttpConfig,
+    pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the front door passes on.
     pub(crate) passed: PassedHeaders,
     pub(crate) workflows: Option<Workflows>,
@@ -224,6 +225,7 @@ impl Bridge {
             door,
             admin,
             http: config.http,
+            admin_hosts: config.admin.allowed_hosts,
             passed,
             workflows,
             watch,
@@ -492,6 +494,7 @@ fn call_limits(config: &Config) -> CallLimits {
         stream_timeout: calls.stream_timeout.0,
         max_pending: calls.max_pending as usize,
         max_pending_per_agent: calls.max_pending_per_agent.unwrap_or(quarter) as usize,
+        budget_bytes: usize::try_from(calls.budget_bytes.0.as_u64()).unwrap_or(usize::MAX),
         max_pending_per_caller: calls.max_pending_per_caller.unwrap_or(quarter) as usize,
         max_parts_buffered: calls.max_parts_buffered as usize,
     }

@@ -32,6 +32,7 @@ use tokio::time::timeout_at;
 
 use crate::account::{self, Account, Line};
 use crate::answer::Ended;
+use crate::budget::{Budget, Spent};
 use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::cancel::{Cancel, Canceller};
@@ -61,6 +62,8 @@ pub struct CallLimits {
     pub max_pending_per_agent: usize,
     /// Calls that one caller waits for, at most.
     pub max_pending_per_caller: usize,
+    /// Memory for requests and answers in hand, in bytes.
+    pub budget_bytes: usize,
     /// Parts of one answer that wait for their caller, at most.
     pub max_parts_buffered: usize,
 }
@@ -73,6 +76,7 @@ pub struct Calls {
     pending: PendingCalls,
     of_agents: Arc<Shares<Text>>,
     of_callers: Arc<Shares<Text>>,
+    budget: Arc<Budget>,
     limits: CallLimits,
     source: Text,
     options: MapOptions,
@@ -179,6 +183,8 @@ pub(crate) struct Exchange {
     whole: Duration,
 }
 
+/// What a call that waits costs, in bytes: its entry, its answer, and the tasks and buffers around them.
+const PENDING_BYTES: usize = 4 << 10;
 /// How long records wait for an earlier one that does not come. Source: `reliability` section 2.3.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -195,6 +201,9 @@ pub enum Bound {
     /// Of the calls of one caller: `calls.max_pending_per_caller`.
     #[error("too many calls from here are waiting for their answers")]
     Caller,
+    /// Of the memory for requests and answers in hand: `calls.budget_bytes`.
+    #[error("{0}")]
+    Memory(#[from] Spent),
 }
 
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.
@@ -246,6 +255,11 @@ impl Calls {
             pending,
             of_agents: Shares::new(limits.max_pending_per_agent),
             of_callers: Shares::new(limits.max_pending_per_caller),
+            budget: Budget::new(
+                limits.budget_bytes,
+                metrics.held_bytes.clone(),
+                metrics.budget_refused.clone(),
+            ),
             limits,
             source,
             options,
@@ -260,6 +274,12 @@ impl Calls {
     #[must_use]
     pub fn pending(&self) -> &PendingCalls {
         &self.pending
+    }
+
+    /// The memory for requests and answers in hand.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Where answers come back to.
@@ -441,6 +461,11 @@ impl Calls {
         let is_rpc = matches!(form, Form::JsonRpc { .. });
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
+        let purse = self
+            .budget
+            .purse(caller.and_then(|caller| caller.parse().ok()));
+        let charge = purse.charge(PENDING_BYTES);
+        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let is_published = Arc::<AtomicBool>::default();
         let entry = Entry {
@@ -453,6 +478,8 @@ impl Calls {
             request: Fingerprint::of(&event),
             fold: Mutex::default(),
             shares,
+            purse,
+            _charge: charge,
         };
         // A request that was read from the bus before the drain began is answered like those in hand.
         if caller.is_some() && self.draining.load(Ordering::Relaxed) {
@@ -1037,6 +1064,11 @@ pub(crate) fn unroutable(error: &RoutingError, event: &Event) -> CallError {
         }
         // Most destinations are formed of the target.
         (RoutingError::Destination { .. }, None) => CallError::AgentNotFound(Text::default()),
+        // Which route it was is the business of operators.
+        (RoutingError::Destination { route, cause }, Some(_)) => {
+            tracing::debug!(%route, %cause, "the destination of a request cannot be formed");
+            CallError::Refused(cause.to_string().into())
+        }
         (other, _) => CallError::Refused(other.to_string().into()),
     }
 }

@@ -12,6 +12,7 @@
 
 pub mod admin;
 pub(crate) mod body;
+mod hosts;
 pub(crate) mod negotiate;
 mod readiness;
 pub(crate) mod reply;
@@ -19,22 +20,28 @@ mod rpc;
 mod serve;
 mod sse;
 mod stall;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Limits;
 use axum::Router;
-use axum::http::{HeaderValue, Method};
+use axum::body::Body;
+use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode};
+use axum::response::Response;
 use axum::routing::any;
 use tower_http::cors::{Any, CorsLayer};
 
+pub use self::hosts::Hosts;
 pub use self::readiness::{Phase, Readiness, Report, Unmet};
-pub use self::serve::{ConnectionBounds, Ending, serve};
+pub use self::serve::{ConnectionBounds, Ending, Listener, affordable, serve};
 
 pub(crate) use self::serve::Peer;
 
-use crate::calls::Calls;
+use self::reply::{Asker, Failure, Reason, refusal};
+use crate::budget::{Charge, Purse};
+use crate::calls::{CallError, Calls};
 use crate::headers::PassedHeaders;
 use crate::metrics::Metrics;
 use crate::workflows::{Workflows, rest};
@@ -52,6 +59,8 @@ pub struct Door {
     pub limits: Limits,
     /// The origins of web pages that may send requests.
     pub allowed_origins: Vec<HeaderValue>,
+    /// The names by which clients may ask.
+    pub hosts: Hosts,
     /// The request headers that reach the agent.
     pub passed: PassedHeaders,
     /// Largest request body, in bytes.
@@ -61,6 +70,51 @@ pub struct Door {
     /// What executes workflows, where they are.
     pub workflows: Option<Workflows>,
 }
+
+/// A request that is refused below JSON-RPC.
+type Refusal = (StatusCode, Failure);
+
+// === impl Door ===
+
+impl Door {
+    /// What the sender of a request may have of the memory for requests in hand.
+    pub(crate) fn purse(&self, extensions: &Extensions) -> Purse {
+        let peer = extensions.get::<Peer>().map(|Peer(address)| *address);
+        self.calls.budget().purse(peer)
+    }
+
+    /// Whether a request is for this door, and what its head costs for as long as it is in hand.
+    fn check_in(&self, request: &Request<Body>) -> Result<Charge, Refusal> {
+        let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+        let named = self
+            .hosts
+            .check(version, uri, headers, "http.allowed_hosts");
+        named.map_err(|wrong| {
+            let failure = Failure::new(Reason::InvalidRequest, wrong.to_string());
+            (wrong.status(), failure)
+        })?;
+        let each = headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + LINE);
+        let charge = self.purse(request.extensions()).charge(each.sum());
+        charge.map_err(|spent| {
+            let failure = Failure::call(&CallError::Exhausted(spent.into()));
+            (StatusCode::TOO_MANY_REQUESTS, failure)
+        })
+    }
+
+    /// As [`Door::check_in`], with the response to one that is refused.
+    #[expect(clippy::result_large_err, reason = "the response is what is sent")]
+    pub(crate) fn admit(&self, request: &Request<Body>) -> Result<Charge, Response> {
+        self.check_in(request).map_err(|(status, failure)| {
+            let asker = Asker::unknown(negotiate::dialect(request.headers()));
+            refusal(status, &failure, &asker)
+        })
+    }
+}
+
+/// What a line of a head costs beside its text, in bytes.
+const LINE: usize = 64;
 
 /// The front door: `POST /rpc` and `POST /rpc/{agent}`; where workflows are executed, `GET /health` and what is below
 /// `/api/v1`.

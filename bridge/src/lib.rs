@@ -9,6 +9,7 @@ pub(crate) mod account;
 pub mod adapt;
 pub mod answer;
 mod bridge;
+pub mod budget;
 pub mod bus;
 pub mod callid;
 pub mod calls;

@@ -62,6 +62,12 @@ pub struct Metrics {
     pub call_parts: IntCounter,
     /// Calls that wait for their answer now.
     pub pending_calls: IntGauge,
+    /// Memory spent on requests and answers in hand, in bytes.
+    pub held_bytes: IntGauge,
+    /// What did not fit into the memory for requests and answers in hand.
+    pub budget_refused: IntCounter,
+    connections: IntGaugeVec,
+    connections_closed: IntCounterVec,
     agents: Arc<AgentMetrics>,
     workflows: WorkflowMetrics,
 }
@@ -198,6 +204,10 @@ impl Metrics {
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
             http_requests: on.counters(HTTP_REQUESTS)?,
+            held_bytes: on.gauge(HELD_BYTES)?,
+            budget_refused: on.counter(BUDGET_REFUSED)?,
+            connections: on.gauges(CONNECTIONS)?,
+            connections_closed: on.counters(CONNECTIONS_CLOSED)?,
             agents: AgentMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             registry: on.registry.clone(),
@@ -272,6 +282,18 @@ impl Metrics {
             counter.inc();
         }
         self.call_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The open connections of a door.
+    pub(crate) fn connections(&self, door: &'static str) -> IntGauge {
+        self.connections.with_label_values(&[door])
+    }
+
+    /// Counts a connection that the bridge closed.
+    pub(crate) fn connection_closed(&self, door: &'static str, why: &'static str) {
+        self.connections_closed
+            .with_label_values(&[door, why])
+            .inc();
     }
 
     /// Calls by agent.
@@ -646,6 +668,30 @@ const HTTP_REQUESTS: Definition = Definition {
     labels: &["path", "status"],
     help: "HTTP requests answered by the front door.",
 };
+const HELD_BYTES: Definition = Definition {
+    name: "a2abus_held_bytes",
+    unit: "bytes",
+    labels: &[],
+    help: "Memory spent on requests and answers in hand, of `calls.budget_bytes`.",
+};
+const BUDGET_REFUSED: Definition = Definition {
+    name: "a2abus_budget_refused_total",
+    unit: "refusals",
+    labels: &[],
+    help: "Requests, calls and parts of answers that did not fit into `calls.budget_bytes`.",
+};
+const CONNECTIONS: Definition = Definition {
+    name: "a2abus_http_connections",
+    unit: "connections",
+    labels: &["door"],
+    help: "Connections that are open now.",
+};
+const CONNECTIONS_CLOSED: Definition = Definition {
+    name: "a2abus_http_connections_closed_total",
+    unit: "connections",
+    labels: &["door", "why"],
+    help: "Connections that the bridge closed: one too many of its client, idle, stalled, or without any request.",
+};
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",
     unit: "always 1",
@@ -660,13 +706,14 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 33);
+        assert_eq!(metrics.definitions().len(), 37);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
             "a2abus_held_lanes",
             "a2abus_source_lag",
             "a2abus_pending_calls",
+            "a2abus_http_connections",
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",
             "a2abus_transport_up",
@@ -681,6 +728,7 @@ mod tests {
             assert!(!unit.is_empty(), "{name}");
             let told = match *unit {
                 "seconds" => name.ends_with("_seconds"),
+                "bytes" => name.ends_with("_bytes"),
                 _ if gauges.contains(name) => true,
                 _ => name.ends_with("_total"),
             };

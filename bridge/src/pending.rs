@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
+use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::calls::{CallError, Part};
@@ -49,6 +50,10 @@ pub struct Entry {
     pub fold: Mutex<Option<Fold>>,
     /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
     pub shares: Vec<Share<Text>>,
+    /// What the parts that wait for the caller are charged to.
+    pub purse: Purse,
+    /// What the entry itself costs.
+    pub _charge: Charge,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -194,7 +199,7 @@ impl PendingCalls {
         let Some(parts) = parts(&entry) else {
             return Handed::Request;
         };
-        let sender = entry.parts.clone();
+        let (sender, purse) = (entry.parts.clone(), entry.purse.clone());
         drop(entry);
         match parts {
             Err(error) => self.deliver(call, &sender, Piece::Part(Err(error)), true),
@@ -202,8 +207,11 @@ impl PendingCalls {
             Ok(parts) => {
                 let mut handed = Handed::Late;
                 for part in parts {
-                    let last = part.last;
-                    handed = self.deliver(call, &sender, Piece::Part(Ok(part)), last);
+                    let body = purse.hold(part.body.clone());
+                    let last = part.last || body.is_err();
+                    let part = body.map(|body| Part { body, ..part });
+                    let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
+                    handed = self.deliver(call, &sender, Piece::Part(part), last);
                     if last || handed == Handed::Late {
                         break;
                     }
@@ -259,12 +267,15 @@ impl PendingCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::callid::Replica;
     use bytes::Bytes;
 
     fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
         let (parts, receiver) = mpsc::channel(capacity);
         let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
+        let purse = Budget::new(1 << 20, gauge(), refused).purse(None);
         (
             Entry {
                 parts,
@@ -276,6 +287,8 @@ mod tests {
                 request: Fingerprint::of(&request),
                 fold: Mutex::default(),
                 shares: Vec::new(),
+                _charge: purse.charge(0).unwrap(),
+                purse,
             },
             receiver,
         )

@@ -20,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::{ReadAt, Reader};
 use crate::bridge::{Bridge, Work};
 use crate::bus::{Bus, BusId, Buses};
-use crate::calls::{CallError, Calls};
+use crate::calls::{CallError, Calls, DOOR};
 use crate::cancel::Cancel;
+use crate::config::HttpConfig;
 use crate::deadletter::DeadLetters;
 use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Ending, Readiness};
+use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Readiness};
 use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
 use crate::workflows::Workflows;
@@ -41,6 +42,10 @@ const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 const WAITING: &str = "waiting for partitions";
 /// How often the log and the metrics catch up with what was suppressed or dropped.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Connections to the operators' door, at most.
+const ADMIN_CONNECTIONS: usize = 64;
+/// How long a caller may take nothing of a response before its connection is closed.
+const RESPONSE_PATIENCE: Duration = Duration::from_secs(120);
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -82,30 +87,35 @@ impl Bridge {
             door,
             admin,
             http,
+            admin_hosts,
             passed,
             workflows,
             watch,
         } = self;
 
-        let bounds = ConnectionBounds {
-            header_timeout: http.header_timeout.0,
-            max_connections: http.max_connections as usize,
-        };
+        let bounds = connection_bounds(&http);
 
         if let Some(listener) = admin {
             let door = AdminDoor {
                 readiness: Arc::clone(&readiness),
                 metrics: Arc::clone(&metrics),
+                hosts: Hosts::new(admin_hosts),
             };
-            rest.spawn(http::serve(
-                listener,
-                http::admin::router(door),
-                bounds,
-                Ending {
+            rest.spawn(http::serve(Listener {
+                socket: listener,
+                router: http::admin::router(door),
+                bounds: ConnectionBounds {
+                    max_connections: ADMIN_CONNECTIONS,
+                    max_per_client: ADMIN_CONNECTIONS / 2,
+                    ..bounds
+                },
+                ending: Ending {
                     farewell: order.rest.clone(),
                     shutdown: order.rest.clone(),
                 },
-            ));
+                name: "admin",
+                metrics: Arc::clone(&metrics),
+            }));
         }
         for (id, bus) in buses.iter() {
             rest.spawn(watch_health(
@@ -177,19 +187,22 @@ impl Bridge {
                     .iter()
                     .filter_map(|origin| origin.parse().ok())
                     .collect(),
+                hosts: Hosts::new(http.allowed_hosts),
                 passed,
                 body_timeout: http.header_timeout.0,
                 workflows: workflows.clone(),
             };
-            intake.spawn(http::serve(
-                listener,
-                http::router(door),
+            intake.spawn(http::serve(Listener {
+                socket: listener,
+                router: http::router(door),
                 bounds,
-                Ending {
+                ending: Ending {
                     farewell: order.drain.clone(),
                     shutdown: order.intake.clone(),
                 },
-            ));
+                name: DOOR,
+                metrics: Arc::clone(&metrics),
+            }));
         }
         readiness.started();
 
@@ -253,6 +266,20 @@ impl Bridge {
         {
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+/// Who may connect to the front door.
+fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
+    let max_connections = http::affordable(http.max_connections as usize);
+    let quarter = max_connections.div_ceil(4);
+    let per_client = http.max_connections_per_client;
+    ConnectionBounds {
+        header_timeout: http.header_timeout.0,
+        idle_timeout: http.idle_timeout.0,
+        response_patience: RESPONSE_PATIENCE,
+        max_connections,
+        max_per_client: per_client.map_or(quarter, |most| most as usize),
     }
 }
 

@@ -13,12 +13,13 @@ pub struct Shares<K: Eq + Hash> {
     most: usize,
 }
 
-/// One unit that a holder has. Dropping it gives it back.
+/// What a holder has, in units. Dropping it gives it back.
 #[derive(Debug)]
 #[must_use = "a share that is dropped is given back"]
 pub struct Share<K: Eq + Hash> {
     shares: Arc<Shares<K>>,
     holder: K,
+    units: usize,
 }
 
 // === impl Shares ===
@@ -36,27 +37,75 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     /// One unit for `holder`, or `None` when it has as many as it may.
     #[must_use]
     pub fn take(self: &Arc<Self>, holder: &K) -> Option<Share<K>> {
-        let mut held = self.held.entry(holder.clone()).or_insert(0);
-        if *held >= self.most {
-            return None;
-        }
-        *held += 1;
-        drop(held);
-        Some(Share {
+        let mut share = self.begin(holder);
+        share.grow(1).then_some(share)
+    }
+
+    /// A share of nothing, to grow.
+    pub fn begin(self: &Arc<Self>, holder: &K) -> Share<K> {
+        Share {
             shares: Arc::clone(self),
             holder: holder.clone(),
-        })
+            units: 0,
+        }
+    }
+
+    /// Whether nobody has anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+// === impl Share ===
+
+impl<K: Eq + Hash + Clone> Share<K> {
+    /// So many units more; `false`, and nothing, when that is more than the holder may have.
+    #[must_use]
+    pub fn grow(&mut self, units: usize) -> bool {
+        let mut held = self.shares.held.entry(self.holder.clone()).or_insert(0);
+        let grown = held.checked_add(units);
+        let fits = grown.filter(|grown| *grown <= self.shares.most);
+        if let Some(grown) = fits {
+            *held = grown;
+            self.units += units;
+        }
+        drop(held);
+        if fits.is_none() {
+            self.forget();
+        }
+        fits.is_some()
+    }
+
+    /// So many units more, whatever the holder has.
+    pub fn grow_anyway(&mut self, units: usize) {
+        *self.shares.held.entry(self.holder.clone()).or_insert(0) += units;
+        self.units += units;
+    }
+}
+
+impl<K: Eq + Hash> Share<K> {
+    /// So many units less.
+    pub fn shrink(&mut self, units: usize) {
+        let units = units.min(self.units);
+        self.units -= units;
+        if let Some(mut held) = self.shares.held.get_mut(&self.holder) {
+            *held -= units;
+        }
+        self.forget();
+    }
+
+    /// A holder that has nothing takes no memory.
+    fn forget(&self) {
+        self.shares
+            .held
+            .remove_if(&self.holder, |_, held| *held == 0);
     }
 }
 
 impl<K: Eq + Hash> Drop for Share<K> {
     fn drop(&mut self) {
-        if let Some(mut held) = self.shares.held.get_mut(&self.holder) {
-            *held -= 1;
-        }
-        self.shares
-            .held
-            .remove_if(&self.holder, |_, held| *held == 0);
+        self.shrink(self.units);
     }
 }
 

@@ -71,7 +71,7 @@ impl Client {
     async fn exchange(&self, stream: &mut TcpStream) -> Next {
         let body = request("1", "echo", serde_json::json!({ "_agentId": "weather" }));
         let message = format!(
-            "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         let sent = stream.write_all(message.as_bytes()).await;

@@ -812,7 +812,7 @@ async fn a_client_that_goes_away_cancels_its_call() {
     let address = front.base.trim_start_matches("http://").to_owned();
     let mut client = TcpStream::connect(&address).await.unwrap();
     let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     client
@@ -858,7 +858,7 @@ async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     let mut late = TcpStream::connect(&address).await.unwrap();
     let late_body = to_weather("2", "echo");
     let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         late_body.len()
     );
     late.write_all(head.as_bytes()).await.unwrap();

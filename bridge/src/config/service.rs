@@ -57,6 +57,13 @@ pub struct CallsConfig {
     /// Wrong: all callers behind one proxy count as one; as large as `max_pending`, one caller shuts out all others.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_caller: Option<u32>,
+    /// Memory for all requests and answers in hand together: heads and bodies of requests, calls that wait (4 KiB each), and
+    /// parts of answers that wait for their callers. What does not fit is refused with `exhausted`; one client has half of
+    /// it at most.
+    ///
+    /// Wrong: too small refuses requests, too large lets callers make the process as large.
+    #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
+    pub budget_bytes: Written<ByteSize>,
     /// Most parts of one streamed answer held for a slow caller; above it the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
@@ -94,9 +101,28 @@ pub struct HttpConfig {
     /// Wrong: too long lets idle clients hold connections.
     #[schemars(extend("bounds" = ["100ms", "10m"]))]
     pub header_timeout: Written<Duration>,
-    /// Most connections at a time; more wait in the kernel.
+    /// How long a connection may stay open without a request. Before the first request, and between two of HTTP/1, it is
+    /// `header_timeout`.
+    ///
+    /// Wrong: too long lets idle clients hold connections, too short makes clients connect again.
+    #[schemars(extend("bounds" = ["100ms", "1h"]))]
+    pub idle_timeout: Written<Duration>,
+    /// Most connections at a time; more wait in the kernel. Where the process may open fewer files it is less, with a
+    /// warning: some are kept for brokers, files and the operators' door.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
+    /// Most connections of one client, by its address (IPv6: by its /64 network); one more is closed at once.
+    ///
+    /// Wrong: all clients behind one proxy count as one; as large as `max_connections`, one client shuts out all others.
+    #[schemars(range(min = 1, max = 1_000_000), extend("default_words" = "a quarter of `max_connections`"))]
+    pub max_connections_per_client: Option<u32>,
+    /// The names by which clients may ask, without a port: what they write in `Host`. Addresses and `localhost` are always
+    /// right; any other name is refused with 421, so that no web page can point its own name at this door. `*` is any
+    /// name.
+    ///
+    /// Wrong: a name that is missing refuses whoever uses it; `*` lets pages of other sites in.
+    #[schemars(inner(length(min = 1, max = 256)))]
+    pub allowed_hosts: Vec<String>,
     /// How long the process finishes what it has begun after it is told to stop.
     ///
     /// Wrong: too short ends calls with 503; longer than the platform's own grace is cut off by it.
@@ -114,6 +140,9 @@ pub struct AdminConfig {
     ///
     /// Wrong: it has no authentication: keep it off public addresses.
     pub listen: Written<SocketAddr>,
+    /// The names by which it may be asked, as `http.allowed_hosts`.
+    #[schemars(inner(length(min = 1, max = 256)))]
+    pub allowed_hosts: Vec<String>,
 }
 
 /// What a payload may cost before it is refused.
@@ -181,6 +210,7 @@ impl Default for CallsConfig {
             max_pending: 10_000,
             max_pending_per_agent: None,
             max_pending_per_caller: None,
+            budget_bytes: Written(ByteSize::mib(64)),
             max_parts_buffered: 256,
         }
     }
@@ -197,7 +227,10 @@ impl Default for HttpConfig {
                 .to_vec(),
             body_limit: Written(ByteSize::kib(1024 + 64)),
             header_timeout: Written(Duration::from_secs(10)),
+            idle_timeout: Written(Duration::from_secs(60)),
             max_connections: 4096,
+            max_connections_per_client: None,
+            allowed_hosts: Vec::new(),
             drain_grace: Written(Duration::from_secs(25)),
         }
     }
@@ -208,6 +241,7 @@ impl Default for AdminConfig {
         Self {
             enabled: true,
             listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 9090))),
+            allowed_hosts: Vec::new(),
         }
     }
 }

@@ -105,7 +105,7 @@ routes:
         &[
             "f:1:1: htp: unknown key: did you mean http?",
             "f:2:8: http.listn: unknown key: did you mean listen?",
-            "f:2:18: http.zzz: unknown key: the keys here are allowed_origins, body_limit, drain_grace, enabled, header_timeout, listen, max_connections, pass_headers",
+            "f:2:18: http.zzz: unknown key: the keys here are allowed_hosts, allowed_origins, body_limit, drain_grace, enabled, header_timeout, idle_timeout, listen, max_connections, max_connections_per_client, pass_headers",
             "f:4:3: bindings[0].topics: is missing: the topics to read",
             "f:4:27: bindings[0].topic: unknown key: did you mean topics?",
             "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",

@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
+use super::hosts::Hosts;
 use super::readiness::Readiness;
 use crate::metrics::Metrics;
 
@@ -22,6 +24,8 @@ pub struct AdminDoor {
     pub readiness: Arc<Readiness>,
     /// What it counted.
     pub metrics: Arc<Metrics>,
+    /// The names by which it may be asked.
+    pub hosts: Hosts,
 }
 
 /// The text format that Prometheus scrapes.
@@ -33,7 +37,16 @@ pub fn router(door: AdminDoor) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .layer(from_fn_with_state(door.hosts.clone(), check_host))
         .with_state(door)
+}
+
+async fn check_host(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+    match hosts.check(version, uri, headers, "admin.allowed_hosts") {
+        Ok(()) => next.run(request).await,
+        Err(wrong) => (wrong.status(), format!("{wrong}\n")).into_response(),
+    }
 }
 
 async fn healthz() -> Response {
@@ -82,7 +95,8 @@ mod tests {
     use tower::ServiceExt as _;
 
     async fn get_text(door: &AdminDoor, path: &str) -> (StatusCode, String) {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let request = Request::get(path).header("host", "127.0.0.1:9090");
+        let request = request.body(Body::empty()).unwrap();
         let response = router(door.clone()).oneshot(request).await.unwrap();
         let status = response.status();
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
@@ -93,6 +107,7 @@ mod tests {
         AdminDoor {
             readiness: Arc::new(Readiness::new()),
             metrics: Arc::new(Metrics::new().unwrap()),
+            hosts: Hosts::default(),
         }
     }
 
@@ -132,6 +147,24 @@ mod tests {
             body,
             "{\"ready\":true,\"phase\":\"running\",\"not_ready\":[]}\n"
         );
+    }
+
+    #[tokio::test]
+    async fn a_name_that_nobody_has_listed_is_refused() {
+        let door = AdminDoor {
+            hosts: Hosts::new(["a2abus.monitoring".into()]),
+            ..door()
+        };
+        for (host, status) in [
+            ("evil.example:9090", StatusCode::MISDIRECTED_REQUEST),
+            ("a2abus.monitoring:9090", StatusCode::OK),
+            ("localhost:9090", StatusCode::OK),
+        ] {
+            let request = Request::get("/metrics").header("host", host);
+            let request = request.body(Body::empty()).unwrap();
+            let response = router(door.clone()).oneshot(request).await.unwrap();
+            assert_eq!(response.status(), status, "{host}");
+        }
     }
 
     #[tokio::test]

@@ -9,11 +9,15 @@ use http::HeaderMap;
 use http::header::EXPECT;
 use tokio::time::timeout;
 
+use crate::budget::{Purse, Spent};
+
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyError {
     /// It is larger than the limit.
     TooLarge,
+    /// There is no memory for it now.
+    NoRoom,
     /// It did not arrive in time.
     TooSlow,
     /// The connection broke, or the body is not framed as it says.
@@ -26,7 +30,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(1);
 /// How much of it, in bytes.
 const DISCARD_BYTES: usize = 16 << 20;
 
-/// The whole body.
+/// The whole body, charged to the purse for as long as any of it is held.
 ///
 /// # Errors
 /// By kind. Cancel-safe in that nothing is left behind.
@@ -35,13 +39,14 @@ pub(crate) async fn read(
     body: Body,
     limit_bytes: usize,
     deadline: Duration,
+    purse: &Purse,
 ) -> Result<Bytes, BodyError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut stream = body.into_data_stream();
     let read = if announced > limit_bytes {
         Err(BodyError::TooLarge)
     } else {
-        let collected = timeout(deadline, collect(&mut stream, limit_bytes)).await;
+        let collected = timeout(deadline, collect(&mut stream, limit_bytes, purse)).await;
         collected.unwrap_or(Err(BodyError::TooSlow))
     };
     // A client that asks before it sends has sent nothing.
@@ -55,25 +60,45 @@ pub(crate) async fn read(
     read
 }
 
-async fn collect(stream: &mut BodyDataStream, limit_bytes: usize) -> Result<Bytes, BodyError> {
+async fn collect(
+    stream: &mut BodyDataStream,
+    limit_bytes: usize,
+    purse: &Purse,
+) -> Result<Bytes, BodyError> {
+    let mut charge = purse.charge(0).map_err(no_room)?;
     let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    // What a chunk is a slice of may be larger than the chunk, so that more than one are copied.
+    let mut whole = BytesMut::new();
+    let mut charged = 0;
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| BodyError::Broken)?;
-        if first.len() + rest.len() + chunk.len() > limit_bytes {
+        let length = first.len().max(whole.len()) + chunk.len();
+        if length > limit_bytes {
             return Err(BodyError::TooLarge);
         }
-        if first.is_empty() {
+        if first.is_empty() && whole.is_empty() {
             first = chunk;
         } else {
-            rest.extend_from_slice(&chunk);
+            whole.extend_from_slice(&std::mem::take(&mut first));
+            whole.extend_from_slice(&chunk);
         }
+        let takes = length.max(whole.capacity());
+        charge
+            .grow(takes.saturating_sub(charged))
+            .map_err(no_room)?;
+        charged = charged.max(takes);
     }
     // Most bodies are one chunk, which is not copied.
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    Ok([first, rest.freeze()].concat().into())
+    let body = if whole.is_empty() {
+        first
+    } else {
+        whole.freeze()
+    };
+    Ok(charge.carried_by(body))
+}
+
+fn no_room(_: Spent) -> BodyError {
+    BodyError::NoRoom
 }
 
 async fn discard(stream: &mut BodyDataStream) {
@@ -89,6 +114,7 @@ async fn discard(stream: &mut BodyDataStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use futures_util::stream;
     use std::convert::Infallible;
 
@@ -102,8 +128,30 @@ mod tests {
         Body::from_stream(stream::iter(chunks))
     }
 
+    fn purse(bytes: usize) -> Purse {
+        let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
+        let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
+        Budget::new(bytes, gauge, refused).purse(None)
+    }
+
+    #[tokio::test]
+    async fn a_body_for_which_there_is_no_memory_is_refused_while_it_arrives() {
+        let kilobyte =
+            stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b' '; 1 << 10])));
+        let endless = Body::from_stream(kilobyte);
+        let purse = purse(64 << 10);
+        let refused = read(&HeaderMap::new(), endless, 1 << 30, TIME, &purse).await;
+        assert_eq!(refused, Err(BodyError::NoRoom));
+        let small = read(&HeaderMap::new(), Body::from("x"), 8, TIME, &purse).await;
+        assert_eq!(
+            small,
+            Ok(Bytes::from("x")),
+            "what was charged is given back"
+        );
+    }
+
     async fn check(body: Body, expected: Result<&'static str, BodyError>) {
-        let read = read(&HeaderMap::new(), body, 8, TIME).await;
+        let read = read(&HeaderMap::new(), body, 8, TIME, &purse(1 << 20)).await;
         assert_eq!(read, expected.map(Bytes::from));
     }
 

@@ -33,8 +33,9 @@ use super::body::BodyError;
 use super::negotiate::Accepts;
 use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
 use super::serve::Peer;
-use super::{Door, body, negotiate, sse};
+use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
+use crate::budget::{Purse, Spent};
 use crate::callid::CallId;
 use crate::calls::{self, Answer, CallError, Calls, MissingTopic, Part, Silence};
 use crate::metrics::HttpPath;
@@ -50,6 +51,8 @@ struct Common {
     caller: Text,
     /// The headers that reach the agent.
     headers: Vec<Header>,
+    /// What the answers are charged to.
+    purse: Purse,
     timeout: Option<Duration>,
     arrived: Instant,
     accepts: Accepts,
@@ -67,9 +70,6 @@ enum Target {
     /// Something that cannot be the name of an agent.
     NotAName,
 }
-
-/// A request that is refused below JSON-RPC.
-type Refusal = (StatusCode, Failure);
 
 /// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first
 /// requests; of what is no call an id that only the access log has.
@@ -100,7 +100,11 @@ async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Bod
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
         return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &asker);
     };
-    let served = respond(door, target, call, caller.clone(), request).await;
+    let served = match door.check_in(&request) {
+        // What the head costs is given back once the response begins.
+        Ok(_charge) => respond(door, target, call, caller.clone(), request).await,
+        Err(refused) => Err(refused),
+    };
     let mut response = served.unwrap_or_else(|(status, failure)| {
         let line = Line {
             call,
@@ -151,16 +155,18 @@ async fn respond(
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let common = read_head(door, target, (call, caller), &head)?;
-    let payload = read_body(door, &head.headers, body).await?;
+    let payload = read_body(door, &head.headers, body, &common.purse).await?;
     let units = decode(&payload, &negotiate::hint(&head.headers), &door.limits);
-    drop(head);
-    match Framed::of(&payload, units) {
+    let (size, framed) = (payload.len(), Framed::of(&payload, units));
+    // Nothing large is kept while the agent works.
+    drop((head, payload));
+    match framed {
         Framed::One(unit) => {
             let item = Item::of(door, &common, unit);
             respond_to_one(&common, item).await
         }
         Framed::Batch(units) => {
-            check_amplification(door, &common, payload.len(), units.len())?;
+            check_amplification(door, &common, size, units.len())?;
             Ok(batch::respond(door, &common, units).await)
         }
         Framed::Lines => {
@@ -245,6 +251,7 @@ fn read_head(
         target,
         caller,
         headers: door.passed.of_request(&head.headers),
+        purse: door.purse(&head.extensions),
         timeout,
         arrived: Instant::now(),
         accepts,
@@ -252,10 +259,15 @@ fn read_head(
     })
 }
 
-async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+async fn read_body(
+    door: &Door,
+    headers: &HeaderMap,
+    body: Body,
+    purse: &Purse,
+) -> Result<Bytes, Refusal> {
     // A payload past either limit is too large, whichever is smaller.
     let limit = door.body_limit_bytes.min(door.limits.max_bytes);
-    let read = body::read(headers, body, limit, door.body_timeout).await;
+    let read = body::read(headers, body, limit, door.body_timeout, purse).await;
     read.map_err(|error| match error {
         BodyError::TooLarge => {
             let announced = headers.get(header::CONTENT_LENGTH);
@@ -270,6 +282,10 @@ async fn read_body(door: &Door, headers: &HeaderMap, body: Body) -> Result<Bytes
                 Failure::new(Reason::Exhausted, message),
             )
         }
+        BodyError::NoRoom => (
+            StatusCode::TOO_MANY_REQUESTS,
+            Failure::call(&CallError::Exhausted(Spent.into())),
+        ),
         BodyError::TooSlow => {
             let millis = door.body_timeout.as_millis();
             let message = format!("the body did not arrive within {millis} ms");
@@ -347,13 +363,13 @@ async fn answer(common: &Common, ask: Ask) -> Response {
     let mut parts = Box::pin(parts_of(called));
     let events = common.accepts.events();
     if ask.streaming && events {
-        return sse::parts_response(parts, ask.asker);
+        return sse::parts_response(parts, ask.asker, common.purse.clone());
     }
     let first = parts.next().await;
     let more = matches!(&first, Some(Ok(part)) if !part.last);
     let parts = stream::iter(first).chain(parts);
     if more && events {
-        return sse::parts_response(parts, ask.asker);
+        return sse::parts_response(parts, ask.asker, common.purse.clone());
     }
     match last(parts).await {
         Ok(body) => common.whole(body),
@@ -451,7 +467,7 @@ impl Common {
     fn whole(&self, body: Bytes) -> Response {
         match self.accepts {
             Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
-            Accepts::Events => sse::whole_response(&body),
+            Accepts::Events => sse::whole_response(&body, &self.purse),
         }
     }
 }

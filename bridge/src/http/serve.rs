@@ -7,8 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,22 +16,69 @@ use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use prometheus::IntGauge;
+use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::stall::Stalling;
+use super::streams::{Doing, Stream, Streams};
+use crate::metrics::Metrics;
+use crate::seldom::Seldom;
+use crate::shares::{Share, Shares, client};
 
 /// Bounds on the connections of one listener.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionBounds {
-    /// How long a client may take to send the head of a request, and how long a connection may be idle.
+    /// How long a client may take to send the head of a request.
     pub header_timeout: Duration,
+    /// How long a connection may be open without a request.
+    pub idle_timeout: Duration,
+    /// How long a client may ask for nothing of a response that is there for it.
+    pub response_patience: Duration,
     /// Most connections at a time; more wait in the kernel.
     pub max_connections: usize,
+    /// Most connections of one client; one more is closed.
+    pub max_per_client: usize,
+}
+
+/// A door that is about to open.
+#[derive(Debug)]
+pub struct Listener {
+    /// Where it listens.
+    pub socket: TcpListener,
+    /// What it serves.
+    pub router: Router,
+    /// Who may connect, and for how long.
+    pub bounds: ConnectionBounds,
+    /// How it ends.
+    pub ending: Ending,
+    /// What to call it in metrics and logs.
+    pub name: &'static str,
+    /// Where its connections are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// What all connections of a listener share.
+#[derive(Debug, Clone)]
+struct Shared {
+    router: Router,
+    bounds: ConnectionBounds,
+    ending: Ending,
+    name: &'static str,
+    metrics: Arc<Metrics>,
+    noted: Arc<Seldom>,
+}
+
+/// The place of one connection, given back when it ends.
+struct Place {
+    open: IntGauge,
+    _permit: Option<OwnedSemaphorePermit>,
+    _share: Option<Share<IpAddr>>,
 }
 
 /// The address of the client, noted in each request.
@@ -44,7 +90,15 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Largest head of a request, in bytes. Source: `reliability` section 2.6 asks for 32 KiB at least.
 const MAX_HEAD_BYTES: u32 = 64 << 10;
 /// Most requests at a time on one HTTP/2 connection.
-const MAX_STREAMS: u32 = 256;
+const MAX_STREAMS: u32 = 32;
+/// What an HTTP/2 client may send before anybody has read it, in bytes: of one request, and of all of a connection.
+const WINDOWS: (u32, u32) = (128 << 10, 512 << 10);
+/// Most bytes of one response of HTTP/2 that wait to be sent.
+const SEND_BUFFER: usize = 64 << 10;
+/// File descriptors that are not for connections of callers: those of brokers, files and the operators' door.
+const RESERVED_DESCRIPTORS: u64 = 256;
+/// The shortest and the longest time between two looks at what a connection does.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 /// How often an HTTP/2 connection is asked whether it is still there, and how long the answer may take.
 const PING: Duration = Duration::from_secs(20);
 /// How long accepting pauses when the process is out of file descriptors.
@@ -64,49 +118,111 @@ pub struct Ending {
     pub shutdown: CancellationToken,
 }
 
+/// How many connections the process can afford of those that are wanted: every one takes a file descriptor.
+#[must_use]
+pub fn affordable(wanted: usize) -> usize {
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return wanted;
+    };
+    let free = limit.saturating_sub(RESERVED_DESCRIPTORS).max(limit / 4);
+    let affordable = usize::try_from(free).unwrap_or(usize::MAX).min(wanted);
+    if affordable < wanted {
+        tracing::warn!(
+            descriptors = limit,
+            wanted,
+            affordable,
+            "fewer connections than http.max_connections: the process may not open more files; raise its limit (ulimit -n)"
+        );
+    }
+    affordable
+}
+
 /// Serves a router until `shutdown`; then takes the connections that wait, accepts nothing more, and returns when every
 /// request is answered and every connection closed. The caller decides how long that may take: dropping the future ends
 /// what is left.
 ///
 /// Only a connection that is made in the very moment in which the listener closes is reset, before anything of its
 /// request was read.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    bounds: ConnectionBounds,
-    ending: Ending,
-) {
-    let permits = Arc::new(Semaphore::new(
-        bounds.max_connections.min(Semaphore::MAX_PERMITS),
-    ));
+pub async fn serve(listener: Listener) {
+    let Listener {
+        socket,
+        router,
+        bounds,
+        ending,
+        name,
+        metrics,
+    } = listener;
+    let most = bounds.max_connections.min(Semaphore::MAX_PERMITS);
+    let permits = Arc::new(Semaphore::new(most));
+    let clients = Shares::new(bounds.max_per_client);
+    let shared = Shared {
+        router,
+        bounds,
+        ending,
+        name,
+        metrics,
+        noted: Arc::default(),
+    };
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer, permit) = tokio::select! {
             biased;
-            () = ending.shutdown.cancelled() => break,
+            () = shared.ending.shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => {
                 note_panic(ended);
                 continue;
             }
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&socket, &permits, &shared) => accepted,
         };
-        let (router, ending) = (router.clone(), ending.clone());
-        connections.spawn(async move {
-            serve_connection(stream, peer, router, bounds, ending).await;
-            drop(permit);
-        });
+        let Some(share) = clients.take(&client(peer.ip())) else {
+            shared.closed(peer, "too_many");
+            continue;
+        };
+        let place = Place::new(&shared, permit, Some(share));
+        connections.spawn(serve_connection(stream, peer, shared.clone(), place));
     }
-    for (stream, peer) in waiting(listener) {
-        connections.spawn(serve_connection(
-            stream,
-            peer,
-            router.clone(),
-            bounds,
-            ending.clone(),
-        ));
+    for (stream, peer) in waiting(socket) {
+        let place = Place::new(&shared, None, None);
+        connections.spawn(serve_connection(stream, peer, shared.clone(), place));
     }
     while let Some(ended) = connections.join_next().await {
         note_panic(ended);
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Notes a connection that is closed for what it does.
+    fn closed(&self, peer: SocketAddr, why: &'static str) {
+        self.metrics.connection_closed(self.name, why);
+        if let Some(suppressed) = self.noted.allow() {
+            tracing::warn!(door = self.name, %peer, why, suppressed, "a connection was closed");
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn new(
+        shared: &Shared,
+        permit: Option<OwnedSemaphorePermit>,
+        share: Option<Share<IpAddr>>,
+    ) -> Self {
+        let open = shared.metrics.connections(shared.name);
+        open.inc();
+        Self {
+            open,
+            _permit: permit,
+            _share: share,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.dec();
     }
 }
 
@@ -114,7 +230,18 @@ pub async fn serve(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
+    shared: &Shared,
 ) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
+    if permits.available_permits() == 0
+        && let Some(suppressed) = shared.noted.allow()
+    {
+        tracing::warn!(
+            door = shared.name,
+            connections = shared.bounds.max_connections,
+            suppressed,
+            "as many connections as may be are open: others wait"
+        );
+    }
     // The semaphore is never closed, so that there is always a permit in the end.
     let permit = Arc::clone(permits).acquire_owned().await.ok();
     loop {
@@ -163,25 +290,18 @@ fn is_of_one_client(error: &io::Error) -> bool {
     )
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    router: Router,
-    bounds: ConnectionBounds,
-    ending: Ending,
-) {
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, shared: Shared, _place: Place) {
     // Parts of a stream are small and must not wait for each other.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection broke before it was served");
         return;
     }
-    let spoke = Arc::new(AtomicBool::new(false));
-    let heard = Arc::clone(&spoke);
-    let peer = Peer(peer.ip().to_canonical());
-    let shutdown = ending.shutdown.clone();
+    let bounds = shared.bounds;
+    let streams = Streams::new();
+    let from = Peer(peer.ip().to_canonical());
+    let (begun, ending, router) = (Arc::clone(&streams), &shared.ending, &shared.router);
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        heard.store(true, Ordering::Relaxed);
-        answer(router.clone(), peer, ending.clone(), request)
+        answer(router.clone(), from, ending.clone(), begun.begin(), request)
     });
     let builder = builder(bounds);
     let io = TokioIo::new(Stalling::new(stream, WRITE_PATIENCE));
@@ -189,11 +309,14 @@ async fn serve_connection(
     // Telling HTTP/1 from HTTP/2 is not under hyper's own timeout.
     let mut first_head = pin!(sleep(bounds.header_timeout));
     let mut last_requests = pin!(async {
-        shutdown.cancelled().await;
+        shared.ending.shutdown.cancelled().await;
         sleep(LAST_REQUESTS).await;
     });
-    let mut waiting = true;
-    let mut open = true;
+    let mut looks = interval((bounds.idle_timeout / 4).clamp(LOOKS.0, LOOKS.1));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut waiting, mut open) = (true, true);
+    // From when a connection that was asked to end is cut off.
+    let mut cut_off: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
@@ -208,10 +331,28 @@ async fn serve_connection(
             }
             () = first_head.as_mut(), if waiting => {
                 waiting = false;
-                if !spoke.load(Ordering::Relaxed) {
+                if !streams.have_begun() {
+                    shared.closed(peer, "no_request");
                     return;
                 }
             }
+            _ = looks.tick() => match streams.doing(bounds.idle_timeout, bounds.response_patience) {
+                Doing::Work => {}
+                Doing::Stalled => {
+                    shared.closed(peer, "stalled");
+                    return;
+                }
+                Doing::Nothing if !streams.have_begun() => {}
+                Doing::Nothing => match cut_off {
+                    None => {
+                        shared.closed(peer, "idle");
+                        cut_off = Some(Instant::now() + bounds.header_timeout);
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    Some(at) if Instant::now() >= at => return,
+                    Some(_) => {}
+                },
+            },
         }
     }
 }
@@ -220,6 +361,7 @@ async fn answer(
     router: Router,
     peer: Peer,
     ending: Ending,
+    stream: Stream,
     mut request: http::Request<Incoming>,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(peer);
@@ -230,7 +372,7 @@ async fn answer(
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
-    Ok(response)
+    Ok(response.map(|body| stream.watch(body)))
 }
 
 fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
@@ -246,6 +388,9 @@ fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
         .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD_BYTES);
     builder
 }
@@ -267,11 +412,14 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::mpsc;
     use tokio::task::JoinHandle;
-    use tokio::time::{Instant, timeout};
+    use tokio::time::timeout;
 
     const BOUNDS: ConnectionBounds = ConnectionBounds {
         header_timeout: Duration::from_millis(300),
-        max_connections: 8,
+        idle_timeout: Duration::from_secs(60),
+        response_patience: Duration::from_secs(60),
+        max_connections: 32,
+        max_per_client: 32,
     };
     const SOON: Duration = Duration::from_secs(10);
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -291,7 +439,14 @@ mod tests {
             farewell: farewell.clone(),
             shutdown: shutdown.clone(),
         };
-        let serving = tokio::spawn(serve(listener, router, bounds, ending));
+        let serving = tokio::spawn(serve(Listener {
+            socket: listener,
+            router,
+            bounds,
+            ending,
+            name: "test",
+            metrics: Arc::new(Metrics::new().unwrap()),
+        }));
         Server {
             address,
             farewell,

@@ -14,6 +14,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use tokio::time::timeout;
 
 use super::reply::{Asker, Failure};
+use crate::budget::Purse;
 use crate::calls::{CallError, Part};
 
 /// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
@@ -23,16 +24,16 @@ const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 /// A response that sends each part as it comes. A failure is one more event, and the end.
 ///
 /// Dropping the response drops `parts`, which cancels the call.
-pub(super) fn parts_response<S>(parts: S, asker: Asker) -> Response
+pub(super) fn parts_response<S>(parts: S, asker: Asker, purse: Purse) -> Response
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
-    events_response(Body::from_stream(frames(parts, asker)))
+    events_response(Body::from_stream(frames(parts, asker, purse)))
 }
 
 /// A response that is one event.
-pub(super) fn whole_response(body: &[u8]) -> Response {
-    events_response(Body::from(frame(body)))
+pub(super) fn whole_response(body: &[u8], purse: &Purse) -> Response {
+    events_response(Body::from(purse.replace(frame(body))))
 }
 
 fn events_response(body: Body) -> Response {
@@ -45,20 +46,27 @@ fn events_response(body: Body) -> Response {
     response
 }
 
-fn frames<S>(parts: S, asker: Asker) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+fn frames<S>(
+    parts: S,
+    asker: Asker,
+    purse: Purse,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
-    stream::unfold((Box::pin(parts), asker), |(mut parts, asker)| async move {
-        // The wait that a keep-alive interrupts goes on in the next round: nothing of `parts` is dropped.
-        let frame = match timeout(KEEP_ALIVE, parts.next()).await {
-            Err(_silence) => KEEP_ALIVE_COMMENT,
-            Ok(Some(Ok(part))) => frame(&part.body),
-            Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&asker)),
-            Ok(None) => return None,
-        };
-        Some((Ok(frame), (parts, asker)))
-    })
+    stream::unfold(
+        (Box::pin(parts), asker, purse),
+        |(mut parts, asker, purse)| async move {
+            // The wait that a keep-alive interrupts goes on in the next round: nothing of `parts` is dropped.
+            let frame = match timeout(KEEP_ALIVE, parts.next()).await {
+                Err(_silence) => KEEP_ALIVE_COMMENT,
+                Ok(Some(Ok(part))) => purse.replace(frame(&part.body)),
+                Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&asker)),
+                Ok(None) => return None,
+            };
+            Some((Ok(frame), (parts, asker, purse)))
+        },
+    )
 }
 
 /// One event. Every line of the body gets its own `data:`; the reader joins them with line feeds, which mean the same
@@ -100,6 +108,12 @@ mod tests {
             last,
             event: None,
         })
+    }
+
+    fn purse() -> Purse {
+        let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
+        let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
+        crate::budget::Budget::new(1 << 20, gauge, refused).purse(None)
     }
 
     fn asker() -> Asker {
@@ -164,7 +178,7 @@ mod tests {
             part("{\n}", false),
             Err(CallError::SlowCaller),
         ]);
-        let response = parts_response(parts, asker());
+        let response = parts_response(parts, asker(), purse());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
@@ -184,7 +198,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(40)).await;
             part("{}", true)
         });
-        let mut frames = pin!(frames(late, asker()));
+        let mut frames = pin!(frames(late, asker(), purse()));
         let start = tokio::time::Instant::now();
         assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
         assert_eq!(start.elapsed(), KEEP_ALIVE);
@@ -201,7 +215,7 @@ mod tests {
             std::future::pending::<()>().await;
             Some((part("{}", false), guard))
         });
-        let response = parts_response(parts, asker());
+        let response = parts_response(parts, asker(), purse());
         drop(response);
         assert!(dropped.await.is_err());
     }

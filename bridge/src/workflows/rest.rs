@@ -52,7 +52,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
 
 pub(crate) use self::answer::EXPOSED;
 
@@ -125,7 +125,10 @@ async fn health(State(rest): State<Arc<Rest>>, method: Method) -> Response {
 }
 
 async fn api(State(rest): State<Arc<Rest>>, request: Request<Body>) -> Response {
-    let response = rest.respond(request).await;
+    let response = match rest.door.admit(&request) {
+        Ok(_charge) => rest.respond(request).await,
+        Err(refused) => refused,
+    };
     rest.door
         .metrics
         .http_request(HttpPath::Api, response.status());
@@ -179,7 +182,7 @@ impl Rest {
             return Ok(json(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes())));
         };
         let body = if call.has_body() {
-            self.read(&head.headers, body).await?
+            self.read(head, body).await?
         } else {
             Bytes::new()
         };
@@ -213,14 +216,17 @@ impl Rest {
         }
     }
 
-    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+    async fn read(&self, head: &http::request::Parts, body: Body) -> Result<Bytes, Problem> {
+        let headers = &head.headers;
         if !crate::http::negotiate::is_json_body(headers) {
             return Err(Problem::unsupported_media_type());
         }
         let (limit, deadline) = (self.door.body_limit_bytes, self.door.body_timeout);
-        let read = body::read(headers, body, limit, deadline).await;
+        let purse = self.door.purse(&head.extensions);
+        let read = body::read(headers, body, limit, deadline, &purse).await;
         read.map_err(|error| match error {
             BodyError::TooLarge => Problem::too_large(limit),
+            BodyError::NoRoom => Problem::no_room(),
             BodyError::TooSlow => Problem::too_slow(deadline),
             BodyError::Broken => Problem::malformed("invalid_json", "the body broke off"),
         })

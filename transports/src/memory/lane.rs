@@ -13,6 +13,8 @@ pub(super) struct TopicLog {
     pub(super) lanes: Vec<Lane>,
     pub(super) messages: usize,
     pub(super) bytes: usize,
+    /// Whether somebody wanted it by name, and not only sent to it.
+    pub(super) is_asked_for: bool,
     /// The lane of the next message without a key.
     round_robin: usize,
 }
@@ -101,8 +103,21 @@ impl TopicLog {
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             messages: 0,
             bytes: 0,
+            is_asked_for: false,
             round_robin: 0,
         }
+    }
+
+    /// Whether it exists for live readers alone, and these have read and settled all of it.
+    pub(super) fn is_read_by_live_readers_alone(&self) -> bool {
+        let mut cursors = self.lanes.iter().flat_map(|lane| &lane.cursors).peekable();
+        let is_read = |lane: &Lane| {
+            let end = lane.end();
+            lane.cursors.iter().all(|cursor| {
+                cursor.keeping == Keeping::Live && cursor.floor() == end && cursor.open.is_empty()
+            })
+        };
+        !self.is_asked_for && cursors.peek().is_some() && self.lanes.iter().all(is_read)
     }
 
     /// The lane of a message: that of its key, or each in turn.

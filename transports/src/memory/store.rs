@@ -43,6 +43,8 @@ struct State {
     config: MemoryConfig,
     topics: Vec<TopicLog>,
     by_name: HashMap<Topic, usize>,
+    /// Places in `topics` that hold none.
+    free: Vec<usize>,
     groups: BTreeMap<u64, Group>,
     by_group: HashMap<Text, u64>,
     next_id: u64,
@@ -92,6 +94,7 @@ impl Store {
                 config,
                 topics: Vec::new(),
                 by_name: HashMap::new(),
+                free: Vec::new(),
                 groups: BTreeMap::new(),
                 by_group: HashMap::new(),
                 next_id: 0,
@@ -184,7 +187,11 @@ impl Store {
                 ),
             )
         })?;
-        state.topic(topic, usize::from(lanes)).map(|_| ())
+        let index = state.topic(topic, usize::from(lanes))?;
+        if let Some(log) = state.topics.get_mut(index) {
+            log.is_asked_for = true;
+        }
+        Ok(())
     }
 
     pub(super) fn set_refused(&self, topics: TopicFilter, kind: Option<TransportErrorKind>) {
@@ -303,20 +310,37 @@ impl State {
         if let Some(index) = self.by_name.get(name) {
             return Ok(*index);
         }
-        if self.topics.len() >= self.config.max_topics.get() {
+        if self.by_name.len() >= self.config.max_topics.get() {
+            self.forget_read_topics();
+        }
+        if self.by_name.len() >= self.config.max_topics.get() {
             return Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!("create the memory topic {name}: there are max_topics already"),
             ));
         }
-        let index = self.topics.len();
+        let index = self.free.pop().unwrap_or(self.topics.len());
         let mut topic = TopicLog::new(name.clone(), lanes);
         for (id, group) in &self.groups {
             group.attach(*id, index, &mut topic);
         }
-        self.topics.push(topic);
+        match self.topics.get_mut(index) {
+            Some(free) => *free = topic,
+            None => self.topics.push(topic),
+        }
         self.by_name.insert(name.clone(), index);
         Ok(index)
+    }
+
+    /// Makes room for topics: those that nobody asked for by name and of which live readers have read everything go, as
+    /// the reply subjects of calls that are over.
+    fn forget_read_topics(&mut self) {
+        for (index, log) in self.topics.iter_mut().enumerate() {
+            if log.is_read_by_live_readers_alone() && self.by_name.remove(&log.name).is_some() {
+                *log = TopicLog::new(log.name.clone(), 0);
+                self.free.push(index);
+            }
+        }
     }
 
     fn place_of(

@@ -436,3 +436,41 @@ fn configuration_has_defaults_and_refuses_unknown_keys() {
     assert!(serde_json::from_str::<MemoryConfig>("{\"partitions\": 0}").is_err());
     assert!(serde_json::from_str::<MemoryConfig>("{\"lanes\": 1}").is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn topics_that_live_readers_have_read_make_room_for_others() {
+    let bus = Memory::new(MemoryConfig {
+        max_topics: NonZeroUsize::new(4).unwrap(),
+        ..MemoryConfig::default()
+    });
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    bus.ensure_topic(&topic("kept"), 2).await.unwrap();
+    publish(
+        &bus,
+        "unread",
+        Message::plain("for a group that comes later"),
+    )
+    .await;
+    for number in 0..100 {
+        let subject = format!("replies.{number}");
+        publish(&bus, &subject, Message::plain(number.to_string())).await;
+        assert_eq!(settle_next(&mut replies).await, number.to_string());
+    }
+    assert_eq!(bus.partitions(&topic("kept")).await.unwrap(), 2);
+    let mut later = bus.subscribe(group("unread", "g")).await.unwrap();
+    assert_eq!(
+        settle_next(&mut later).await,
+        "for a group that comes later"
+    );
+    // What is not settled keeps its topic.
+    publish(&bus, "replies.a", Message::plain("a")).await;
+    publish(&bus, "replies.b", Message::plain("b")).await;
+    let (a, b) = (next(&mut replies).await, next(&mut replies).await);
+    let to = Address::topic(topic("replies.c"));
+    let refused = bus.send(&to, Message::plain("c")).await.unwrap_err();
+    assert_eq!(refused.kind(), TransportErrorKind::UnknownTopic);
+    a.acknowledger.settle(Outcome::Settled).unwrap();
+    b.acknowledger.settle(Outcome::Settled).unwrap();
+    publish(&bus, "replies.c", Message::plain("c")).await;
+    assert_eq!(settle_next(&mut replies).await, "c");
+}

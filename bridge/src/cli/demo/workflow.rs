@@ -20,7 +20,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::show::WorkflowReport;
-use crate::http::{ConnectionBounds, Ending, serve};
 
 /// What the service knows.
 fn orders() -> Value {
@@ -68,21 +67,15 @@ pub(super) async fn take() -> anyhow::Result<WorkflowReport> {
         get(|| async { ([(CONTENT_TYPE, "application/json")], orders().to_string()) }),
     );
     let stop = CancellationToken::new();
-    let bounds = ConnectionBounds {
-        header_timeout: super::PATIENCE,
-        max_connections: 16,
-    };
-    let ending = Ending {
-        farewell: stop.clone(),
-        shutdown: stop.clone(),
-    };
-    let serving = tokio::spawn(serve(listener, service, bounds, ending));
+    let serving =
+        axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let serving = tokio::spawn(serving.into_future());
     let workflow = workflow(&base);
     let began = Instant::now();
     let ran = tokio::time::timeout(super::PATIENCE, execute(&base, &workflow)).await;
     let elapsed = began.elapsed();
     stop.cancel();
-    serving.await?;
+    serving.await??;
     let (progress, record) = ran.context("the workflow did not end")??;
     let ids: Vec<_> = ["3", "1", "4"].into();
     let largest = record

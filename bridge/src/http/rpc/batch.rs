@@ -46,7 +46,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
         .collect::<Vec<_>>();
     let (answers, told) = tokio::join!(answers, tell_in_order(common, notifications));
     let mut response = match told {
-        _ if !answers.is_empty() => common.whole(array(&answers)),
+        _ if !answers.is_empty() => common.whole(common.purse.replace(array(&answers))),
         Ok(()) => accepted(),
         Err(error) => not_told(common, &error),
     };

@@ -214,6 +214,21 @@ impl Problem {
         Self::new(StatusCode::REQUEST_TIMEOUT, words, message, Refused::Body)
     }
 
+    /// There is no memory for the body now.
+    pub(super) fn no_room() -> Self {
+        let words = ("RateLimitError", "exhausted");
+        let mut problem = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            words,
+            "the memory for requests in hand is spent; try again in a moment",
+            Refused::Body,
+        );
+        problem
+            .headers
+            .push((RETRY_AFTER, HeaderValue::from_static("1")));
+        problem
+    }
+
     /// A body or a query that cannot be used.
     pub(super) fn malformed(code: &'static str, message: impl Into<String>) -> Self {
         let words = ("ValidationError", code);

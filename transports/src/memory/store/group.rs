@@ -187,7 +187,10 @@ impl State {
         let partitions = usize::from(self.config.partitions.get());
         for name in filters.iter().filter_map(TopicFilter::as_topic) {
             let index = self.topic(&name, partitions)?;
-            let lanes = self.topics.get(index).map_or(0, |topic| topic.lanes.len());
+            let lanes = self.topics.get_mut(index).map_or(0, |topic| {
+                topic.is_asked_for = true;
+                topic.lanes.len()
+            });
             check_partition(role, &name, lanes)?;
         }
         let id = self.group_of(role);

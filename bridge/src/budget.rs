@@ -1,0 +1,272 @@
+//! How much memory may the requests and answers in hand take together?
+//!
+//! Everything that a stranger can make large is charged to one budget, in bytes: heads and bodies of requests while they
+//! arrive and wait, the calls that wait for their answers, and the parts of answers that wait for their callers. One
+//! client spends half of it at most. What no longer fits is refused, and says so.
+//!
+//! ```text
+//! Budget ── Purse of a client ── Charge: so many bytes, given back when it is dropped
+//!                             └─ Bytes that carry their charge, wherever they go
+//! ```
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use prometheus::{IntCounter, IntGauge};
+
+use crate::shares::{Share, Shares, client};
+
+/// What all may have together.
+#[derive(Debug)]
+pub struct Budget {
+    held: AtomicUsize,
+    most: usize,
+    of_clients: Arc<Shares<IpAddr>>,
+    gauge: IntGauge,
+    refused: IntCounter,
+}
+
+/// What one client has of a [`Budget`]. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Purse {
+    budget: Arc<Budget>,
+    /// `None`: nobody in particular.
+    client: Option<IpAddr>,
+}
+
+/// Bytes of a budget. Dropping it gives them back.
+#[derive(Debug)]
+#[must_use = "a charge that is dropped is given back"]
+pub struct Charge {
+    budget: Arc<Budget>,
+    bytes: usize,
+    share: Option<Share<IpAddr>>,
+}
+
+/// The budget, or the client's half of it, is spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the memory for requests and answers in hand is spent")]
+pub struct Spent;
+
+/// Bytes and what they cost.
+struct Charged {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+/// What a thing costs beside its own bytes: the buffers and tables around it.
+const OVERHEAD: usize = 256;
+
+// === impl Budget ===
+
+impl Budget {
+    /// A budget of `most` bytes; `gauge` shows what is spent, `refused` counts what did not fit.
+    #[must_use]
+    pub fn new(most: usize, gauge: IntGauge, refused: IntCounter) -> Arc<Self> {
+        Arc::new(Self {
+            held: AtomicUsize::new(0),
+            most,
+            of_clients: Shares::new(most / 2),
+            gauge,
+            refused,
+        })
+    }
+
+    /// What the client at this address may spend.
+    #[must_use]
+    pub fn purse(self: &Arc<Self>, address: Option<IpAddr>) -> Purse {
+        Purse {
+            budget: Arc::clone(self),
+            client: address.map(client),
+        }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let taken = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                held.checked_add(bytes).filter(|held| *held <= self.most)
+            });
+        if taken.is_ok() {
+            self.gauge.add(signed(bytes));
+        }
+        taken.is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.gauge.sub(signed(bytes));
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+// === impl Purse ===
+
+impl Purse {
+    /// So many bytes and what goes with them.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub fn charge(&self, bytes: usize) -> Result<Charge, Spent> {
+        let mut charge = self.nothing();
+        charge.grow(bytes.saturating_add(OVERHEAD))?;
+        Ok(charge)
+    }
+
+    /// Bytes in place of some that are charged and dropped now: these always fit.
+    #[must_use]
+    pub fn replace(&self, bytes: Bytes) -> Bytes {
+        let mut charge = self.nothing();
+        charge.grow_anyway(bytes.len() + OVERHEAD);
+        charge.carried_by(bytes)
+    }
+
+    fn nothing(&self) -> Charge {
+        let client = self.client.as_ref();
+        Charge {
+            budget: Arc::clone(&self.budget),
+            bytes: 0,
+            share: client.map(|client| self.budget.of_clients.begin(client)),
+        }
+    }
+
+    /// Bytes that are charged until the last of them is dropped.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Spent> {
+        Ok(self.charge(bytes.len())?.carried_by(bytes))
+    }
+}
+
+// === impl Charge ===
+
+impl Charge {
+    /// More bytes.
+    ///
+    /// # Errors
+    /// When they do not fit; what was charged before stays.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
+        let share = self.share.as_mut();
+        let fits = share.is_none_or(|share| share.grow(bytes));
+        if fits && self.budget.take(bytes) {
+            self.bytes += bytes;
+            return Ok(());
+        }
+        if let Some(share) = self.share.as_mut().filter(|_| fits) {
+            share.shrink(bytes);
+        }
+        self.budget.refused.inc();
+        Err(Spent)
+    }
+
+    fn grow_anyway(&mut self, bytes: usize) {
+        if let Some(share) = &mut self.share {
+            share.grow_anyway(bytes);
+        }
+        self.budget.held.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.gauge.add(signed(bytes));
+        self.bytes += bytes;
+    }
+
+    /// The bytes that were charged, what goes with them included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes, which give the charge back when the last of them is dropped.
+    #[must_use]
+    pub fn carried_by(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Charged {
+            bytes,
+            _charge: self,
+        })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(most: usize) -> Arc<Budget> {
+        let gauge = IntGauge::new("held", "Bytes.").unwrap();
+        let refused = IntCounter::new("refused", "Refusals.").unwrap();
+        Budget::new(most, gauge, refused)
+    }
+
+    #[test]
+    fn bytes_carry_their_charge_until_the_last_slice_is_dropped() {
+        let budget = budget(10_000);
+        let purse = budget.purse(None);
+        let bytes = purse.hold(Bytes::from(vec![7; 5_000])).unwrap();
+        let slice = bytes.slice(10..20);
+        drop(bytes);
+        assert_eq!(budget.gauge.get(), 5_256);
+        assert_eq!(purse.hold(Bytes::from(vec![7; 5_000])), Err(Spent));
+        assert_eq!((&slice[..], budget.refused.get()), (&[7; 10][..], 1));
+        drop(slice);
+        assert_eq!(budget.gauge.get(), 0);
+        assert!(purse.hold(Bytes::from(vec![7; 5_000])).is_ok());
+    }
+
+    #[test]
+    fn what_replaces_something_always_fits() {
+        let budget = budget(1_000);
+        let purse = budget.purse(Some([192, 0, 2, 1].into()));
+        let part = purse.hold(Bytes::from(vec![7; 200])).unwrap();
+        let frame = purse.replace(Bytes::from(vec![7; 900]));
+        drop(part);
+        assert_eq!(budget.gauge.get(), 1_156);
+        assert_eq!(purse.charge(1).unwrap_err(), Spent);
+        drop(frame);
+        assert_eq!(budget.gauge.get(), 0);
+        assert!(budget.of_clients.is_empty());
+    }
+
+    #[test]
+    fn one_client_leaves_half_to_the_others() {
+        let budget = budget(10_000);
+        let one = budget.purse(Some([192, 0, 2, 1].into()));
+        let mut charge = one.charge(4_000).unwrap();
+        assert_eq!(charge.grow(1_000), Err(Spent));
+        assert_eq!(charge.bytes(), 4_256);
+        let other = budget.purse(Some([192, 0, 2, 2].into()));
+        let others = other.charge(4_000).unwrap();
+        drop(charge);
+        let again = one.charge(4_000).unwrap();
+        drop((again, others));
+        assert_eq!(budget.gauge.get(), 0);
+        assert!(budget.of_clients.is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_whole_is_given_back_to_the_client() {
+        let budget = budget(1_000);
+        let mut held = Vec::new();
+        for last in 1..=3 {
+            let purse = budget.purse(Some([192, 0, 2, last].into()));
+            held.extend(purse.charge(100));
+        }
+        assert_eq!(held.len(), 2);
+        drop(held);
+        assert!(budget.of_clients.is_empty());
+    }
+}

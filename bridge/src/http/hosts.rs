@@ -1,0 +1,137 @@
+//! By which names may the doors be asked?
+//!
+//! A web page can make its own name point at an address in its visitor's network, and the browser then takes this
+//! process for a part of the page. It still says the name in `Host`, so that a name nobody has listed is refused. An
+//! address and `localhost` cannot be pointed elsewhere and are always right.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::uri::Authority;
+use http::{HeaderMap, StatusCode, Uri, Version, header};
+
+/// The names by which a door may be asked, beside addresses and `localhost`. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Hosts(Arc<[String]>);
+
+/// Why a request is not for this door.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WrongHost {
+    /// It does not say one host.
+    #[error("the request must have one Host header, with the name or the address of this server")]
+    NotOne,
+    /// It names another one.
+    #[error("the host {0:?} is not served here: list it in {1}")]
+    Other(String, &'static str),
+}
+
+// === impl WrongHost ===
+
+impl WrongHost {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotOne => StatusCode::BAD_REQUEST,
+            Self::Other(..) => StatusCode::MISDIRECTED_REQUEST,
+        }
+    }
+}
+
+/// Every name is right.
+const ANY: &str = "*";
+
+// === impl Hosts ===
+
+impl Hosts {
+    /// Addresses, `localhost`, and these names, in any case; `*` is every name.
+    #[must_use]
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    /// Whether a request is for this door; `key` is where the configuration lists its names.
+    pub(super) fn check(
+        &self,
+        version: Version,
+        uri: &Uri,
+        headers: &HeaderMap,
+        key: &'static str,
+    ) -> Result<(), WrongHost> {
+        let mut named = headers.get_all(header::HOST).iter();
+        let authority: Authority = match (uri.authority(), named.next(), named.next()) {
+            (_, _, Some(_)) => return Err(WrongHost::NotOne),
+            (Some(authority), _, None) => authority.clone(),
+            (None, Some(host), None) => {
+                let authority = host.to_str().ok().and_then(|host| host.parse().ok());
+                authority.ok_or(WrongHost::NotOne)?
+            }
+            // No browser speaks HTTP/1.0.
+            (None, None, None) if version < Version::HTTP_11 => return Ok(()),
+            (None, None, None) => return Err(WrongHost::NotOne),
+        };
+        let host = authority.host();
+        if self.admits(host) {
+            return Ok(());
+        }
+        Err(WrongHost::Other(host.chars().take(64).collect(), key))
+    }
+
+    fn admits(&self, host: &str) -> bool {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self
+                .0
+                .iter()
+                .any(|name| name == ANY || name.eq_ignore_ascii_case(host))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn check(names: &[&str], uri: &str, hosts: &[&str]) -> Result<(), WrongHost> {
+        let mut headers = HeaderMap::new();
+        for host in hosts {
+            headers.append(header::HOST, HeaderValue::from_str(host).unwrap());
+        }
+        let names = Hosts::new(names.iter().map(|name| (*name).to_owned()));
+        names.check(Version::HTTP_11, &uri.parse().unwrap(), &headers, "key")
+    }
+
+    #[test]
+    fn addresses_localhost_and_listed_names_are_right() {
+        for host in [
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "10.1.2.3",
+            "localhost",
+            "LocalHost:1",
+        ] {
+            assert_eq!(check(&[], "/rpc", &[host]), Ok(()), "{host}");
+        }
+        assert_eq!(check(&["a2abus.svc"], "/rpc", &["A2abus.SVC:80"]), Ok(()));
+        assert_eq!(check(&["*"], "/rpc", &["evil.example"]), Ok(()));
+        // HTTP/2 says it in the target.
+        assert_eq!(check(&[], "http://localhost/rpc", &[]), Ok(()));
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        let hostile = [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "0x7f.1",
+        ];
+        for host in hostile {
+            let refused = check(&["a2abus.svc"], "/rpc", &[host]);
+            assert_eq!(refused, Err(WrongHost::Other(host.to_owned(), "key")));
+        }
+        assert!(check(&[], "http://evil.example/rpc", &["localhost"]).is_err());
+        assert_eq!(check(&[], "/rpc", &[]), Err(WrongHost::NotOne));
+        assert_eq!(check(&[], "/rpc", &["a", "a"]), Err(WrongHost::NotOne));
+        assert_eq!(check(&[], "/rpc", &["a b"]), Err(WrongHost::NotOne));
+    }
+}
