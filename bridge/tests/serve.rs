@@ -34,10 +34,19 @@ struct Served {
 
 impl Served {
     fn start(config: &str) -> Self {
+        Self::start_in(config, "")
+    }
+
+    /// Starts it in a shell that has run `before`.
+    fn start_in(config: &str, before: &str) -> Self {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("a2abus.yaml");
         std::fs::write(&file, config).unwrap();
-        let mut child = command(&["serve", "-c", file.to_str().unwrap()])
+        let script = format!("{before}\nexec \"$0\" serve -c \"$1\"");
+        let mut child = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_a2abus")])
+            .arg(&file)
+            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -304,6 +313,26 @@ fn the_access_log_can_be_switched_off() {
         line["message"] == "draining"
     });
     assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn connections_leave_file_descriptors_for_the_rest() {
+    let config = CONFIG.replace(
+        "http: { listen: '127.0.0.1:0' }",
+        "http: { listen: '127.0.0.1:0', header_timeout: 60s, max_connections_per_client: 4096 }",
+    );
+    let served = Served::start_in(&config, "ulimit -n 300");
+    // 300 descriptors are a quarter for callers, since 256 are more than the rest.
+    let clients: Vec<_> = (0..400)
+        .map(|_| TcpStream::connect(&served.door).unwrap())
+        .collect();
+    while !get(&served.admin, "/metrics").contains("a2abus_http_connections{door=\"http\"} 75") {
+        std::thread::yield_now();
+    }
+    assert!(get(&served.admin, "/healthz").contains("alive"));
+    drop(clients);
+    let answer = post(&served.door, "/rpc", "", "{");
+    assert!(answer.contains("not_json"), "{answer}");
 }
 
 /// `A2ABUS_SOAK_CALLS` makes it as long as you like.

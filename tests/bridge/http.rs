@@ -488,6 +488,51 @@ async fn only_the_web_pages_that_are_listed_may_call() {
 }
 
 #[tokio::test]
+async fn a_host_that_nobody_has_listed_is_refused_at_both_doors() {
+    let front = Front::open_with(&CONFIG.replace(
+        "drain_grace: 5s",
+        "drain_grace: 5s, allowed_hosts: [a2abus.example]",
+    ))
+    .await;
+    let call = async |host: &'static str| {
+        let request = front.to("/rpc", to_weather("1", "echo"));
+        request.header("host", host).send().await.unwrap()
+    };
+    for host in ["localhost:8080", "127.0.0.1", "[::1]:1", "A2abus.Example"] {
+        assert_eq!(call(host).await.status(), StatusCode::OK, "{host}");
+    }
+    let refused = call("evil.example").await;
+    assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST);
+    assert!(refused.headers().contains_key("x-a2abus-call-id"));
+    let refused = refused.text().await.unwrap();
+    assert!(
+        message(&refused).contains("http.allowed_hosts"),
+        "{refused}"
+    );
+    for path in ["/metrics", "/readyz", "/healthz"] {
+        let request = reqwest::Client::new().get(format!("{}{path}", front.admin));
+        let refused = request.header("host", "evil.example").send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "{path}");
+        let text = refused.text().await.unwrap();
+        assert!(text.contains("admin.allowed_hosts"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn errors_do_not_name_routes() {
+    let front = Front::open_with(&CONFIG.replace(
+        "default_route:",
+        "routes: [ { name: secret-route, when: { targetagent: 'a*' }, to: [ { transport: local, topic: 'x.{sourceagent}' } ] } ]\ndefault_route:",
+    ))
+    .await;
+    let call = request("1", "echo", json!({ "_agentId": "abc" }));
+    let answer = front.ask("/rpc", call).await;
+    assert_eq!(error(&answer).2, "invalid_params", "{answer}");
+    assert!(message(&answer).contains("sourceagent"), "{answer}");
+    assert!(!answer.contains("secret-route"), "{answer}");
+}
+
+#[tokio::test]
 async fn what_is_no_request_is_refused_before_it_reaches_the_bus() {
     let front = Front::open().await;
     let check =
