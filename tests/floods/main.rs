@@ -4,6 +4,9 @@
 //! The floods run one after the other, since each looks at the memory of the process. The hostile client comes from
 //! 127.0.0.1, the others from 127.0.0.2.
 
+// Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod hostile;
 
 use std::collections::BTreeMap;
