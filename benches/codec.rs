@@ -9,7 +9,7 @@
 
 use std::hint::black_box;
 
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};
+use a2abus_plugin::{EventId, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 use bench_support::{Filling, SMALL_REQUEST, request};
 use bytes::Bytes;
 use cloudevents::{EventBuilder as _, EventBuilderV10};
@@ -21,9 +21,9 @@ fn one(group: &mut BenchmarkGroup<'_, WallTime>, payload: &Bytes) {
     group.bench_function("map", |bencher| {
         let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
         let context = MapContext {
-            source: "/bench".into(),
+            source: Source::new("/bench").unwrap(),
             time: None,
-            new_id: &|| "new".into(),
+            ids: Ids::Payload(&|| EventId::new("new").unwrap()),
         };
         bencher.iter(|| map(black_box(payload), &hint, &limits, &options, &context));
     });

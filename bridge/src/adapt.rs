@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use a2abus_plugin::convert::{Conversion, ConvertContext, ConvertError};
 use a2abus_plugin::protocol::e2a::Trust;
 use a2abus_plugin::{
-    Data, DecodeErrorKind, Event, EventError, Family, Fault, Hint, Limits, MapContext, MapOptions,
-    Text, decode, extension, faults_of, map,
+    Data, DecodeErrorKind, Event, EventError, Family, Fault, Hint, Ids, Limits, MapContext,
+    MapOptions, Source, Text, decode, extension, faults_of, map,
 };
 use bytes::Bytes;
 
@@ -261,11 +261,11 @@ impl Adapter {
         body: Bytes,
         options: &MapOptions,
     ) -> Result<Event, EventError> {
-        let (id, source) = (event.id().clone(), event.source().clone());
+        // Its attributes are taken over, and it goes nowhere itself.
         let context = MapContext {
-            source,
+            source: Source::default(),
             time: None,
-            new_id: &|| id.clone(),
+            ids: Ids::Payload(&crate::clock::new_event_id),
         };
         let units = map(&body, &Hint::default(), &self.limits, options, &context);
         if let Ok(Ok(inner)) = units.into_only() {
@@ -280,7 +280,7 @@ impl Adapter {
             }
         }
         event.set("datacontenttype", "application/json")?;
-        event.set_data(Some(Data::Bytes(body)));
+        event.set_data(Some(Data::from(body)));
         Ok(event)
     }
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use a2abus_executor::Environment;
-use a2abus_plugin::{Limits, MapOptions, Text};
+use a2abus_plugin::{Limits, MapOptions, Source, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
 use tokio::net::TcpListener;
@@ -380,7 +380,11 @@ impl Parts<'_> {
             hint: binding.hint(),
             limits: Limits::from(&self.config.limits),
             options: MapOptions::from(&binding.mapping),
-            source: source.unwrap_or_else(|| Text::from(format!("/a2abus/{instance}/{name}"))),
+            source: Source::new(
+                source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into()),
+            )
+            .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
+            ids: binding.mapping.ids,
             on_unknown: match binding.on_unknown {
                 // What no family recognises may be what is to be converted.
                 OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
-use a2abus_plugin::{Data, Event, MapContext, MapOptions, Text, Unit, extension, map_unit};
+use a2abus_plugin::{
+    Data, Event, Ids, MapContext, MapOptions, Source, Text, Unit, extension, map_unit,
+};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     Guarantee, Header, Health, Receipt, Transport as _, TransportError, TransportErrorKind,
@@ -410,7 +412,7 @@ impl Calls {
                     return Err(not_a_request());
                 };
                 let progress = message.progress.as_deref();
-                event.set_data(Some(Data::Json(with_call_id(bytes, own, progress, &id))));
+                event.set_data(Some(Data::from(with_call_id(bytes, own, progress, &id))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
                     progress: progress.map(|token| token.token().clone()),
@@ -616,11 +618,12 @@ impl Calls {
 
     /// The event of a request or notification, for the target that the path names.
     fn event(&self, request: Request) -> Result<Event, CallError> {
-        let time = crate::clock::now();
+        let source = Source::new(format!("{}/{}", self.source, request.caller));
         let context = MapContext {
-            source: Text::from(format!("{}/{}", self.source, request.caller)),
-            time: Some(crate::clock::rfc3339(time)),
-            new_id: &crate::clock::new_event_id,
+            source: source.map_err(|error| refused(&error))?,
+            time: Some(crate::clock::time()),
+            // A call has its call id in place of this one.
+            ids: Ids::Fresh(&crate::clock::new_event_id),
         };
         let mut event = map_unit(request.unit, &self.options, &context).event;
         if let Some(target) = request.target {

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{EventId, Text, Time};
 use jiff::Timestamp;
 
 /// Now.
@@ -25,6 +25,12 @@ pub(crate) fn seconds() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
+/// Now, as the `time` of mapped events.
+#[must_use]
+pub(crate) fn time() -> Time {
+    Time::from(now())
+}
+
 /// The time an attribute names, when it is one.
 #[must_use]
 pub(crate) fn parse(text: &str) -> Option<SystemTime> {
@@ -33,8 +39,8 @@ pub(crate) fn parse(text: &str) -> Option<SystemTime> {
 
 /// A new event id: a UUID version 7, whose text sorts by time.
 #[must_use]
-pub(crate) fn new_event_id() -> Text {
-    Text::from(uuid::Uuid::now_v7().to_string())
+pub(crate) fn new_event_id() -> EventId {
+    EventId::of_uuid(uuid::Uuid::now_v7().as_u128())
 }
 
 #[cfg(test)]

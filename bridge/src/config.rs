@@ -34,8 +34,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 
 pub use self::binding::{
-    BindingConfig, DeadLetterConfig, E2aShapes, Family, MappingConfig, Notifications, OnUnknown,
-    Role, StreamMcptype,
+    BindingConfig, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig, Notifications,
+    OnUnknown, Role, StreamMcptype,
 };
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;

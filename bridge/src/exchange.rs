@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{
-    Event, Family, Hint, Kind, Limits, MapContext, MapOptions, Text, extension, map, wrap_unknown,
+    Event, EventId, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text,
+    extension, map, wrap_unknown,
 };
 use a2abus_transports::{
     Acknowledger, Address, Header, Outcome, Topic, TransportError, TransportErrorKind,
@@ -68,7 +69,7 @@ pub(crate) struct Requester {
     /// The headers that its answer keeps.
     pub(crate) headers: Vec<Header>,
     /// The `source` of answers.
-    pub(crate) source: Text,
+    pub(crate) source: Source,
     pub(crate) options: MapOptions,
     pub(crate) limits: Limits,
     /// Whether the source delivers the request again if it is not settled.
@@ -373,7 +374,8 @@ impl Exchanges {
 impl Requester {
     /// The event that carries a part of the answer.
     fn event(&self, part: &Part, call: crate::callid::CallId, number: u32) -> Event {
-        let id = Text::from(format!("{call}.{number}"));
+        let id = EventId::new(format!("{call}.{number}"));
+        let id = id.unwrap_or_else(|_| crate::clock::new_event_id());
         let mut event = match &part.event {
             Some(event) => {
                 let mut event = Event::clone(event);
@@ -428,12 +430,12 @@ impl Requester {
         let id = crate::clock::new_event_id();
         let body = match family {
             Family::E2a => json!({
-                "protocol_version": "1.0", "response_id": id.as_str(), "request_id": request, "sequence": 0,
+                "protocol_version": "1.0", "response_id": &*id, "request_id": request, "sequence": 0,
                 "is_final": true, "status": "failed", "response_kind": "e2a.error", "timestamp": now.as_str(),
                 "body": {"code": format!("E2A.{}", word.to_uppercase()), "message": message},
             }),
             Family::A2eMessage => json!({
-                "type": "error", "id": id.as_str(), "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
+                "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
                 "code": if word == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
                 "detail": {"reason": word}, "retryable": matches!(word, "timeout" | "exhausted" | "agent_unavailable"),
             }),
@@ -449,12 +451,12 @@ impl Requester {
     }
 
     /// The event of a message in whatever family it is written.
-    fn mapped(&self, body: &Bytes, id: &Text) -> Event {
+    fn mapped(&self, body: &Bytes, id: &EventId) -> Event {
         let new_id = || id.clone();
         let context = MapContext {
             source: self.source.clone(),
-            time: Some(crate::clock::rfc3339(crate::clock::now())),
-            new_id: &new_id,
+            time: Some(crate::clock::time()),
+            ids: Ids::Payload(&new_id),
         };
         let units = map(
             body,
@@ -466,7 +468,7 @@ impl Requester {
         match units.into_only() {
             Ok(Ok(mapped)) => mapped.event,
             // A batch, or no message of any family.
-            Ok(Err(_)) | Err(_) => wrap_unknown(body, &self.options, &context),
+            Ok(Err(_)) | Err(_) => wrap_unknown(body, 0, &self.options, &context),
         }
     }
 

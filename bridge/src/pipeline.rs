@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::{
-    Event, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Text, extension, map,
-    wrap_unknown,
+    Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Refused, Source, Text,
+    extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
 use crate::calls::Calls;
-use crate::config::{Mode, OnUnknown, Role};
+use crate::config::{EventIds, Mode, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
 use crate::delivery::{Publisher, Verdict};
 use crate::exchange::{Exchanges, InHand, Share};
@@ -63,7 +63,9 @@ pub struct Pipeline {
     /// How payloads are mapped.
     pub options: MapOptions,
     /// The `source` of mapped events.
-    pub source: Text,
+    pub source: Source,
+    /// Where the ids of mapped events come from.
+    pub ids: EventIds,
     /// What to do with payloads that no family recognises.
     pub on_unknown: OnUnknown,
     /// Whether CloudEvents that lack routing attributes get them from their data.
@@ -292,11 +294,12 @@ impl Pipeline {
         self.publish(lane, number, copies, original).await
     }
 
-    fn context(&self) -> MapContext<'static> {
+    /// What the events of a message get that was read at `origin`.
+    fn context(&self, origin: Option<&Text>) -> MapContext<'static> {
         MapContext {
             source: self.source.clone(),
-            time: Some(crate::clock::rfc3339(crate::clock::now())),
-            new_id: &crate::clock::new_event_id,
+            time: Some(crate::clock::time()),
+            ids: self.ids.at(origin),
         }
     }
 
@@ -335,7 +338,7 @@ impl Pipeline {
                 if let Some(content_type) = content_type {
                     hint.header("content-type", &content_type);
                 }
-                let context = self.context();
+                let context = self.context(at.origin);
                 for unit in map(&body, &hint, &self.limits, &self.options, &context) {
                     match unit {
                         Ok(mapped) => self.mapped(at, mapped, outgoing),
@@ -383,11 +386,11 @@ impl Pipeline {
         let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
         match self.on_unknown {
             OnUnknown::Wrap if is_unknown => {
-                let event = wrap_unknown(&refused.bytes, &self.options, context);
+                let event = wrap_unknown(&refused.bytes, refused.index, &self.options, context);
                 self.route(at, Some(&unit), event, outgoing);
             }
             OnUnknown::Pass if is_unknown => {
-                let mut event = wrap_unknown(&refused.bytes, &self.options, context);
+                let mut event = wrap_unknown(&refused.bytes, refused.index, &self.options, context);
                 // There is no event on the bus to count the hops, so a header of our own does.
                 let hops = passed_hops(at.message);
                 let counted = event.set(extension::HOPS, hops);
@@ -439,7 +442,7 @@ impl Pipeline {
         let context = MapContext {
             source: self.source.clone(),
             time: None,
-            new_id: &crate::clock::new_event_id,
+            ids: Ids::Payload(&crate::clock::new_event_id),
         };
         let units = map(
             &event.body(),

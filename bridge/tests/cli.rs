@@ -511,7 +511,7 @@ fn explain_says_where_the_event_goes_and_which_routes_did_not_want_it() {
     assert_eq!(route["steps"][0]["mismatch"]["value"], "weather");
     assert_eq!(
         route["destinations"],
-        json!([{"transport": "bus", "topic": "agents.weather", "key": "req-1", "mode": "binary"}])
+        json!([{"transport": "bus", "topic": "agents.weather", "key": "<position>#0", "mode": "binary"}])
     );
     assert_eq!(ran.status, 0);
 }

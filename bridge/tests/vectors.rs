@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use a2abus_plugin::convert::{Conversion, ConvertContext};
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, format, map};
+use a2abus_plugin::{EventId, Hint, Ids, Limits, MapContext, MapOptions, Source, format, map};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -41,9 +41,9 @@ const A2E_EXECUTION: &str = include_str!("../../tests/vectors/a2e_execution.json
 /// What the library says of a payload, as the command should print it.
 fn told(payload: &[u8], hint: &Hint) -> Vec<Value> {
     let context = MapContext {
-        source: "/a2abus/map".into(),
-        time: Some("<now>".into()),
-        new_id: &|| "<new>".into(),
+        source: Source::new("/a2abus/map").unwrap(),
+        time: Some("0001-01-01T00:00:00Z".try_into().unwrap()),
+        ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
     let payload = Bytes::copy_from_slice(payload);
     let units = map(
@@ -69,6 +69,10 @@ fn told(payload: &[u8], hint: &Hint) -> Vec<Value> {
                 "rule": because.rule, "kind": kind.as_str(),
                 "event": serde_json::from_slice::<Value>(&structured).unwrap(),
             });
+            // The command says so of events that take the time of mapping.
+            if line["event"]["time"] == "0001-01-01T00:00:00Z" {
+                line["event"]["time"] = "<now>".into();
+            }
             if let Some(message) = json_rpc {
                 line["dialect"] = message.dialect.as_str().into();
                 line["id_raw"] = json!(message.id.map(|id| id.token().to_string()));

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, format, map};
+use a2abus_plugin::{Hint, Ids, Limits, MapContext, MapOptions, Source, format, map};
 use bytes::Bytes;
 
 fn main() -> std::io::Result<()> {
@@ -13,9 +13,10 @@ fn main() -> std::io::Result<()> {
     // Unique per run of this source; a program on a bus takes UUIDs.
     let new_id = MapContext::counting("unit");
     let context = MapContext {
-        source: format!("/example/{}", std::process::id()).into(),
+        source: Source::new(format!("/example/{}", std::process::id()))
+            .map_err(std::io::Error::other)?,
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let units = map(
         &Bytes::from(payload),

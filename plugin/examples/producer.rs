@@ -5,17 +5,21 @@
 
 #![allow(clippy::print_stdout)] // It is a command.
 
-use a2abus_plugin::{Event, Hint, Limits, MapContext, MapOptions, extension, map};
+use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, extension, map};
 use bytes::Bytes;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather","name":"forecast"}}"#;
 
 fn main() {
     let new_id = MapContext::counting("example");
+    let source = match Source::new("/example/producer") {
+        Ok(source) => source,
+        Err(error) => return println!("{error}"),
+    };
     let context = MapContext {
-        source: "/example/producer".into(),
+        source,
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let payload = Bytes::from_static(CALL.as_bytes());
     let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());

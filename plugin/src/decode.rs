@@ -464,6 +464,12 @@ impl<U> Units<U> {
     }
 }
 
+impl<U> Units<U> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Result<U, Refused>> {
+        self.0.iter_mut()
+    }
+}
+
 impl<U> From<Result<U, Refused>> for Units<U> {
     fn from(unit: Result<U, Refused>) -> Self {
         Self(SmallVec::from_buf([unit]))

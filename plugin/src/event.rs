@@ -79,20 +79,55 @@ impl fmt::Display for Value {
 }
 
 /// The data of an event: bytes, never re-serialised.
+///
+/// Data are made of any bytes (`Data::from`), and then `datacontenttype` says what they are; or of bytes that are one
+/// JSON value ([`Data::json`]), which without a `datacontenttype` are `application/json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Data {
-    /// Bytes known to be one JSON value; without a `datacontenttype` they are `application/json`.
-    Json(Bytes),
-    /// Bytes as they came; `datacontenttype` says what they are.
-    Bytes(Bytes),
+pub struct Data {
+    bytes: Bytes,
+    is_json: bool,
 }
 
 impl Data {
+    /// Bytes that are one JSON value.
+    ///
+    /// # Errors
+    /// `MalformedData` for anything else.
+    pub fn json(bytes: Bytes) -> Result<Self, EventError> {
+        if crate::format::is_one_json_value(&bytes) {
+            return Ok(Self::known_json(bytes));
+        }
+        let error = EventError::new(EventErrorKind::MalformedData, "data");
+        Err(error.because("not one JSON value in UTF-8"))
+    }
+
+    /// Bytes that were read as one JSON value, be it after a byte order mark.
+    pub(crate) fn known_json(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            is_json: true,
+        }
+    }
+
     /// The bytes, whatever they are.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
-        match self {
-            Self::Json(bytes) | Self::Bytes(bytes) => bytes,
+        &self.bytes
+    }
+
+    /// Whether the bytes are known to be one JSON value.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.is_json
+    }
+}
+
+/// Bytes as they came.
+impl From<Bytes> for Data {
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            is_json: false,
         }
     }
 }
@@ -458,7 +493,7 @@ fn is_absolute_uri(text: &str) -> bool {
 }
 
 /// `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)`, calendar checked. Source: RFC 3339 section 5.6.
-fn is_rfc3339(text: &str) -> bool {
+pub(crate) fn is_rfc3339(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |from: usize, to: usize| -> Option<u32> {
         bytes.get(from..to)?.iter().try_fold(0u32, |sum, b| {

@@ -158,13 +158,13 @@ fn read_data(
             let decoded = BASE64
                 .decode(&text)
                 .map_err(|_| bad("data_base64 is not Base64"))?;
-            Ok(Some(Data::Bytes(decoded.into())))
+            Ok(Some(Data::from(Bytes::from(decoded))))
         }
         (Some(span), None) if media_type.is_none_or(|text| is_json(text)) => {
-            Ok(Some(Data::Json(bytes.slice(span.range()))))
+            Ok(Some(Data::known_json(bytes.slice(span.range()))))
         }
         (Some(span), None) if span.kind() == Kind::String => {
-            Ok(Some(Data::Bytes(string_bytes(bytes, span)?)))
+            Ok(Some(Data::from(string_bytes(bytes, span)?)))
         }
         (Some(_), None) => Err(bad(
             "data of a media type that is not JSON must be a string",
@@ -210,9 +210,10 @@ fn write_name(index: usize, name: &str, out: &mut Vec<u8>) {
 fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
     let bytes = data.bytes();
     let promised = media_type.is_some_and(|text| is_json(text));
-    let json = match data {
-        Data::Json(json) => Some(json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json)),
-        Data::Bytes(json) => (promised && is_one_json_value(json)).then_some(json.as_ref()),
+    let json = if data.is_json() {
+        Some(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes))
+    } else {
+        (promised && is_one_json_value(bytes)).then_some(bytes.as_ref())
     };
     if let Some(json) = json.filter(|_| media_type.is_none() || promised) {
         write_name(1, "data", out);
@@ -231,7 +232,8 @@ fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
     }
 }
 
-fn is_one_json_value(bytes: &[u8]) -> bool {
+/// Whether the bytes are one JSON value in UTF-8, white space around it allowed.
+pub(crate) fn is_one_json_value(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(
         bytes,
         &Limits {
@@ -332,7 +334,7 @@ mod tests {
     fn data_of_any_depth_that_is_read_are_read_back_in_their_event() {
         let data = format!("{}{}", "[".repeat(128), "]".repeat(128));
         let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
-        event.set_data(Some(Data::Json(data.into())));
+        event.set_data(Some(Data::json(data.into()).unwrap()));
         let mut structured = Vec::new();
         write(&event, &mut structured);
         assert_eq!(read(&structured.into(), &Limits::default()).unwrap(), event);
@@ -359,7 +361,7 @@ mod tests {
             let data = Bytes::from("[".repeat(depth) + &"]".repeat(depth));
             let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
             event.set("datacontenttype", "application/json").unwrap();
-            event.set_data(Some(Data::Bytes(data.clone())));
+            event.set_data(Some(Data::from(data.clone())));
             let mut out = Vec::new();
             write(&event, &mut out);
             let again = read(&out.into(), &Limits::default()).unwrap();

@@ -32,10 +32,11 @@
 //! An object with `"protocol":"A2A"` and a FIPA act.
 //!
 //! ```
-//! # use a2abus_plugin::{Event, Hint, Limits, MapContext, MapOptions, map};
+//! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 //! # fn event_of(payload: &'static str) -> Event {
 //! #     let new_id = MapContext::counting("n");
-//! #     let context = MapContext { source: "/docs".into(), time: None, new_id: &new_id };
+//! #     let source = Source::new("/docs").unwrap();
+//! #     let context = MapContext { source, time: None, ids: Ids::Payload(&new_id) };
 //! #     let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
 //! #     let units = map(&payload.into(), &hint, &limits, &options, &context);
 //! #     units.into_only().unwrap().unwrap().event
@@ -50,10 +51,11 @@
 //! What an agent and its environment say to each other. The event needs a few members; the typed model has all.
 //!
 //! ```
-//! # use a2abus_plugin::{Event, Hint, Limits, MapContext, MapOptions, map};
+//! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 //! # fn event_of(payload: &'static str) -> Event {
 //! #     let new_id = MapContext::counting("n");
-//! #     let context = MapContext { source: "/docs".into(), time: None, new_id: &new_id };
+//! #     let source = Source::new("/docs").unwrap();
+//! #     let context = MapContext { source, time: None, ids: Ids::Payload(&new_id) };
 //! #     let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
 //! #     let units = map(&payload.into(), &hint, &limits, &options, &context);
 //! #     units.into_only().unwrap().unwrap().event
@@ -76,10 +78,11 @@
 //! [`Document::validate`](protocol::a2e_workflow::Document::validate) tells.
 //!
 //! ```
-//! # use a2abus_plugin::{Event, Hint, Limits, MapContext, MapOptions, map};
+//! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 //! # fn event_of(payload: &'static str) -> Event {
 //! #     let new_id = MapContext::counting("n");
-//! #     let context = MapContext { source: "/docs".into(), time: None, new_id: &new_id };
+//! #     let source = Source::new("/docs").unwrap();
+//! #     let context = MapContext { source, time: None, ids: Ids::Payload(&new_id) };
 //! #     let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
 //! #     let units = map(&payload.into(), &hint, &limits, &options, &context);
 //! #     units.into_only().unwrap().unwrap().event
@@ -103,10 +106,11 @@
 //! shape, and the adapters speak ACP and A2A.
 //!
 //! ```
-//! # use a2abus_plugin::{Event, Hint, Limits, MapContext, MapOptions, map};
+//! # use a2abus_plugin::{Event, Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 //! # fn event_of(payload: &'static str) -> Event {
 //! #     let new_id = MapContext::counting("n");
-//! #     let context = MapContext { source: "/docs".into(), time: None, new_id: &new_id };
+//! #     let source = Source::new("/docs").unwrap();
+//! #     let context = MapContext { source, time: None, ids: Ids::Payload(&new_id) };
 //! #     let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
 //! #     let units = map(&payload.into(), &hint, &limits, &options, &context);
 //! #     units.into_only().unwrap().unwrap().event
@@ -143,6 +147,7 @@
 //! assert_eq!(written, text.as_bytes());
 //! ```
 
+mod attribute;
 pub mod convert;
 mod decode;
 mod detect;
@@ -161,6 +166,7 @@ mod text;
 mod time;
 mod tree;
 
+pub use attribute::{EventId, Source, Time, TypePrefix};
 pub use decode::{Hint, IntoIter, Refused, Unit, Units, decode};
 pub use detect::Because;
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
@@ -168,8 +174,8 @@ pub use event::{Data, Event, Value};
 pub use faults::{Fault, faults_of};
 pub use limits::Limits;
 pub use map::{
-    DEFAULT_TYPE_PREFIX, MapContext, MapOptions, Mapped, Notifications, Streams, kind_of_event,
-    map, map_unit, wrap_unknown,
+    DEFAULT_TYPE_PREFIX, Ids, MapContext, MapOptions, Mapped, Notifications, Streams,
+    kind_of_event, map, map_unit, wrap_unknown,
 };
 pub use protocol::{Family, Kind};
 pub use secret::blank_secrets;

@@ -3,16 +3,18 @@
 //! Source: `eventmesh-a2a` section 2, `detection` section 3.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
 
+use crate::attribute::{EventId, Source, Time, TypePrefix};
 use crate::decode::{Hint, Unit, Units, decode_with};
 use crate::detect::{Because, Place};
 use crate::event::{Attributes, Data, Event};
 use crate::extension;
 use crate::limits::Limits;
-use crate::protocol::jsonrpc::JsonRpc;
+use crate::protocol::jsonrpc::{Id, JsonRpc};
 use crate::protocol::{Draft, Family, Form, Kind, Message, Type};
 use crate::text::Text;
 
@@ -21,7 +23,7 @@ use crate::text::Text;
 #[non_exhaustive]
 pub struct MapOptions {
     /// What every `type` begins with (default `org.apache.eventmesh.a2a.`).
-    pub type_prefix: Text,
+    pub type_prefix: TypePrefix,
     /// How a JSON-RPC notification is mapped (decision D1).
     pub notifications: Notifications,
     /// What `mcptype` says of a part that more parts follow.
@@ -56,41 +58,84 @@ pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 impl Default for MapOptions {
     fn default() -> Self {
         Self {
-            type_prefix: Text::from_static(DEFAULT_TYPE_PREFIX),
+            type_prefix: TypePrefix::of_static(DEFAULT_TYPE_PREFIX),
             notifications: Notifications::default(),
             streams: Streams::default(),
         }
     }
 }
 
-/// What an event gets that its payload does not hold. The mapping itself makes no ids and reads no clock.
+/// What an event gets that its payload does not hold. The mapping itself makes no ids and reads no clock; all values are
+/// checked where they are made, so that every event is valid.
 pub struct MapContext<'a> {
-    /// The `source` of the events: the place the payloads came from, unique per caller (decision D4). Never empty.
-    pub source: Text,
-    /// The `time` of the events, RFC 3339, where they should have one.
-    pub time: Option<Text>,
-    /// Makes a new event id, unique within `source`. Never empty.
-    pub new_id: &'a dyn Fn() -> Text,
+    /// The `source` of the events: the place the payloads came from, unique per caller (decision D4).
+    pub source: Source,
+    /// The `time` of the events, where they should have one and the payload has none.
+    pub time: Option<Time>,
+    /// Where the ids of the events come from.
+    pub ids: Ids<'a>,
 }
 
-impl std::fmt::Debug for MapContext<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Where the ids of mapped events come from. An event that came as a CloudEvent keeps its own.
+#[derive(Clone)]
+pub enum Ids<'a> {
+    /// The payload, as in EventMesh; a new one where it has none. The numbers and the strings among the JSON-RPC ids of
+    /// one batch are told apart where they read alike: beside `1`, `"1"` keeps its quotes.
+    ///
+    /// Agents count from 1: such an id is unique for one sender at best, until it starts again. Consumers that drop what
+    /// has the same `source` and `id` need one of the others.
+    Payload(&'a dyn Fn() -> EventId),
+    /// A new one for every event.
+    Fresh(&'a dyn Fn() -> EventId),
+    /// This one with the index of the unit, `ID#0`: where the payload was read, for example, so that a payload that is
+    /// delivered again has the same ids, and any other payload has others.
+    Given(EventId),
+}
+
+impl fmt::Debug for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Payload(_) => f.write_str("Payload"),
+            Self::Fresh(_) => f.write_str("Fresh"),
+            Self::Given(id) => f.debug_tuple("Given").field(id).finish(),
+        }
+    }
+}
+
+impl fmt::Debug for MapContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MapContext")
             .field("source", &self.source)
             .field("time", &self.time)
-            .finish_non_exhaustive()
+            .field("ids", &self.ids)
+            .finish()
     }
 }
 
 // === impl MapContext ===
 
 impl MapContext<'_> {
-    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus.
-    pub fn counting(prefix: &str) -> impl Fn() -> Text {
+    /// A source of ids `PREFIX-0`, `PREFIX-1`, …: for tests and examples, not for a bus. A prefix that cannot be part
+    /// of an id is left out.
+    pub fn counting(prefix: &str) -> impl Fn() -> EventId {
         let next = Cell::new(0u64);
         move || {
             let number = next.replace(next.get() + 1);
-            Text::from(format!("{prefix}-{number}"))
+            let id = EventId::new(format!("{prefix}-{number}"));
+            id.unwrap_or_else(|_| EventId::of_uuid(number.into()))
+        }
+    }
+}
+
+// === impl Ids ===
+
+impl Ids<'_> {
+    /// The id of the unit at `index`, whose payload has this one or an empty one.
+    fn id(&self, own: Text, index: usize) -> Text {
+        match self {
+            Self::Payload(_) if !own.is_empty() => own,
+            Self::Payload(new) | Self::Fresh(new) => new().into(),
+            Self::Given(id) => Text::from(format!("{id}#{index}")),
         }
     }
 }
@@ -149,11 +194,12 @@ impl fmt::Debug for Mapped {
 /// Decodes a payload and maps every unit of it. See [`decode`](crate::decode()) for what a unit is.
 ///
 /// ```
-/// use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};
+/// use a2abus_plugin::{Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 ///
 /// let payload = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather"}}"#;
 /// let new_id = MapContext::counting("n");
-/// let context = MapContext { source: "/docs".into(), time: None, new_id: &new_id };
+/// let source = Source::new("/docs").unwrap();
+/// let context = MapContext { source, time: None, ids: Ids::Payload(&new_id) };
 /// let units = map(&payload.into(), &Hint::default(), &Limits::default(), &MapOptions::default(), &context);
 /// let event = &units[0].as_ref().unwrap().event;
 /// assert_eq!(event.ty(), "org.apache.eventmesh.a2a.tools.call.req");
@@ -168,9 +214,44 @@ pub fn map(
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Units<Mapped> {
-    decode_with(payload, hint, limits, &mut |unit| {
+    let mut units = decode_with(payload, hint, limits, &mut |unit| {
         map_unit(unit, options, context)
-    })
+    });
+    if units.len() > 1 && matches!(context.ids, Ids::Payload(_)) {
+        tell_ids_apart(&mut units);
+    }
+    units
+}
+
+/// Numbers and strings that read alike as ids of calls: the strings take their quotes with them. Source:
+/// `eventmesh-a2a` D2.
+fn tell_ids_apart(units: &mut Units<Mapped>) {
+    let id_of = |mapped: &Mapped| -> Option<Id> {
+        let json_rpc = mapped.json_rpc.as_ref()?;
+        json_rpc.id.clone().filter(|_| json_rpc.is_call())
+    };
+    let is_string = |token: &str| token.starts_with('"');
+    // Only a string that reads as a number, or is spelt with escapes, may be like a number.
+    let may_be_number = |token: &str| {
+        let first = token.as_bytes().get(1);
+        is_string(token) && first.is_some_and(|b| b.is_ascii_digit() || b"-\\".contains(b))
+    };
+    let ids = || units.iter().flatten().filter_map(id_of);
+    if !ids().any(|id| may_be_number(id.token())) || ids().all(|id| is_string(id.token())) {
+        return;
+    }
+    let numbers: HashSet<Text> = ids()
+        .map(|id| id.token().clone())
+        .filter(|token| !is_string(token))
+        .collect();
+    for mapped in units.iter_mut().flatten() {
+        let id = id_of(mapped).filter(|id| may_be_number(id.token()));
+        let Some(id) = id else { continue };
+        if id.text().is_some_and(|text| numbers.contains(&text)) {
+            let set = mapped.event.set("id", id.token().clone());
+            debug_assert!(set.is_ok(), "the token of an id is text");
+        }
+    }
 }
 
 /// Maps one decoded unit.
@@ -190,7 +271,7 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
                 as_eventmesh_does(json_rpc, &mut message, options);
             }
             let kind = message.kind;
-            (kind, event_of(message, &bytes, options, context))
+            (kind, event_of(message, &bytes, index, options, context))
         }
     };
     Mapped {
@@ -225,15 +306,21 @@ pub fn kind_of_event(event: &Event) -> Kind {
     kind.unwrap_or(Kind::Notification)
 }
 
-/// An event that wraps a payload no family recognises, untouched. Source: `detection` section 2, `on_unknown: wrap`.
+/// An event that wraps a unit no family recognises, untouched; `index` is its place in the payload. Source: `detection`
+/// section 2, `on_unknown: wrap`.
 #[must_use]
-pub fn wrap_unknown(payload: &Bytes, options: &MapOptions, context: &MapContext<'_>) -> Event {
+pub fn wrap_unknown(
+    unit: &Bytes,
+    index: usize,
+    options: &MapOptions,
+    context: &MapContext<'_>,
+) -> Event {
     Event::of(Box::new(Attributes {
-        id: (context.new_id)(),
-        source: context.source.clone(),
+        id: context.ids.id(Text::default(), index),
+        source: context.source.text().clone(),
         ty: Text::from(format!("{}unknown", options.type_prefix)),
-        time: context.time.clone(),
-        data: Some(Data::Bytes(payload.clone())),
+        time: context.time.clone().map(Text::from),
+        data: Some(Data::from(unit.clone())),
         ..Attributes::default()
     }))
 }
@@ -241,6 +328,7 @@ pub fn wrap_unknown(payload: &Bytes, options: &MapOptions, context: &MapContext<
 fn event_of(
     mut message: Message,
     body: &Bytes,
+    index: usize,
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Event {
@@ -250,18 +338,16 @@ fn event_of(
     let version = message.protocol_version.take();
     message.put_if(extension::PROTOCOL_VERSION, version);
     let (media_type, data) = match message.form {
-        Form::Json => ("application/json", Data::Json(body.clone())),
-        Form::Lines => ("application/x-ndjson", Data::Bytes(body.clone())),
+        Form::Json => ("application/json", Data::known_json(body.clone())),
+        Form::Lines => ("application/x-ndjson", Data::from(body.clone())),
     };
     let mut event = message.attributes;
-    if event.id.is_empty() {
-        event.id = (context.new_id)();
-    }
-    event.source = context.source.clone();
+    event.id = context.ids.id(std::mem::take(&mut event.id), index);
+    event.source = context.source.text().clone();
     event.ty = event_type(&options.type_prefix, message.kind, &message.ty);
     event.datacontenttype = Some(Text::from_static(media_type));
     if event.time.is_none() {
-        event.time.clone_from(&context.time);
+        event.time = context.time.clone().map(Text::from);
     }
     event.data = Some(data);
     Event::of(event)

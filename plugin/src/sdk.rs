@@ -1,54 +1,54 @@
 //! Conversion to and from the event of the official CloudEvents SDK, for programs that use it.
 
 use bytes::Bytes;
-use cloudevents::event::ExtensionValue;
+use chrono::{DateTime, SecondsFormat, Utc};
+use cloudevents::event::{AttributesWriter as _, ExtensionValue};
 use cloudevents::{AttributesReader, EventBuilder, EventBuilderV10};
+use url::Url;
 
+use crate::attribute::is_leap_second;
 use crate::error::{EventError, EventErrorKind};
 use crate::event::{Data, Event, Value};
+use crate::format::is_json;
 use crate::text::Text;
 
-/// Data become the SDK's `Binary`, so that their bytes stay as they are.
+/// Nothing is lost: what the SDK cannot hold is an error. Data become the SDK's `Binary`, so that their bytes stay as they
+/// are, and JSON data without a `datacontenttype` get the one they have anyway, `application/json`. A `time` with an
+/// offset is the same instant in UTC.
 impl TryFrom<&Event> for cloudevents::Event {
     type Error = EventError;
 
     /// # Errors
-    /// `InvalidAttributeValue` for what the SDK cannot hold, such as a leap second in `time`.
+    /// `InvalidAttributeValue` with the name of the attribute: a `time` with a leap second or finer than nanoseconds, a
+    /// `dataschema` that is spelt in another way than the SDK writes it.
     fn try_from(event: &Event) -> Result<Self, EventError> {
-        let mut builder = EventBuilderV10::new()
+        let builder = EventBuilderV10::new()
             .id(event.id().as_str())
             .source(event.source().as_str())
             .ty(event.ty().as_str());
-        if let Some(subject) = event.subject() {
-            builder = builder.subject(subject.as_str());
-        }
-        if let Some(time) = event.time() {
-            builder = builder.time(time.as_str());
-        }
-        for (name, value) in event.extensions() {
-            builder = match value {
-                Value::String(text) => builder.extension(name, text.as_str()),
-                Value::Integer(number) => builder.extension(name, i64::from(*number)),
-                Value::Boolean(flag) => builder.extension(name, *flag),
-            };
-        }
-        let schema = event.attribute("dataschema");
-        builder = match (event.data(), event.datacontenttype(), schema) {
-            (Some(data), Some(ty), Some(schema)) => {
-                builder.data_with_schema(ty.as_str(), schema.as_str(), data.bytes().to_vec())
-            }
-            (Some(data), Some(ty), None) => builder.data(ty.as_str(), data.bytes().to_vec()),
-            (Some(data), None, _) => {
-                let ty = if matches!(data, Data::Json(_)) {
-                    "application/json"
-                } else {
-                    "application/octet-stream"
-                };
-                builder.data(ty, data.bytes().to_vec())
-            }
-            (None, _, _) => builder,
+        let mut theirs: Self = builder.build().map_err(|error| refused("", error))?;
+        theirs.set_subject(event.subject().map(|text| text.to_string()));
+        theirs.set_time(event.time().map(|text| instant(text)).transpose()?);
+        let data = event.data();
+        let is_bare_json = event.datacontenttype().is_none() && data.is_some_and(Data::is_json);
+        let ty = match event.datacontenttype() {
+            Some(ty) => Some(ty.as_str()),
+            None => is_bare_json.then_some("application/json"),
         };
-        builder.build().map_err(refused)
+        theirs.set_datacontenttype(ty);
+        let schema = event.attribute("dataschema");
+        theirs.set_dataschema(schema.map(|text| url(&text)).transpose()?);
+        for (name, value) in event.extensions() {
+            match value {
+                Value::String(text) => theirs.set_extension(name, text.as_str()),
+                Value::Integer(number) => theirs.set_extension(name, i64::from(*number)),
+                Value::Boolean(flag) => theirs.set_extension(name, *flag),
+            }
+        }
+        if let Some(data) = data {
+            theirs.set_data_unchecked(data.bytes().to_vec());
+        }
+        Ok(theirs)
     }
 }
 
@@ -64,36 +64,66 @@ impl TryFrom<cloudevents::Event> for Event {
             ours.set("subject", subject)?;
         }
         if let Some(time) = event.time() {
-            ours.set("time", Text::from(time.to_rfc3339().replace("+00:00", "Z")))?;
+            let time = time.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+            ours.set("time", Text::from(time))?;
         }
         for (name, value) in event.iter_extensions() {
             let value = match value {
                 ExtensionValue::String(text) => Value::from(text.as_str()),
                 ExtensionValue::Boolean(flag) => Value::from(*flag),
-                ExtensionValue::Integer(number) => {
-                    i32::try_from(*number).map(Value::from).map_err(refused)?
-                }
+                ExtensionValue::Integer(number) => i32::try_from(*number)
+                    .map(Value::from)
+                    .map_err(|error| refused(name, error))?,
             };
             ours.set(name, value)?;
         }
         let (ty, schema, data) = event.take_data();
-        if let Some(ty) = ty {
+        if let Some(ty) = &ty {
             ours.set("datacontenttype", ty.as_str())?;
         }
         if let Some(schema) = schema {
             ours.set("dataschema", schema.as_str())?;
         }
+        let is_json = ty.is_some_and(|ty| is_json(&ty));
         ours.set_data(data.map(|data| match data {
-            cloudevents::Data::Binary(bytes) => Data::Bytes(Bytes::from(bytes)),
-            cloudevents::Data::String(text) => Data::Bytes(Bytes::from(text)),
-            cloudevents::Data::Json(value) => Data::Json(Bytes::from(value.to_string())),
+            cloudevents::Data::Binary(bytes) => data_of(bytes.into(), is_json),
+            cloudevents::Data::String(text) => data_of(text.into(), is_json),
+            cloudevents::Data::Json(value) => data_of(value.to_string().into(), true),
         }));
         Ok(ours)
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> EventError {
-    EventError::new(EventErrorKind::InvalidAttributeValue, "").because(error.to_string())
+/// Data that are said to be JSON are known to be it where they are.
+fn data_of(bytes: Bytes, is_json: bool) -> Data {
+    let json = is_json.then(|| Data::json(bytes.clone()).ok()).flatten();
+    json.unwrap_or_else(|| Data::from(bytes))
+}
+
+fn instant(time: &str) -> Result<DateTime<Utc>, EventError> {
+    let digits = time.get(20..).filter(|_| time.get(19..20) == Some("."));
+    let digits = digits.map_or("", |rest| {
+        rest.trim_end_matches(|c: char| !c.is_ascii_digit())
+    });
+    let fraction = digits.split(|c: char| !c.is_ascii_digit()).next();
+    if is_leap_second(time) || fraction.is_some_and(|digits| digits.len() > 9) {
+        return Err(refused("time", "a leap second, or finer than nanoseconds"));
+    }
+    let time = DateTime::parse_from_rfc3339(time).map_err(|error| refused("time", error))?;
+    Ok(time.to_utc())
+}
+
+fn url(schema: &str) -> Result<Url, EventError> {
+    let url = Url::parse(schema).map_err(|error| refused("dataschema", error))?;
+    if url.as_str() == schema {
+        return Ok(url);
+    }
+    let detail = format!("the SDK would write it as {url}");
+    Err(refused("dataschema", detail))
+}
+
+fn refused(attribute: &str, error: impl std::fmt::Display) -> EventError {
+    EventError::new(EventErrorKind::InvalidAttributeValue, attribute).because(error.to_string())
 }
 
 #[cfg(test)]
@@ -113,7 +143,7 @@ mod tests {
         }
         event.set("rpcerrorcode", -32_600).unwrap();
         event.set("isfinal", true).unwrap();
-        event.set_data(Some(Data::Bytes(Bytes::from_static(b"{ \"a\" : 1.50 }"))));
+        event.set_data(Some(Data::from(Bytes::from_static(b"{ \"a\" : 1.50 }"))));
         let theirs = cloudevents::Event::try_from(&event).unwrap();
         let back = Event::try_from(theirs).unwrap();
         assert_eq!(back.body(), event.body());
@@ -130,5 +160,42 @@ mod tests {
         ] {
             assert_eq!(back.attribute(name), event.attribute(name), "{name}");
         }
+    }
+
+    fn event_with(attributes: &[(&str, &str)]) -> Event {
+        let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        for (name, value) in attributes {
+            event.set(name, *value).unwrap();
+        }
+        event
+    }
+
+    #[test]
+    fn nothing_is_lost_without_data() {
+        let event = event_with(&[
+            ("datacontenttype", "text/plain"),
+            ("dataschema", "https://example.com/s"),
+        ]);
+        let theirs = cloudevents::Event::try_from(&event).unwrap();
+        assert_eq!(Event::try_from(theirs).unwrap(), event);
+        let mut event = event_with(&[("dataschema", "urn:example:s")]);
+        event.set_data(Some(Data::from(Bytes::from_static(b"\x00"))));
+        let theirs = cloudevents::Event::try_from(&event).unwrap();
+        assert_eq!(Event::try_from(theirs).unwrap(), event);
+    }
+
+    #[test]
+    fn what_the_sdk_cannot_hold_is_an_error_that_names_the_attribute() {
+        for (name, value) in [
+            ("time", "2016-12-31T23:59:60Z"),
+            ("time", "2016-12-31T23:59:59.1234567891Z"),
+            ("dataschema", "HTTPS://example.com"),
+        ] {
+            let error = cloudevents::Event::try_from(&event_with(&[(name, value)])).unwrap_err();
+            assert_eq!(error.attribute(), name, "{value}");
+        }
+        let builder = EventBuilderV10::new().id("1").source("/s").ty("t");
+        let theirs = builder.extension("seq", i64::MAX).build().unwrap();
+        assert_eq!(Event::try_from(theirs).unwrap_err().attribute(), "seq");
     }
 }

@@ -42,6 +42,8 @@ pub(crate) fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
 /// The instant an RFC 3339 time with an offset names.
 pub(crate) fn of_text(text: &str) -> Option<DateTime<Utc>> {
     let time = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
+    // A leap second becomes the second after it.
+    let time = DateTime::from_timestamp_micros(time.timestamp_micros())?;
     (1..=9999).contains(&time.year()).then_some(time)
 }
 

@@ -13,8 +13,8 @@ mod spelling;
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
 use a2abus_plugin::{
-    DecodeError, DecodeErrorKind, Hint, Json, Limits, MapContext, MapOptions, Mapped, Text, Units,
-    map,
+    DecodeError, DecodeErrorKind, Hint, Ids, Json, Limits, MapContext, MapOptions, Mapped, Source,
+    Text, Units, map,
 };
 use bytes::Bytes;
 use documents::{Random, document};
@@ -193,9 +193,9 @@ fn check_units(elements: &[u8], counts: &mut Counts) {
     let payload = Bytes::from([b"[", elements, b"]"].concat());
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let options = MapOptions::default();
     let units = map(&payload, &Hint::default(), &limits(), &options, &context);

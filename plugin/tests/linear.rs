@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, Mapped, Units, map};
+use a2abus_plugin::{
+    EventId, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Units, map,
+};
 use allocation_counter::measure;
 use bytes::Bytes;
 
@@ -56,9 +58,9 @@ fn mapped(document: &Bytes) -> Units<Mapped> {
     limits.max_members = u32::MAX;
     limits.max_units = usize::MAX;
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &|| "new".into(),
+        ids: Ids::Payload(&|| EventId::new("new").unwrap()),
     };
     map(
         document,

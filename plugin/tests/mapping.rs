@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]
 
 use a2abus_plugin::{
-    Family, Hint, Limits, MapContext, MapOptions, Mapped, Notifications, Streams, Text, Units,
-    format, map,
+    Data, Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Notifications,
+    Source, Streams, Text, Units, format, map,
 };
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -15,9 +15,9 @@ const PREFIX: &str = "org.apache.eventmesh.a2a.";
 
 fn units_with(payload: &str, hint: &Hint, options: &MapOptions) -> Units<Mapped> {
     let context = MapContext {
-        source: "/t".into(),
+        source: Source::new("/t").unwrap(),
         time: None,
-        new_id: &|| "<new>".into(),
+        ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
     let payload = Bytes::from(payload.to_owned());
     map(&payload, hint, &Limits::default(), options, &context)
@@ -419,7 +419,7 @@ fn types_are_spelt_alike_for_known_and_unknown_methods_and_under_every_prefix() 
     for prefix in [PREFIX, "com.example."] {
         for notifications in [Notifications::AsNotifications, Notifications::AsRequests] {
             let mut options = MapOptions::default();
-            options.type_prefix = prefix.into();
+            options.type_prefix = prefix.try_into().unwrap();
             options.notifications = notifications;
             let type_of = |payload: Value| {
                 let units = units_with(&payload.to_string(), &Hint::default(), &options);
@@ -899,4 +899,75 @@ fn a_declared_family_is_a_reason_of_its_own() {
     let hint = declared(Family::A2eMessage);
     assert_eq!(rule(known, &hint), (7, "type"));
     assert_eq!(rule(weak, &hint), (10, "type"));
+}
+
+// === ids ===
+
+fn ids(payload: &str, ids: Ids<'_>) -> Vec<String> {
+    let context = MapContext {
+        source: Source::new("/t").unwrap(),
+        time: None,
+        ids,
+    };
+    let payload = Bytes::from(payload.to_owned());
+    let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
+    let units = map(&payload, &hint, &limits, &options, &context);
+    let units = units.into_iter();
+    units
+        .map(|unit| unit.unwrap().event.id().to_string())
+        .collect()
+}
+
+fn batch_of_calls(tokens: &[&str]) -> String {
+    let call = |token: &&str| format!(r#"{{"jsonrpc":"2.0","id":{token},"method":"m"}}"#);
+    let calls: Vec<String> = tokens.iter().map(call).collect();
+    format!("[{}]", calls.join(","))
+}
+
+#[test]
+fn a_number_and_a_string_that_read_alike_are_two_ids_of_one_batch() {
+    let new: &dyn Fn() -> EventId = &|| EventId::new("<new>").unwrap();
+    for (tokens, expected) in [
+        (&["1", "\"1\""][..], &["1", "\"1\""][..]),
+        (&["\"1\"", "2", "1"], &["\"1\"", "2", "1"]),
+        (&["\"\\u0031\"", "1"], &["\"\\u0031\"", "1"]),
+        (&["1.0", "\"1\"", "\"1.0\""], &["1.0", "1", "\"1.0\""]),
+        (&["\"1\"", "\"2\""], &["1", "2"]),
+        (&["1", "2", "\"a\""], &["1", "2", "a"]),
+    ] {
+        let found = ids(&batch_of_calls(tokens), Ids::Payload(new));
+        assert_eq!(found, expected, "{tokens:?}");
+    }
+}
+
+#[test]
+fn ids_can_be_new_or_given() {
+    let payload = batch_of_calls(&["1", "\"1\"", "1"]);
+    let counting = MapContext::counting("n");
+    assert_eq!(ids(&payload, Ids::Fresh(&counting)), ["n-0", "n-1", "n-2"]);
+    let position = EventId::new("k:agents.requests/1/42").unwrap();
+    let given: Vec<String> = (0..3).map(|n| format!("{position}#{n}")).collect();
+    assert_eq!(ids(&payload, Ids::Given(position.clone())), given);
+    let one = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+    assert_eq!(ids(one, Ids::Given(position)), given[..1]);
+    // An event keeps its own.
+    let event = r#"{"specversion":"1.0","id":"own","source":"/s","type":"t"}"#;
+    assert_eq!(ids(event, Ids::Fresh(&counting)), ["own"]);
+}
+
+#[test]
+fn data_that_are_said_to_be_json_are_json() {
+    for bad in ["1,\"replyto\":\"evil\"", "", "{}{}", "NaN", "\u{feff}{}"] {
+        assert!(Data::json(bad.as_bytes().to_vec().into()).is_err(), "{bad}");
+    }
+    let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+    event.set("datacontenttype", "application/json").unwrap();
+    event.set_data(Some(Data::from(Bytes::from_static(
+        b"1,\"replyto\":\"evil\"",
+    ))));
+    let mut structured = Vec::new();
+    format::write(&event, &mut structured);
+    let read = format::read(&structured.into(), &Limits::default()).unwrap();
+    assert_eq!(read.extension("replyto"), None);
+    assert_eq!(read.body(), event.body());
 }

@@ -3,9 +3,12 @@
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeMap;
+
 use a2abus_plugin::protocol::jsonrpc::{Id, splice};
 use a2abus_plugin::{
-    DecodeErrorKind, Hint, Limits, MapContext, MapOptions, Mapped, Units, decode, map,
+    Data, DecodeErrorKind, Event, EventId, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
+    Source, Time, TypePrefix, Units, decode, format, map, wrap_unknown,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -14,9 +17,9 @@ use proptest::prelude::*;
 fn mapped(payload: &Bytes, hint: &Hint) -> Units<Mapped> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     map(
         payload,
@@ -345,4 +348,108 @@ proptest! {
             DecodeErrorKind::NotJson | DecodeErrorKind::Empty | DecodeErrorKind::NotUtf8
         ));
     }
+}
+
+// === events are what they say ===
+
+/// The attributes of an event, its time as an instant, and its data without the white space around JSON.
+fn shown(event: &Event) -> (BTreeMap<String, String>, Bytes) {
+    let mut attributes: BTreeMap<String, String> = event
+        .core_attributes()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .chain(
+            event
+                .extensions()
+                .map(|(name, value)| (name.to_owned(), format!("{value:?}"))),
+        )
+        .collect();
+    if let Some(time) = attributes.get_mut("time") {
+        *time = chrono::DateTime::parse_from_rfc3339(time)
+            .unwrap()
+            .to_utc()
+            .to_string();
+    }
+    let body = event.body();
+    let inside = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
+    let data = if event.data().is_some_and(Data::is_json) {
+        Bytes::copy_from_slice(inside.trim_ascii())
+    } else {
+        body.clone()
+    };
+    (attributes, data)
+}
+
+/// The event is read back equal, from its JSON form and from the event of the SDK.
+fn check_read_back(event: &Event) {
+    let mut structured = Vec::new();
+    format::write(event, &mut structured);
+    let read = format::read(&structured.into(), &Limits::default()).unwrap();
+    assert_eq!(shown(&read), shown(event));
+    let theirs = cloudevents::Event::try_from(event).unwrap();
+    let back = Event::try_from(theirs).unwrap();
+    assert_eq!(shown(&back), shown(event));
+    assert_eq!(back.body(), event.body());
+}
+
+/// Texts that might be a source, a prefix, an id or a time, and are not always.
+fn wild() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<String>(),
+        "[ -~]{0,24}",
+        "[a-z]{0,5}:?/{0,2}[\\[\\]a-z0-9:%./?#-]{0,20}",
+        "[0-9]{4}-[0-1][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](\\.[0-9]{1,9})?(Z|[+-][01][0-9]:30)",
+        Just("yesterday".to_owned()),
+        Just("a\nb".to_owned()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_mapped_event_is_read_back_equal(
+        payload in prop_oneof![json_rpc(), json_like(), any_family()],
+        hint in hints(),
+        (source, prefix, id, time) in (wild(), wild(), wild(), wild()),
+        rule in 0..3,
+    ) {
+        let new_id = MapContext::counting(&id);
+        let mut options = MapOptions::default();
+        if let Ok(prefix) = TypePrefix::new(prefix) {
+            options.type_prefix = prefix;
+        }
+        let given = EventId::new(id.clone());
+        let context = MapContext {
+            source: Source::new(source).unwrap_or_default(),
+            time: Time::new(time).ok(),
+            ids: match (rule, given) {
+                (0, Ok(id)) => Ids::Given(id),
+                (1, _) => Ids::Fresh(&new_id),
+                _ => Ids::Payload(&new_id),
+            },
+        };
+        let payload = Bytes::from(payload);
+        for unit in map(&payload, &hint, &Limits::default(), &options, &context) {
+            if let Ok(mapped) = unit {
+                check_read_back(&mapped.event);
+            }
+        }
+        check_read_back(&wrap_unknown(&payload, 0, &options, &context));
+    }
+}
+
+/// A message of a family other than JSON-RPC, with a word or a time where one may be.
+fn any_family() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        string_token(),
+        number_token(),
+        Just("\"2016-12-31T23:59:60Z\"".to_owned()),
+        Just("\"2026-03-28T14:00:00+02:00\"".to_owned()),
+        Just("1716123456.789".to_owned()),
+    ];
+    (word.clone(), word.clone(), word, 0..4).prop_map(|(a, b, c, family)| match family {
+        0 => format!(r#"{{"a2e":"1.0","type":"tool/event","id":{a},"req_id":{b},"ts":{c}}}"#),
+        1 => format!(r#"{{"protocol_version":"1.0","request_id":{a},"method":"m","session_id":{b},"timestamp":{c}}}"#),
+        2 => format!(r#"{{"protocol":"A2A","messageType":{a},"metadata":{{"correlationId":{b}}}}}"#),
+        _ => format!(r#"{{"type":"operationUpdate","operationId":"a"}}
+{{"type":"beginExecution","executionId":{a}}}"#),
+    })
 }

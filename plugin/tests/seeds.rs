@@ -3,7 +3,9 @@
 
 use a2abus_plugin::Family::{A2eMessage, A2eWorkflow, E2a, JsonRpc};
 use a2abus_plugin::Kind::{Request, Response, Stream};
-use a2abus_plugin::{Family, Hint, Kind, Limits, MapContext, MapOptions, Mapped, Units, map};
+use a2abus_plugin::{
+    EventId, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Mapped, Source, Units, map,
+};
 use bytes::Bytes;
 
 /// An example of a payload: what its event says of it.
@@ -37,9 +39,9 @@ const fn example(
 
 fn mapped(payload: &'static str) -> Units<Mapped> {
     let context = MapContext {
-        source: "/seeds".into(),
+        source: Source::new("/seeds").unwrap(),
         time: None,
-        new_id: &|| "<new>".into(),
+        ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
     let payload = Bytes::from_static(payload.as_bytes());
     map(
@@ -83,9 +85,9 @@ fn a_definition_of_a_workflow_alone_needs_something_that_ties_it_to_the_others()
     let mut hint = Hint::default();
     hint.header("collaborationid", "exec-123");
     let context = MapContext {
-        source: "/seeds".into(),
+        source: Source::new("/seeds").unwrap(),
         time: None,
-        new_id: &|| "<new>".into(),
+        ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
     let payload = Bytes::from_static(definition.as_bytes());
     let units = map(

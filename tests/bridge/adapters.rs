@@ -313,3 +313,38 @@ fn a_conversion_that_does_not_exist_is_an_error_with_the_nearest() {
     let pass = problems(", on_unknown: pass, convert: classify", "");
     assert!(pass.contains("write one of the two"), "{pass}");
 }
+
+/// The event and the position it was read at.
+async fn named(world: &mut World) -> (String, String) {
+    let event = world.event().await;
+    (event.id().to_string(), attribute(&event, "origin"))
+}
+
+#[tokio::test]
+async fn the_id_of_an_event_is_where_it_was_read() {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+    let batch = format!("[{call},{call}]");
+    let mut world = World::new("", "").await;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        world.publish(Message::plain(batch.clone())).await;
+        for index in 0..2 {
+            let (id, origin) = named(&mut world).await;
+            assert!(origin.starts_with("m:in/"), "{origin}");
+            assert_eq!(id, format!("{origin}#{index}"));
+            ids.push(id);
+        }
+    }
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
+    world.end().await;
+    for (rule, is_own) in [("payload", true), ("fresh", false)] {
+        let mut world = World::new(&format!(", mapping: {{ ids: {rule} }}"), "").await;
+        world.publish(Message::plain(call)).await;
+        let (id, origin) = named(&mut world).await;
+        assert_eq!(id == "1", is_own, "{id}");
+        assert!(!id.contains(&origin));
+        world.end().await;
+    }
+}

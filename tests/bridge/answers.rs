@@ -269,7 +269,7 @@ async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
         let mut event = Event::new("a".into(), "/agent".into(), "t".into()).unwrap();
         event.set("mcptype", kind).unwrap();
         event.set("callid", request.id.as_str()).unwrap();
-        event.set_data(Some(Data::Json(Bytes::from_static(data.as_bytes()))));
+        event.set_data(Some(Data::from(Bytes::from_static(data.as_bytes()))));
         for mode in [ContentMode::Structured] {
             world
                 .publish(

@@ -290,7 +290,7 @@ fn event(id: &str, attributes: &[(&str, &str)], data: &str) -> Message {
     for (name, value) in attributes {
         event.set(name, *value).unwrap();
     }
-    event.set_data(Some(Data::Bytes(data.to_owned().into())));
+    event.set_data(Some(Data::from(bytes::Bytes::from(data.to_owned()))));
     content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
 }
 

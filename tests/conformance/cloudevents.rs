@@ -247,7 +247,7 @@ fn event(input: &Value) -> Event {
     let data = &input["data"];
     event.set_data(match data["kind"].as_str().unwrap() {
         "none" => None,
-        "json" => Some(Data::Json(Bytes::from(data["value"].to_string()))),
+        "json" => Some(Data::json(Bytes::from(data["value"].to_string())).unwrap()),
         other => panic!("no data of kind {other}"),
     });
     event
@@ -286,8 +286,7 @@ fn view(event: &Event) -> (Value, bool) {
     let media_type = event.datacontenttype().map_or("", |text| text.as_str());
     let (bytes, is_json) = match event.data() {
         None => return (json!({"kind": "none"}), false),
-        Some(Data::Json(bytes)) => (bytes, true),
-        Some(Data::Bytes(bytes)) => (bytes, format::is_json(media_type)),
+        Some(data) => (data.bytes(), data.is_json() || format::is_json(media_type)),
     };
     if is_json && let Ok(value) = serde_json::from_slice::<Value>(bytes) {
         return (json!({"kind": "json", "value": value}), false);

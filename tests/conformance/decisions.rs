@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use a2abus_plugin::protocol::legacy::Act;
 use a2abus_plugin::{
-    DecodeErrorKind, Event, EventErrorKind, Hint, Kind, Limits, MapContext, MapOptions,
-    Notifications, Value, map, wrap_unknown,
+    DecodeErrorKind, Event, EventErrorKind, Hint, Ids, Kind, Limits, MapContext, MapOptions,
+    Notifications, Source, Value, map, wrap_unknown,
 };
 use bytes::Bytes;
 
@@ -169,12 +169,12 @@ fn detection_6_what_nobody_knows_is_refused_or_wrapped() {
     check_refused("{}", DecodeErrorKind::Unknown, "");
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: Some("2026-01-02T03:04:05Z".into()),
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let payload = Bytes::from_static(b"\xff not JSON");
-    let event = wrap_unknown(&payload, &MapOptions::default(), &context);
+    let event = wrap_unknown(&payload, 0, &MapOptions::default(), &context);
     assert_eq!(event.ty(), "org.apache.eventmesh.a2a.unknown");
     assert_eq!(event.id(), "new-0");
     assert_eq!(event.time().unwrap(), "2026-01-02T03:04:05Z");
@@ -285,7 +285,7 @@ fn row_type_of_streaming_methods() {
 #[test]
 fn row_type_takes_the_configured_prefix() {
     let mut options = MapOptions::default();
-    options.type_prefix = "x.".into();
+    options.type_prefix = "x.".try_into().unwrap();
     let types: Vec<_> = [REQUEST, NOTIFICATION, RESULT, LEGACY]
         .map(|payload| map_with(payload, &options)[0].clone().unwrap())
         .map(|mapped| mapped.event.ty().to_string())
@@ -304,9 +304,9 @@ fn row_type_takes_the_configured_prefix() {
 fn map_with(payload: &str, options: &MapOptions) -> Vec<Outcome> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     map(
         &payload.to_owned().into(),
@@ -630,9 +630,9 @@ fn d4_the_source_says_where_the_payload_came_from() {
     let new_id = MapContext::counting("new");
     let mapped = ["/a2abus/one/in", "/a2abus/two/in"].map(|source| {
         let context = MapContext {
-            source: source.into(),
+            source: Source::new(source).unwrap(),
             time: None,
-            new_id: &new_id,
+            ids: Ids::Payload(&new_id),
         };
         let units = map(
             &Bytes::from_static(REQUEST.as_bytes()),

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::DecodeErrorKind as K;
-use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, format, map};
+use a2abus_plugin::{Hint, Ids, Limits, MapContext, MapOptions, Source, format, map};
 use bytes::Bytes;
 
 use crate::payloads::{Outcome, outcomes};
@@ -774,9 +774,9 @@ fn time(document: &Bytes, times: usize) -> Duration {
     limits.max_units = usize::MAX;
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let wall = Instant::now();
     let once = || {

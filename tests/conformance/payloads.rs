@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, Part, RpcBody, code_of};
 use a2abus_plugin::{
-    DecodeErrorKind, Family, Hint, Kind, Limits, MapContext, MapOptions, Mapped, Refused,
-    extension, map,
+    DecodeErrorKind, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Mapped, Refused,
+    Source, extension, map,
 };
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -26,9 +26,9 @@ pub(crate) fn outcomes(payload: impl Into<Bytes>) -> Vec<Outcome> {
 fn outcomes_with(payload: impl Into<Bytes>, hint: &Hint, limits: &Limits) -> Vec<Outcome> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     map(
         &payload.into(),

@@ -193,8 +193,8 @@ fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> 
 fn written_content_type(event: &Event) -> Option<Text> {
     match (event.datacontenttype(), event.data()) {
         (Some(content_type), _) => Some(content_type.clone()),
-        (None, Some(Data::Json(_))) => Some(JSON),
-        (None, Some(Data::Bytes(_)) | None) => None,
+        (None, Some(data)) => data.is_json().then_some(JSON),
+        (None, None) => None,
     }
 }
 
@@ -390,7 +390,7 @@ impl Attributes {
             // These cannot tell no data from empty data.
             Binding::Nats | Binding::Http => body.filter(|body| !body.is_empty()),
         };
-        event.set_data(body.cloned().map(Data::Bytes));
+        event.set_data(body.cloned().map(Data::from));
         Ok(event)
     }
 }

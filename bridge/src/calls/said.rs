@@ -4,8 +4,8 @@
 
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
-    DecodeErrorKind, Event, Family, Hint, Kind, Limits, MapContext, MapOptions, Refused, Text,
-    Unit, decode, extension, kind_of_event, map_unit,
+    DecodeErrorKind, Event, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Refused,
+    Source, Text, Unit, decode, extension, kind_of_event, map_unit,
 };
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -84,9 +84,9 @@ impl Said {
         }
         // The event is looked at and goes nowhere.
         let context = MapContext {
-            source: Text::from_static("/"),
+            source: Source::default(),
             time: None,
-            new_id: &|| Text::from_static("answer"),
+            ids: Ids::Payload(&crate::clock::new_event_id),
         };
         let mapped = map_unit(unit, &MapOptions::default(), &context);
         if family == Family::CloudEvent {

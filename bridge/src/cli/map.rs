@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Status;
 use super::output::Output;
-use super::payload::{Outcome, PayloadArgs, Refusal};
+use super::payload::{Outcome, PayloadArgs, Refusal, shown};
 
 /// Arguments of `a2abus map`.
 #[derive(Debug, Args)]
@@ -147,6 +147,17 @@ fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
     let start = line.len();
     format::write(event, line);
     let mut written = line.split_off(start);
+    if let Some(time) = event.time().filter(|time| shown(time) != time.as_str()) {
+        // Attributes stand before the data, so that the first one is it.
+        let member = |time: &str| format!("\"time\":\"{time}\"").into_bytes();
+        let (found, instead) = (member(time), member(shown(time)));
+        let at = written
+            .windows(found.len())
+            .position(|bytes| bytes == found);
+        if let Some(at) = at {
+            written.splice(at..at + found.len(), instead);
+        }
+    }
     written.retain(|byte| !matches!(byte, b'\n' | b'\r'));
     line.append(&mut written);
 }

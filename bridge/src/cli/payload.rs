@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use a2abus_plugin::{
-    DecodeErrorKind, Event, EventError, Family, Hint, Limits, MapContext, MapOptions, Mapped,
-    Refused, Text, map, wrap_unknown,
+    DecodeErrorKind, Event, EventError, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions,
+    Mapped, Refused, Source, Text, Time, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Headers, Message};
@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::Misuse;
 use crate::calls::DOOR;
-use crate::config::{BindingConfig, Config, MappingConfig, check_mapping};
+use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
 
 /// What is asked about.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(crate) struct PayloadArgs {
     now: Option<Text>,
     /// New event ids: the word <new> every time, or random ones.
     #[arg(long, value_enum, default_value_t)]
-    ids: Ids,
+    ids: NewIds,
     /// Every line is a payload of its own.
     #[arg(long)]
     lines: bool,
@@ -64,7 +64,7 @@ struct Pair {
 
 /// Where new event ids come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Ids {
+enum NewIds {
     /// The word <new>, so that outputs can be compared.
     #[default]
     Stable,
@@ -88,9 +88,10 @@ pub(crate) struct Asked {
     limits: Limits,
     mapping: MappingConfig,
     options: MapOptions,
-    source: Text,
-    time: Text,
-    ids: Ids,
+    source: Source,
+    time: Time,
+    id_rule: EventIds,
+    ids: NewIds,
 }
 
 /// A unit that was refused, by detection or as a CloudEvent of the transport.
@@ -154,7 +155,7 @@ impl PayloadArgs {
                 .push(name, Bytes::copy_from_slice(value.as_bytes()));
         }
         if let Some(now) = &self.now {
-            asked.time = now.clone();
+            asked.time = Time::new(now.clone()).map_err(|error| Misuse(error.to_string()))?;
         }
         asked.ids = self.ids;
         Ok(asked)
@@ -196,13 +197,28 @@ pub(super) fn now(text: &str) -> Result<Text, String> {
     if text == "real" {
         return Ok(crate::clock::rfc3339(crate::clock::now()));
     }
-    let time = Text::from(text);
-    let mut event =
-        Event::new("-".into(), "-".into(), "-".into()).map_err(|error| error.to_string())?;
-    event
-        .set("time", time.clone())
-        .map(|()| time)
+    Time::new(text)
+        .map(Text::from)
         .map_err(|_| "an RFC 3339 time, as 2026-02-03T04:05:06Z, or the word real".to_owned())
+}
+
+/// The time of events that were mapped without one: it is shown as the word <now>.
+const STANDS_FOR_NOW: &str = "0001-01-01T00:00:00Z";
+
+/// What stands for the position of a message that was read nowhere.
+pub(crate) const POSITION_WORD: &str = "<position>";
+
+/// The value of an attribute as it is shown.
+pub(crate) fn shown(value: &str) -> &str {
+    if value == STANDS_FOR_NOW {
+        "<now>"
+    } else {
+        value
+    }
+}
+
+fn word(word: &str) -> EventId {
+    EventId::new(word).unwrap_or_else(|_| crate::clock::new_event_id())
 }
 
 impl FromStr for Pair {
@@ -238,27 +254,32 @@ impl Asked {
             limits: Limits::default(),
             mapping: MappingConfig::default(),
             options: MapOptions::default(),
-            source: Text::from_static("/a2abus/map"),
-            time: Text::from_static("<now>"),
-            ids: Ids::default(),
+            source: Source::new("/a2abus/map").unwrap_or_default(),
+            time: Time::new(STANDS_FOR_NOW).unwrap_or_else(|_| crate::clock::time()),
+            id_rule: EventIds::Payload,
+            ids: NewIds::default(),
         }
     }
 
     fn at(place: Place<'_>) -> Self {
         let mut asked = Self {
             limits: Limits::from(&place.config.limits),
-            source: Text::from(format!(
+            source: Source::new(format!(
                 "/a2abus/{}/{}",
                 place.config.instance,
                 place.name()
-            )),
+            ))
+            .unwrap_or_default(),
             ..Self::anywhere()
         };
         let Some(binding) = place.binding else {
             return asked;
         };
         asked.hint = binding.hint();
-        asked.set_mapping(binding.mapping.clone());
+        // A configuration that was loaded has no other sources.
+        let set = asked.set_mapping(binding.mapping.clone());
+        debug_assert!(set.is_ok());
+        asked.id_rule = binding.mapping.ids;
         asked
     }
 
@@ -280,17 +301,21 @@ impl Asked {
         }
         let read = serde_json::from_value(mapping.clone()).map_err(|error| wrong(&error))?;
         check_mapping(&mapping).map_err(|why| wrong(&why))?;
-        self.set_mapping(read);
+        self.set_mapping(read).map_err(|error| wrong(&error))?;
+        if name == "ids" {
+            self.id_rule = self.mapping.ids;
+        }
         Ok(())
     }
 
-    fn set_mapping(&mut self, mapping: MappingConfig) {
+    fn set_mapping(&mut self, mapping: MappingConfig) -> Result<(), EventError> {
         if let Some(source) = &mapping.source {
-            self.source = source.clone();
+            self.source = Source::new(source.clone())?;
         }
         self.options = MapOptions::from(&mapping);
         mapping.tell(&mut self.hint);
         self.mapping = mapping;
+        Ok(())
     }
 
     /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
@@ -328,17 +353,27 @@ impl Asked {
 
     /// The event that `on_unknown` makes of a payload of no known family.
     pub(crate) fn wrapped(&self, bytes: &Bytes) -> Event {
-        wrap_unknown(bytes, &self.options, &self.context())
+        wrap_unknown(bytes, 0, &self.options, &self.context())
+    }
+
+    /// Where ids come from: as the binding says, where there is one, else from the payload.
+    fn event_ids(&self) -> Ids<'static> {
+        let new: &dyn Fn() -> EventId = match self.ids {
+            NewIds::Stable => &|| word("<new>"),
+            NewIds::Random => &crate::clock::new_event_id,
+        };
+        match self.id_rule {
+            EventIds::Position => Ids::Given(word(POSITION_WORD)),
+            EventIds::Fresh => Ids::Fresh(new),
+            EventIds::Payload => Ids::Payload(new),
+        }
     }
 
     fn context(&self) -> MapContext<'_> {
         MapContext {
             source: self.source.clone(),
             time: Some(self.time.clone()),
-            new_id: match self.ids {
-                Ids::Stable => &|| Text::from_static("<new>"),
-                Ids::Random => &crate::clock::new_event_id,
-            },
+            ids: self.event_ids(),
         }
     }
 
@@ -457,10 +492,7 @@ mod tests {
         ] {
             asked.set_option(name, value).unwrap();
         }
-        assert_eq!(
-            (asked.options.type_prefix.as_str(), asked.source.as_str()),
-            ("x.", "/x")
-        );
+        assert_eq!((&*asked.options.type_prefix, &*asked.source), ("x.", "/x"));
         assert_eq!(asked.options.notifications, Notifications::AsRequests);
         assert_eq!(asked.options.streams, Streams::AsResponses);
         assert_eq!(asked.hint.executor.as_deref(), Some("runner"));

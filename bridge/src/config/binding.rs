@@ -1,7 +1,7 @@
 //! The `bindings` section: what is read and how.
 
 use a2abus_plugin::convert::Conversion;
-use a2abus_plugin::{Hint, Text};
+use a2abus_plugin::{EventId, Hint, Ids, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};
 use bytesize::ByteSize;
@@ -197,6 +197,15 @@ pub struct MappingConfig {
         pattern("^[!-~]+$")
     )]
     pub source: Option<Text>,
+    /// Where the `id` of mapped events comes from: the `position` their message was read at with the index of the unit
+    /// (`k:agents.requests/1/42#0`), which is the same when the message is delivered again and different from all
+    /// others; the `payload`, as in EventMesh; or always a `fresh` one. Messages of core NATS have no position: there
+    /// `position` gives fresh ids.
+    ///
+    /// Wrong: `payload` repeats ids, since agents count from 1: consumers that drop duplicates by `source` and `id` then
+    /// drop requests.
+    #[serde(default)]
+    pub ids: EventIds,
     /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
     #[serde(default)]
     pub notifications: Notifications,
@@ -224,6 +233,19 @@ pub struct MappingConfig {
     /// Refuse A2E messages without an `id` instead of making one.
     #[serde(default)]
     pub strict_ids: bool,
+}
+
+/// Where the ids of mapped events come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventIds {
+    /// The position of the message, and the index of the unit.
+    #[default]
+    Position,
+    /// The payload, where it has an id.
+    Payload,
+    /// Nowhere: every event gets a new one.
+    Fresh,
 }
 
 /// What `mcptype` says of a part of an answer that more parts follow.
@@ -316,6 +338,21 @@ impl Default for DeadLetterConfig {
     }
 }
 
+// === impl EventIds ===
+
+impl EventIds {
+    /// The ids of the events of a message that was read at `origin`; new ones where a message has no position.
+    #[must_use]
+    pub fn at(self, origin: Option<&Text>) -> Ids<'static> {
+        let origin = origin.and_then(|origin| EventId::new(origin.clone()).ok());
+        match (self, origin) {
+            (Self::Position, Some(origin)) => Ids::Given(origin),
+            (Self::Position | Self::Fresh, _) => Ids::Fresh(&crate::clock::new_event_id),
+            (Self::Payload, _) => Ids::Payload(&crate::clock::new_event_id),
+        }
+    }
+}
+
 // === impl MappingConfig ===
 
 impl MappingConfig {
@@ -334,6 +371,7 @@ impl Default for MappingConfig {
         Self {
             type_prefix: default_type_prefix(),
             source: None,
+            ids: EventIds::default(),
             notifications: Notifications::default(),
             stream_mcptype: StreamMcptype::default(),
             executor: None,

@@ -1,6 +1,6 @@
 //! From the words of the file to the types of the libraries.
 
-use a2abus_plugin::MapOptions;
+use a2abus_plugin::{MapOptions, TypePrefix};
 use a2abus_transports::content_mode::ContentMode;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{AnyTransport, TransportError};
@@ -45,7 +45,10 @@ impl BindingConfig {
 impl From<&MappingConfig> for MapOptions {
     fn from(config: &MappingConfig) -> Self {
         let mut options = Self::default();
-        options.type_prefix.clone_from(&config.type_prefix);
+        // The schema lets no other prefix pass.
+        if let Ok(prefix) = TypePrefix::new(config.type_prefix.clone()) {
+            options.type_prefix = prefix;
+        }
         options.notifications = config.notifications.into();
         options.streams = match config.stream_mcptype {
             super::StreamMcptype::Stream => a2abus_plugin::Streams::AsStreams,

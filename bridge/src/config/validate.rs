@@ -9,6 +9,7 @@ mod workflows;
 
 use std::collections::{BTreeSet, HashMap};
 
+use a2abus_plugin::Source;
 use a2abus_plugin::extension;
 use a2abus_transports::{Topic, TopicFilter};
 
@@ -215,6 +216,11 @@ impl<'a> Checker<'a> {
             if binding.strict && binding.protocol.is_none() {
                 let message = "needs protocol: the family that is not refused";
                 self.error(path.key("strict"), message);
+            }
+            if let Some(source) = &binding.mapping.source
+                && let Err(error) = Source::new(source.clone())
+            {
+                self.error(path.key("mapping").key("source"), error.to_string());
             }
             if binding.role != Role::Events {
                 let adapts = [

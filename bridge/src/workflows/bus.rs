@@ -31,7 +31,8 @@ use std::sync::Arc;
 
 use a2abus_executor::Agent;
 use a2abus_plugin::{
-    Event, Family, Hint, Limits, MapContext, MapOptions, Refused as Undecoded, Text, extension, map,
+    Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Refused as Undecoded,
+    Source, Text, extension, map,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Consumer, Delivery};
@@ -74,7 +75,7 @@ pub struct WorkflowBinding {
     limits: Limits,
     options: MapOptions,
     /// The `source` of mapped events.
-    source: Text,
+    source: Source,
     places: Places,
     /// The headers that answers keep.
     passed: PassedHeaders,
@@ -134,7 +135,7 @@ impl WorkflowBinding {
             voice: Voice {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
-                type_prefix: pipeline.options.type_prefix.clone(),
+                type_prefix: pipeline.options.type_prefix.text().clone(),
                 run_as: config.run_as.as_ref().map(|agent| agent.text().clone()),
             },
             options: pipeline.options,
@@ -299,11 +300,11 @@ impl WorkflowBinding {
         hint
     }
 
-    fn context<'a>(&self, new_id: &'a dyn Fn() -> Text) -> MapContext<'a> {
+    fn context<'a>(&self, new_id: &'a dyn Fn() -> EventId) -> MapContext<'a> {
         MapContext {
             source: self.source.clone(),
             time: None,
-            new_id,
+            ids: Ids::Payload(new_id),
         }
     }
 
@@ -315,7 +316,7 @@ impl WorkflowBinding {
         if let Some(content_type) = event.datacontenttype() {
             hint.header("content-type", content_type);
         }
-        let context = self.context(&|| Text::from_static("read"));
+        let context = self.context(&crate::clock::new_event_id);
         let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
         // What is malformed may still be a workflow, and then it is told what is wrong with it.
         let inside = units.into_only().ok().and_then(Result::ok);
@@ -472,20 +473,21 @@ fn place_of(held: &Held, index: usize) -> Text {
     match &held.origin {
         Some(origin) => format!("{origin}/{index}").into(),
         // What has no place does not come again.
-        None => crate::clock::new_event_id(),
+        None => crate::clock::new_event_id().into(),
     }
 }
 
 /// Ids of events that a payload gives none: the same when it is read again.
-fn stable_ids(origin: Option<Text>) -> impl Fn() -> Text {
+fn stable_ids(origin: Option<Text>) -> impl Fn() -> EventId {
     let next = Cell::new(0_u64);
-    move || match &origin {
-        Some(origin) => {
+    move || {
+        let numbered = origin.as_ref().map(|origin| {
             let number = next.replace(next.get() + 1);
-            format!("{origin}/{number}").into()
-        }
+            EventId::new(format!("{origin}/{number}"))
+        });
         // What has no place does not come again.
-        None => crate::clock::new_event_id(),
+        let numbered = numbered.and_then(Result::ok);
+        numbered.unwrap_or_else(crate::clock::new_event_id)
     }
 }
 

@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         event
             .set("datacontenttype", media_type)
             .expect("a media type");
-        event.set_data(Some(Data::Bytes(bytes.clone())));
+        event.set_data(Some(Data::from(bytes.clone())));
         let again = format::read(&written(&event), &Limits::default()).expect("what was written");
         // White space around a JSON value is no part of it.
         assert_eq!(event.body().trim_ascii(), again.body().trim_ascii());

@@ -3,10 +3,7 @@
 
 use std::sync::LazyLock;
 
-use a2abus_plugin::{
-    DecodeErrorKind, Event, Family, Hint, Limits, MapContext, MapOptions, Mapped, Text, Units,
-    decode, format, map,
-};
+use a2abus_plugin::{DecodeErrorKind, Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Text, Units, decode, format, map};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
@@ -92,7 +89,7 @@ fn mapped(payload: &Bytes, hint: &Hint) -> Units<Mapped> {
     let context = MapContext {
         source: Text::from_static("/fuzz"),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let options = MapOptions::default();
     map(payload, hint, &Limits::default(), &options, &context)

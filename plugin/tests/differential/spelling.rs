@@ -2,7 +2,7 @@
 //! and 8.3.
 
 use a2abus_plugin::{
-    Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Units, decode, map,
+    Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Refused, Source, Units, decode, map,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -76,9 +76,9 @@ fn respelt(random: &mut Random, text: &str) -> String {
 fn mapped(text: &str, hint: &Hint) -> Units<Mapped> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/test".into(),
+        source: Source::new("/test").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let payload = Bytes::copy_from_slice(text.as_bytes());
     map(

@@ -1,8 +1,8 @@
 //! Payloads on the path of a message: decoded, mapped, written as an event and read again.
 
 use a2abus_plugin::{
-    Event, Family, Hint, Limits, MapContext, MapOptions, Mapped, Refused, Units, decode, format,
-    map,
+    Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Refused, Source, Units,
+    decode, format, map,
 };
 use bytes::Bytes;
 
@@ -16,9 +16,9 @@ type Parts = Vec<Result<(), &'static str>>;
 fn mapped(document: &[u8], hint: &Hint) -> Units<Mapped> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: "/hostile".into(),
+        source: Source::new("/hostile").unwrap(),
         time: None,
-        new_id: &new_id,
+        ids: Ids::Payload(&new_id),
     };
     let payload = Bytes::copy_from_slice(document);
     map(

@@ -41,7 +41,7 @@ fn binary_data_are_shared_and_never_looked_into() {
     let mut event = minimal();
     event.set("datacontenttype", "application/json").unwrap();
     let data = Bytes::from_static(b" { \"a\" : 1.0e0 } ");
-    event.set_data(Some(Data::Bytes(data.clone())));
+    event.set_data(Some(Data::from(data.clone())));
     for binding in BINDINGS {
         let message = write(binding, &event, ContentMode::Binary).unwrap();
         assert_eq!(message.body.as_ref().unwrap().as_ptr(), data.as_ptr());
@@ -225,9 +225,9 @@ fn extension() -> impl Strategy<Value = (String, Value)> {
 fn data() -> impl Strategy<Value = Option<Data>> {
     let json = prop::sample::select(vec!["null", "1", "\"x\"", "{\"a\":[1,{}]}", " [ ] "]);
     option::of(prop_oneof![
-        vec(any::<u8>(), 1..40).prop_map(|bytes| Data::Bytes(bytes.into())),
-        text().prop_map(|text| Data::Bytes(text.into())),
-        json.prop_map(|json| Data::Bytes(Bytes::from_static(json.as_bytes()))),
+        vec(any::<u8>(), 1..40).prop_map(|bytes| Data::from(Bytes::from(bytes))),
+        text().prop_map(|text| Data::from(Bytes::from(text))),
+        json.prop_map(|json| Data::from(Bytes::from_static(json.as_bytes()))),
     ])
 }
 

@@ -3,10 +3,13 @@
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
 use a2abus_plugin::{Family, Kind, Mapped, extension};
 
+use crate::cli::payload::POSITION_WORD;
+
 /// Where an attribute comes from: a member of the payload as `params._agentId`, or in words.
 pub(super) type Origin = &'static str;
 
 const NEW_ID: Origin = "new";
+const POSITION: Origin = "the position the message is read at, and the unit's index";
 const CLOCK: Origin = "the clock";
 const SOURCE: Origin = "where the payload came in";
 const JSON: Origin = "the payload is JSON";
@@ -25,6 +28,9 @@ pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
 }
 
 fn origin(mapped: &Mapped, name: &str) -> Origin {
+    if name == "id" && mapped.event.id().starts_with(POSITION_WORD) {
+        return POSITION;
+    }
     let own = match (mapped.because.family, &mapped.json_rpc) {
         (Family::CloudEvent, _) => Some("the event itself"),
         (_, Some(message)) => json_rpc(message, name),

@@ -9,7 +9,7 @@ use super::Explained;
 use super::remedy;
 use super::routing::{DestinationTold, RouteTold};
 use super::unknown::Carried;
-use crate::cli::payload::Refusal;
+use crate::cli::payload::{Refusal, shown};
 use crate::config::OnUnknown;
 
 /// Bytes of the payload that are shown on each side of an error.
@@ -122,7 +122,8 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
         .origins
         .iter()
         .map(|(name, origin)| {
-            let value = mapped.event.attribute(name).map(|value| value.to_string());
+            let value = mapped.event.attribute(name);
+            let value = value.map(|value| shown(&value).to_owned());
             (name.as_str(), value.unwrap_or_default(), *origin)
         })
         .collect();
@@ -214,7 +215,7 @@ fn around(payload: &Bytes, offset: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use a2abus_plugin::{Hint, Limits, MapContext, MapOptions, map};
+    use a2abus_plugin::{Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 
     use super::super::routing::Routing;
     use super::*;
@@ -234,9 +235,9 @@ routes:
         let payload = Bytes::from_static(payload.as_bytes());
         let new_id = MapContext::counting("new");
         let context = MapContext {
-            source: "/a2abus/t/in".into(),
+            source: Source::new("/a2abus/t/in").unwrap(),
             time: None,
-            new_id: &new_id,
+            ids: Ids::Payload(&new_id),
         };
         let options = MapOptions::default();
         let unit = map(

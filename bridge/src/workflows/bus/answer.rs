@@ -331,11 +331,11 @@ impl Voice {
             }
         };
         let ty = format!("{}a2e.{name}", self.type_prefix);
-        let mut event = self.event(crate::clock::new_event_id(), ty.into(), asker)?;
+        let mut event = self.event(crate::clock::new_event_id().into(), ty.into(), asker)?;
         event.set(extension::MCP_TYPE, Kind::Notification.as_str())?;
         event.set(extension::COLLABORATION_ID, execution_id.clone())?;
         self.sign_as_executor(&mut event, seq)?;
-        event.set_data(Some(Data::Json(value.to_string().into())));
+        event.set_data(Some(Data::from(Bytes::from(value.to_string()))));
         Ok(event)
     }
 
@@ -383,7 +383,7 @@ impl Voice {
                 as_json_rpc(answer, token, size)
             }
         };
-        event.set_data(Some(Data::Json(body)));
+        event.set_data(Some(Data::from(body)));
         Ok(event)
     }
 

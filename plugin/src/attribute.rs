@@ -1,0 +1,237 @@
+//! Values of attributes that are checked once, where they are made: what mapping puts on every event.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::SystemTime;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use crate::error::{EventError, EventErrorKind};
+use crate::event::{is_rfc3339, is_string};
+use crate::text::Text;
+
+/// Declares texts that keep a rule: the attribute they are for, the rule, and what is said of a text that breaks it.
+macro_rules! checked {
+    ($($(#[$doc:meta])* $name:ident: $attribute:literal, $rule:expr, $detail:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash)]
+        pub struct $name(Text);
+
+        impl $name {
+            /// The text, where it keeps the rule.
+            ///
+            /// # Errors
+            /// `InvalidAttributeValue`.
+            pub fn new(text: impl Into<Text>) -> Result<Self, EventError> {
+                let text = text.into();
+                let rule: fn(&str) -> bool = $rule;
+                if rule(&text) {
+                    return Ok(Self(text));
+                }
+                let error = EventError::new(EventErrorKind::InvalidAttributeValue, $attribute);
+                Err(error.because($detail))
+            }
+
+            /// The text.
+            #[must_use]
+            pub fn text(&self) -> &Text {
+                &self.0
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = EventError;
+
+            fn try_from(text: &str) -> Result<Self, EventError> {
+                Self::new(text)
+            }
+        }
+
+        impl Deref for $name {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl From<$name> for Text {
+            fn from(checked: $name) -> Self {
+                checked.0
+            }
+        }
+    )*};
+}
+
+checked! {
+    /// The `id` of an event: not empty, no control characters and no noncharacters.
+    EventId: "id", |text| !text.is_empty() && is_string(text),
+        "an id is not empty and holds no control character or noncharacter";
+
+    /// The `source` of an event: a URI reference that is not empty. Source: CloudEvents 1.0.2 section 3.1, RFC 3986.
+    Source: "source", |text| !text.is_empty() && is_uri_reference(text),
+        "a source is a URI reference that is not empty";
+
+    /// What the `type` of mapped events begins with: no control characters and no noncharacters.
+    TypePrefix: "type", is_string,
+        "a type prefix holds no control character or noncharacter";
+
+    /// The `time` of an event: RFC 3339, and no leap second, which most programs cannot hold.
+    Time: "time", |text| is_rfc3339(text) && !is_leap_second(text),
+        "not an RFC 3339 time, or a leap second";
+}
+
+// === impl EventId ===
+
+impl EventId {
+    /// The number as a UUID is written.
+    #[must_use]
+    pub fn of_uuid(uuid: u128) -> Self {
+        let part = |shift: u32, digits: u32| uuid >> shift & ((1 << (4 * digits)) - 1);
+        Self(Text::from(format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            part(96, 8),
+            part(80, 4),
+            part(64, 4),
+            part(48, 4),
+            part(0, 12)
+        )))
+    }
+}
+
+// === impl Source ===
+
+/// `/`: for events that are looked at and go nowhere.
+impl Default for Source {
+    fn default() -> Self {
+        Self(Text::from_static("/"))
+    }
+}
+
+// === impl TypePrefix ===
+
+impl TypePrefix {
+    /// A prefix that is known to be one.
+    pub(crate) const fn of_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+}
+
+// === impl Time ===
+
+/// In UTC, with milliseconds. Times before 1970 and after the year 9999 become those bounds.
+impl From<SystemTime> for Time {
+    fn from(time: SystemTime) -> Self {
+        const LAST: i64 = 253_402_300_799_999;
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        let millis = since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(LAST));
+        let time: DateTime<Utc> =
+            DateTime::from_timestamp_millis(millis.min(LAST)).unwrap_or_default();
+        Self(Text::from(
+            time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        ))
+    }
+}
+
+/// Whether an RFC 3339 time names a leap second.
+pub(crate) fn is_leap_second(time: &str) -> bool {
+    time.get(17..19) == Some("60")
+}
+
+/// Source: RFC 3986 section 4.1.
+fn is_uri_reference(text: &str) -> bool {
+    let scheme_end = text.find([':', '/', '?', '#']);
+    let rest = match scheme_end.map(|at| text.split_at(at)) {
+        Some((scheme, rest)) if rest.starts_with(':') => {
+            let mut bytes = scheme.bytes();
+            let is_scheme = bytes.next().is_some_and(|b| b.is_ascii_alphabetic())
+                && bytes.all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+            if !is_scheme {
+                return false;
+            }
+            rest.get(1..).unwrap_or_default()
+        }
+        _ => text,
+    };
+    let (authority, path) = match rest.strip_prefix("//") {
+        None => ("", rest),
+        Some(rest) => rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())),
+    };
+    let (path, fragment) = path.split_once('#').unwrap_or((path, ""));
+    are_uri_characters(authority, b"[]@:")
+        && are_uri_characters(path, b"/?@:")
+        && are_uri_characters(fragment, b"/?@:")
+}
+
+/// Whether the text is of characters that may be in any part of a URI, percent escapes, and these.
+fn are_uri_characters(text: &str, more: &[u8]) -> bool {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let legal = match byte {
+            b'%' => {
+                let mut is_hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
+                is_hex() && is_hex()
+            }
+            b'-' | b'.' | b'_' | b'~' => true,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => true,
+            other => other.is_ascii_alphanumeric() || more.contains(&other),
+        };
+        if !legal {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_uri_references() {
+        for good in [
+            "/a2abus/host-1/requests",
+            "/a2abus/x/http/::1",
+            "eventmesh-a2a",
+            "https://example.com:8080/a?b=c#d",
+            "https://[2001:db8::1]/a",
+            "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66",
+            "mailto:a@example.com",
+            "//host/path",
+            "a/b:c",
+            "/%C3%A9",
+        ] {
+            assert!(Source::new(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "", "a b", "/a\nb", "/é", "1a:b", ":a", "/%C", "/%zz", "/[a]", "/a#b#c", "<x>", "a\\b",
+        ] {
+            assert!(Source::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ids_prefixes_and_times_are_checked() {
+        assert!(EventId::new("").is_err() && EventId::new("a\u{7}").is_err());
+        assert!(TypePrefix::new("a.\n").is_err() && TypePrefix::new("").is_ok());
+        for bad in ["yesterday", "2016-12-31T23:59:60Z", ""] {
+            assert!(Time::new(bad).is_err(), "{bad}");
+        }
+        let uuid = EventId::of_uuid(0x0192_3456_789a_7bcd_8ef0_1234_5678_9abc);
+        assert_eq!(&*uuid, "01923456-789a-7bcd-8ef0-123456789abc");
+        let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1_770_000_000_123);
+        assert_eq!(&*Time::from(at), "2026-02-02T02:40:00.123Z");
+    }
+}
