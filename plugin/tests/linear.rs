@@ -1,6 +1,9 @@
 //! What does reading cost? One allocation for an event; a million members, units or levels take time and memory linear
 //! in the bytes, every limit out of the way.
 
+// Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
+#![allow(clippy::unwrap_used)]
+
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{

@@ -1,6 +1,9 @@
 //! What does every example of the seed documents become? Where a document writes `...` or a comment, what it stands for is
 //! put in. Source: EventMesh A2A section 5, A2A 0.3.0, E2A 1.0 sections 11 and 12.8, A2E message 1.0, A2E workflow 1.0.0.
 
+// Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
+#![allow(clippy::unwrap_used)]
+
 use a2abus_plugin::Family::{A2eMessage, A2eWorkflow, E2a, JsonRpc};
 use a2abus_plugin::Kind::{Request, Response, Stream};
 use a2abus_plugin::{
