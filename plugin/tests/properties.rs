@@ -427,10 +427,9 @@ proptest! {
             },
         };
         let payload = Bytes::from(payload);
-        for unit in map(&payload, &hint, &Limits::default(), &options, &context) {
-            if let Ok(mapped) = unit {
-                check_read_back(&mapped.event);
-            }
+        let units = map(&payload, &hint, &Limits::default(), &options, &context);
+        for mapped in units.into_iter().flatten() {
+            check_read_back(&mapped.event);
         }
         check_read_back(&wrap_unknown(&payload, 0, &options, &context));
     }

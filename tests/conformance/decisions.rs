@@ -170,7 +170,7 @@ fn detection_6_what_nobody_knows_is_refused_or_wrapped() {
     let new_id = MapContext::counting("new");
     let context = MapContext {
         source: Source::new("/test").unwrap(),
-        time: Some("2026-01-02T03:04:05Z".into()),
+        time: Some("2026-01-02T03:04:05Z".try_into().unwrap()),
         ids: Ids::Payload(&new_id),
     };
     let payload = Bytes::from_static(b"\xff not JSON");
