@@ -3,7 +3,10 @@
 
 use std::sync::LazyLock;
 
-use a2abus_plugin::{DecodeErrorKind, Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Text, Units, decode, format, map};
+use a2abus_plugin::{
+    DecodeErrorKind, Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source,
+    Text, Units, decode, format, map,
+};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
@@ -87,7 +90,7 @@ fn check(payload: &Bytes, hint: &Hint) {
 fn mapped(payload: &Bytes, hint: &Hint) -> Units<Mapped> {
     let new_id = MapContext::counting("new");
     let context = MapContext {
-        source: Text::from_static("/fuzz"),
+        source: Source::default(),
         time: None,
         ids: Ids::Payload(&new_id),
     };
