@@ -73,17 +73,18 @@ async fn a_value_that_doubles_with_every_turn_ends_at_the_limit() {
 
 #[tokio::test]
 async fn more_runs_than_permitted_end_an_execution_that_goes_on_after_failures() {
-    let turns = r#""Loop":{"inputPath":"/workflow/many","operations":["a","b"]}"#;
-    let many = vec!["0"; 600].join(",");
+    let turns = r#""Loop":{"inputPath":"/workflow/many","operations":["inner"]}"#;
+    let inner = r#""Loop":{"inputPath":"/workflow/many","operations":["a"]}"#;
+    let many = vec!["0"; 150].join(",");
     let wait = r#""Wait":{"duration":0}"#;
     let operations = [
         operation("turns", turns),
+        operation("inner", inner),
         operation("a", wait),
-        operation("b", wait),
     ]
     .join(",");
     let expected = r#"{"valid":true,"status":"failed","results":{},
-        "error":{"type":"ExecutionError","code":"limit_exceeded","details":{"limit":"operation_runs","max":1000}}}"#;
+        "error":{"type":"ExecutionError","code":"limit_exceeded","details":{"limit":"operation_runs","max":20000}}}"#;
     let differences = run(
         &operations,
         r#""turns""#,

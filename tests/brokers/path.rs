@@ -103,9 +103,10 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     assert_eq!(on_nats.payload, REQUEST.as_bytes());
     let nats_headers = on_nats.headers.unwrap();
     let origin = format!("k:{inbox}/0/0");
+    let id = format!("{origin}#0");
     for (name, value) in [
         ("specversion", "1.0"),
-        ("id", "msg-101"),
+        ("id", id.as_str()),
         ("source", "/a2abus/test/in"),
         ("type", "org.apache.eventmesh.a2a.tools.call.req"),
         ("a2amethod", "tools/call"),

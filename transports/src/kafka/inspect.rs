@@ -63,10 +63,17 @@ fn position(
 ) -> Result<(), TransportError> {
     let mut list = TopicPartitionList::new();
     list.add_partition(topic.as_str(), partition);
-    let asked = consumer.committed_offsets(list, QUESTION);
-    asked
-        .map(drop)
-        .map_err(|error| failed(format!("use the group {group}"), error))
+    let until = Instant::now() + QUESTION;
+    loop {
+        let asked = consumer.committed_offsets(list.clone(), QUESTION);
+        let Err(error) = asked else { return Ok(()) };
+        let error = failed(format!("use the group {group}"), error);
+        // A coordinator that moves, or starts, says nothing about the group.
+        if error.kind() != TransportErrorKind::Disconnected || Instant::now() >= until {
+            return Err(error);
+        }
+        drop(consumer.poll(AGAIN));
+    }
 }
 
 /// Reads on from the end of a partition, until there is something or the broker says that there is nothing.
