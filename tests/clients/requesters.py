@@ -104,7 +104,7 @@ class Door:
     async def ask(self, agent, request, nonce, parts=1, watch=False):
         """One HTTP request on a connection of its own."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
-        head = f"POST /rpc HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {len(request)}\r\n"
+        head = f"POST /rpc HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {len(request)}\r\n"
         writer.write(f"{head}content-type: application/json\r\naccept: application/json\r\n\r\n".encode() + request)
         try:
             answer = await asyncio.wait_for(reader.read(), CLIENT_PATIENCE)
