@@ -18,7 +18,7 @@ pub struct Agent {
     rates: Rates,
 }
 
-/// A secret, and where it may be sent. Source: `a2e-execution` section 7, credentials.
+/// A secret, and where it may be sent. Source: docs/protocols/a2e-workflows.md §7, credentials.
 #[derive(Debug, Clone)]
 pub struct Credential {
     /// How it is put into a header.
@@ -50,7 +50,7 @@ pub enum CredentialKind {
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
-/// How often an agent may ask and call. Source: `a2e-execution` section 8.
+/// How often an agent may ask and call. Source: docs/protocols/a2e-workflows.md §8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
     /// Most requests in 60 seconds (default 60).

@@ -7,8 +7,7 @@
 //!
 //! A record answers a request that comes again, so that it stays as long as the operator says. Its results do not have
 //! to: those of an agent's oldest executions go when its records come near the bytes they may have, and its oldest
-//! records only when all the others have lost theirs.
-//! Source: `a2e-execution` D45.
+//! records only when all the others have lost theirs. Source: docs/protocols/a2e-workflows.md §D45.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -35,7 +34,7 @@ type Account = Arc<tokio::sync::Mutex<Option<usize>>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) record: Record,
-    /// Of the workflow's bytes. Source: D45.
+    /// Of the workflow's bytes. Source: docs/protocols/a2e-workflows.md §D45.
     pub(crate) digest: Text,
     /// Whether a request that must not be made twice may have been made.
     pub(crate) has_begun_unsafe: bool,

@@ -1,6 +1,6 @@
 //! Which results need not be computed or asked for again?
 //!
-//! Source: `a2e-execution` section 6.
+//! Source: docs/protocols/a2e-workflows.md §6.
 
 mod key;
 #[cfg(test)]
@@ -33,7 +33,6 @@ pub(crate) struct Cache {
 }
 
 /// How long results are kept to be used again; a time of zero keeps none.
-/// Source: `a2e-execution` section 6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caching {
     /// Answers to GET (default 5 minutes).

@@ -5,7 +5,7 @@
 //!                                                                  └──── wait <──┘ retry
 //! ```
 //!
-//! Source: `a2e-execution` sections 4 (ApiCall), 5, 6 and 7.
+//! Source: docs/protocols/a2e-workflows.md §4.8, §5, §6 and §7.
 
 mod body;
 mod credential;

@@ -2,7 +2,7 @@
 //!
 //! It sends one request and reads one answer. It follows no redirect, knows no proxy and no
 //! cookies, repeats nothing that was sent, and connects to no address before it was checked.
-//! Source: `a2e-execution` section 7, SSRF.
+//! Source: docs/protocols/a2e-workflows.md §7, SSRF.
 
 mod connect;
 mod resolve;

@@ -1,6 +1,6 @@
 //! The run of one workflow: in which order, how often, and what becomes of a failure.
 //!
-//! Operations run one after the other. Source: `a2e-execution` sections 4 and 9.
+//! Operations run one after the other. Source: docs/protocols/a2e-workflows.md §4 and §9.
 
 mod branch;
 mod perform;
@@ -72,7 +72,7 @@ struct Engine<'a> {
     not_taken: BTreeSet<usize>,
     /// The ids of the loops that are running, the innermost last.
     loops: Vec<Text>,
-    /// The value of the last operation that made data in this turn. Source: D15.
+    /// The value of the last operation that made data in this turn. Source: docs/protocols/a2e-workflows.md §D15.
     last_data: Value,
     runs: usize,
 }
@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Runs an operation unless it has run in this turn. Source: `a2e-execution` section 4, D13.
+    /// Runs an operation unless it has run in this turn. Source: docs/protocols/a2e-workflows.md §D13.
     fn once(&mut self, index: usize) -> BoxFuture<'_, Result<Turn, Halt>> {
         async move {
             let Some(operation) = self.run.plan.operation(index) else {
@@ -291,7 +291,7 @@ impl<'a> Engine<'a> {
         kept
     }
 
-    /// Source: `a2e-execution` section 4, D13 to D15.
+    /// Source: docs/protocols/a2e-workflows.md §D13 to §D15.
     fn keep(&mut self, operation: &Operation, value: Value) -> Result<(), Failure> {
         let steps = perform::output(&operation.kind).map_or(0, |path| path.path().segments().len());
         if value.depth() + steps > MAX_DEPTH {
@@ -368,7 +368,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Whether an operation of this type makes the value of a turn. Source: `a2e-execution` D15.
+/// Whether an operation of this type makes the value of a turn. Source: docs/protocols/a2e-workflows.md §D15.
 fn is_data(of: OperationType) -> bool {
     use OperationType::{
         ApiCall, Conditional, FilterData, Loop, MergeData, StoreData, TransformData, Wait,

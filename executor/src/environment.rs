@@ -67,7 +67,7 @@ pub struct HttpRequest {
     pub reach: Reach,
 }
 
-/// Which addresses a request may connect to. Source: `a2e-execution` section 7, SSRF.
+/// Which addresses a request may connect to. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Any: the operator registered the base.

@@ -61,7 +61,7 @@ pub struct Options {
     pub caching: Caching,
 }
 
-/// What is to be executed. Source: `a2e-execution` section 10.
+/// What is to be executed. Source: docs/protocols/a2e-workflows.md §10.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// The workflow as JSON Lines.
@@ -90,9 +90,9 @@ pub struct Request {
 pub enum Started {
     /// It runs, while the execution is polled.
     New(Execution),
-    /// The same request runs already. Source: `a2e-execution` D45.
+    /// The same request runs already. Source: docs/protocols/a2e-workflows.md §D45.
     Running(Follow),
-    /// The same request has run before. Source: `a2e-execution` D45.
+    /// The same request has run before. Source: docs/protocols/a2e-workflows.md §D45.
     Finished(Arc<Record>),
 }
 
@@ -143,7 +143,7 @@ impl Executor {
         }))
     }
 
-    /// Judges a workflow on all five levels; runs nothing. Source: `a2e-execution` section 3.
+    /// Judges a workflow on all five levels; runs nothing. Source: docs/protocols/a2e-workflows.md §3.
     #[must_use]
     pub fn validate(
         &self,
@@ -157,7 +157,7 @@ impl Executor {
     }
 
     /// Begins an execution, or finds the one of the same agent, id and workflow.
-    /// Source: `a2e-execution` sections 9 and 10, D45.
+    /// Source: docs/protocols/a2e-workflows.md §9, §10 and §D45.
     ///
     /// # Errors
     /// Why nothing is executed.
@@ -272,7 +272,7 @@ impl Executor {
         if stored.record.status().is_final() {
             return Ok(Some(stored.record));
         }
-        // It was begun and nobody runs it. Source: `a2e-execution` section 11, redelivery.
+        // It was begun and nobody runs it. Source: docs/protocols/a2e-workflows.md §11.
         if !stored.has_begun_unsafe {
             // It begins anew; its old place in lists would outlive it.
             archive.remove(agent.id(), &stored.record).await?;
@@ -308,7 +308,7 @@ impl Executor {
     }
 
     /// The record of an execution of this agent; that of another is nobody's business. While it runs, the record tells
-    /// how its operations stand. Source: `a2e-execution` D46.
+    /// how its operations stand. Source: docs/protocols/a2e-workflows.md §D46.
     ///
     /// # Errors
     /// That the store failed.

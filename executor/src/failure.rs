@@ -5,8 +5,8 @@ use a2abus_plugin::protocol::a2e_workflow::{Code, Report};
 
 use crate::value::{Object, Value};
 
-/// Why an operation or an execution failed. Its texts name paths and ids, never secrets or files
-/// of the host. Source: `a2e-execution` section 9.
+/// Why an operation or an execution failed. Its texts name paths and ids, never secrets or files of
+/// the host. Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     /// What it is.
@@ -21,7 +21,7 @@ pub struct Failure {
     pub(crate) suggestion: Option<&'static str>,
 }
 
-/// What a failure is. Source: `a2e-execution` section 9.
+/// What a failure is. Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The names are those of the source.

@@ -141,7 +141,7 @@
 //! A [`case`] is a JSON file with the workflow, recorded answers and what is expected. It runs on a virtual clock, so that
 //! an hour of waiting takes no time. `a2abus workflow test CASE.json` does the same from the command line.
 //!
-//! Source: A2E protocol 1.0.0, and the decisions of `a2e-execution`.
+//! Source: docs/protocols/a2e-workflows.md.
 
 mod agent;
 mod archive;

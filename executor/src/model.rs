@@ -1,6 +1,6 @@
 //! The data model of one execution: what does a path find there, and what does writing make?
 //!
-//! Source: `a2e-execution` section 2.
+//! Source: docs/protocols/a2e-workflows.md §2.
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
@@ -20,7 +20,7 @@ pub(crate) struct Model {
     loops: Vec<Turn>,
 }
 
-/// One turn of a loop. Source: `a2e-execution` section 2, D7.
+/// One turn of a loop. Source: docs/protocols/a2e-workflows.md §D7.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) item: Value,
@@ -197,7 +197,7 @@ enum Step<'a> {
     Length(Value),
 }
 
-/// Source: `a2e-execution` section 2, D6.
+/// Source: docs/protocols/a2e-workflows.md §D6.
 fn step<'a>(value: &'a Value, segment: &Segment) -> Option<Step<'a>> {
     match (value, segment) {
         (Value::Object(object), Segment::Slash(key) | Segment::Dot(key) | Segment::Quoted(key)) => {

@@ -3,7 +3,7 @@
 //! They read their inputs through the model and give back the value; whoever runs them writes it.
 //! Values are shared, not copied. All they make is counted before it grows, and every loop counts
 //! its steps, so that the bounds of an execution hold within one operation too.
-//! Source: `a2e-execution` section 4.
+//! Source: docs/protocols/a2e-workflows.md §4.
 
 mod aggregate;
 mod compare;

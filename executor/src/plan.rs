@@ -11,7 +11,7 @@ pub(crate) struct Plan {
     operations: Vec<Operation>,
     indices: HashMap<Text, usize>,
     /// What runs when it is its turn: the operations of the order that no other controls.
-    /// Source: `a2e-execution` section 4, D13.
+    /// Source: docs/protocols/a2e-workflows.md §D13.
     pub(crate) roots: Vec<usize>,
     /// What its paths read of storages.
     pub(crate) stored: Vec<(Storage, Text)>,

@@ -1,6 +1,6 @@
 //! How often may someone do something? Windows that slide over the times it was done.
 //!
-//! Source: `a2e-execution` section 8.
+//! Source: docs/protocols/a2e-workflows.md §8.
 
 #[cfg(test)]
 mod tests;

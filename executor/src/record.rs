@@ -1,6 +1,6 @@
 //! The record of an execution: what is kept of it, and what is told of it.
 //!
-//! Source: `a2e-execution` sections 9 and 10, D44 to D46.
+//! Source: docs/protocols/a2e-workflows.md §9 and §D44 to §D46.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ pub struct Record {
     members: Object,
 }
 
-/// How an execution stands. Source: `a2e-execution` section 9.
+/// How an execution stands. Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
@@ -270,7 +270,7 @@ impl Record {
     }
 
     /// The answer to a request to execute: `{"execution_id","status","results","duration_ms",
-    /// "error"?,"errors"?,"skipped"?,"warnings"?}`. Source: `a2e-execution` section 10.
+    /// "error"?,"errors"?,"skipped"?,"warnings"?}`. Source: docs/protocols/a2e-workflows.md §10.
     #[must_use]
     pub fn answer(&self) -> Value {
         let of_record = ["started_at", "completed_at", "operations"];
@@ -302,14 +302,14 @@ impl Record {
         )
     }
 
-    /// The whole record. Source: `a2e-execution` section 10.
+    /// The whole record. Source: docs/protocols/a2e-workflows.md §10.
     #[must_use]
     pub fn to_value(&self) -> Value {
         self.members.clone().into()
     }
 }
 
-/// Source: `a2e-execution` section 9.
+/// Source: docs/protocols/a2e-workflows.md §9.
 fn status(ended: &Ended, on_error: OnError) -> Status {
     match (&ended.error, on_error) {
         (Some(error), _) if error.code == FailureCode::Cancelled => Status::Cancelled,

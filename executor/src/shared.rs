@@ -19,7 +19,7 @@ pub(crate) struct Shared {
     pub(crate) retry_unsafe: RetryUnsafe,
 }
 
-/// What an execution may cost. Source: `a2e-execution` section 7, limits.
+/// What an execution may cost. Source: docs/protocols/a2e-workflows.md §7, limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -48,7 +48,7 @@ pub struct Limits {
     pub max_record_bytes: usize,
 }
 
-/// What becomes of an execution in which an operation fails. Source: `a2e-execution` section 9.
+/// What becomes of an execution in which an operation fails. Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnError {
     /// It ends.

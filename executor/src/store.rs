@@ -6,7 +6,7 @@
 //!           ── file ───────────> FileStore                          <root>/<agent>/<key>
 //! ```
 //!
-//! Each keeps the same bounds per agent, see [`usage`]. Source: `a2e-execution` sections 4 and 7.
+//! Each keeps the same bounds per agent, see [`usage`]. Source: docs/protocols/a2e-workflows.md §4 and §7.
 
 mod file;
 mod local;

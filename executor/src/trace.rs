@@ -9,7 +9,7 @@ use a2abus_plugin::protocol::a2e_workflow::OperationType;
 use crate::failure::Failure;
 use crate::value::{Array, Value};
 
-/// How one run of one operation stands. Source: `a2e-execution` sections 10 and 11.
+/// How one run of one operation stands. Source: docs/protocols/a2e-workflows.md §10 and §11.
 #[derive(Debug, Clone)]
 pub struct Progress {
     /// The operation.

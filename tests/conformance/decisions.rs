@@ -1,5 +1,5 @@
 //! Does every row of the attribute table, every decision and every example of the EventMesh A2A document hold?
-//! Source: `eventmesh-a2a` sections 1 to 3, EventMesh A2A sections 3 to 5.
+//! Source: docs/protocols/eventmesh-a2a.md §1 to §3.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -86,7 +86,7 @@ const RESULT: &str = r#"{"jsonrpc":"2.0","id":"req-1","result":{"_agentId":"weat
 const ERROR: &str = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"no"}}"#;
 const LEGACY: &str = r#"{"protocol":"A2A","messageType":"PROPOSE","sourceAgent":{"agentId":"a"},"targetAgent":{"agentId":"b"},"payload":{},"metadata":{"correlationId":"c"}}"#;
 
-// === section 1: detection ===
+// === detection ===
 
 #[test]
 fn detection_1_a_cloud_event_passes_with_its_attributes() {
@@ -181,7 +181,7 @@ fn detection_6_what_nobody_knows_is_refused_or_wrapped() {
     assert_eq!(event.body(), payload);
 }
 
-// === section 2: the table, column by column ===
+// === the table, column by column ===
 
 #[test]
 fn column_request() {
@@ -239,7 +239,7 @@ fn column_response() {
     );
 }
 
-// === section 2: the table, row by row ===
+// === the table, row by row ===
 
 /// A request with this method.
 fn call(method: &str) -> String {
@@ -419,7 +419,7 @@ fn row_data_are_the_bytes_that_came() {
     assert_eq!(event.datacontenttype().unwrap(), "application/json");
 }
 
-// === section 2: legacy messages ===
+// === legacy messages ===
 
 #[test]
 fn legacy_example() {
@@ -575,7 +575,7 @@ fn legacy_members_that_decide_occur_once() {
     }
 }
 
-// === section 3: decisions ===
+// === decisions ===
 
 #[test]
 fn d1_a_notification_is_a_notification_unless_eventmesh_is_copied() {

@@ -1,5 +1,6 @@
 //! Does the plugin read every payload as the sources say? The shared vectors of JSON-RPC, then framing and the order of
-//! detection. Source: `vectors/a2a.json`, `detection` sections 1 and 2, `a2a-http` section 6.
+//! detection. Source: `tests/vectors/a2a.json`, docs/protocols/detection.md §1 and §2,
+//! docs/protocols/eventmesh-a2a.md §1.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]

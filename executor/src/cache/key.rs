@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::value::{Value, write_string};
 
-/// The agent, the type, the configuration with values in place of references, and the input
-/// values; a hash of all of it. Source: `a2e-execution` section 6, D20.
+/// The agent, the type, the configuration with values in place of references, and the input values;
+/// a hash of all of it. Source: docs/protocols/a2e-workflows.md §D20.
 pub(crate) struct Key {
     pub(super) agent: Text,
     pub(super) kind: OperationType,

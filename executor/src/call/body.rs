@@ -1,6 +1,6 @@
 //! The body of a call, with its values.
 //!
-//! Source: `a2e-execution` section 4, ApiCall, body, D18.
+//! Source: docs/protocols/a2e-workflows.md §D18.
 
 use std::fmt::{self, Write};
 

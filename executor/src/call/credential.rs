@@ -1,6 +1,6 @@
 //! How a secret is sent, and in which forms it may come back.
 //!
-//! Source: `a2e-execution` section 7, credentials.
+//! Source: docs/protocols/a2e-workflows.md §7, credentials.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};

@@ -1,6 +1,6 @@
 //! The headers of a call, with their values.
 //!
-//! Source: `a2e-execution` section 4, ApiCall, headers, and section 7, credentials.
+//! Source: docs/protocols/a2e-workflows.md §4.8 and §7.
 
 use std::fmt::Write;
 

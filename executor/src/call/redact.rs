@@ -1,6 +1,6 @@
 //! Where does a secret come back, in whatever form, and how is it taken out?
 //!
-//! Source: `a2e-execution` section 7, credentials.
+//! Source: docs/protocols/a2e-workflows.md §7, credentials.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,6 +1,6 @@
 //! What an answer is: a value, or which failure?
 //!
-//! Source: `a2e-execution` section 4, ApiCall, response.
+//! Source: docs/protocols/a2e-workflows.md §4.8.
 
 use a2abus_plugin::protocol::a2e_workflow::Code;
 

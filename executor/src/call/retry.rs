@@ -1,6 +1,6 @@
 //! Which failures are worth another attempt, and after how long?
 //!
-//! Source: `a2e-execution` section 5.
+//! Source: docs/protocols/a2e-workflows.md §5.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use a2abus_plugin::protocol::a2e_workflow::operation::Method;
 use crate::environment::Random;
 
 /// Whether a request that may act twice is sent again after it may have acted.
-/// Source: `a2e-execution` section 5, D19, `retry_unsafe`.
+/// Source: docs/protocols/a2e-workflows.md §D19.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RetryUnsafe {
     /// A POST or PATCH without an `Idempotency-Key` only when it has not acted: no connection,

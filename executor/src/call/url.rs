@@ -1,6 +1,6 @@
 //! The URL of a call, with its values.
 //!
-//! Source: `a2e-execution` section 4, ApiCall, url, D17.
+//! Source: docs/protocols/a2e-workflows.md §D17.
 
 use std::fmt::Write;
 

@@ -10,7 +10,7 @@ use crate::model;
 use crate::value::{Array, Value};
 
 impl Engine<'_> {
-    /// Source: `a2e-execution` section 4, Conditional.
+    /// Source: docs/protocols/a2e-workflows.md §4.4.
     pub(super) async fn conditional(&mut self, conditional: &Conditional) -> Result<Value, Halt> {
         let holds = self.compute(|scope| crate::operation::holds(conditional, scope))?;
         let (branch, taken, other) = if holds {
@@ -44,7 +44,7 @@ impl Engine<'_> {
             .into()
     }
 
-    /// Source: `a2e-execution` section 4, Loop, D14, D15.
+    /// Source: docs/protocols/a2e-workflows.md §4.5.
     pub(super) async fn run_loop(&mut self, id: &Text, body: &Loop) -> Result<Value, Halt> {
         let items = self.items(body)?;
         let indices = self.run.plan.indices(&body.operations);

@@ -64,7 +64,7 @@ impl Engine<'_> {
     }
 
     /// The same for an operation whose value may be known.
-    /// Source: `a2e-execution` section 6.
+    /// Source: docs/protocols/a2e-workflows.md §6.
     fn cached(
         &self,
         operation: &Operation,

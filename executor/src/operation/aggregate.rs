@@ -1,4 +1,4 @@
-//! The transform aggregate. Source: `a2e-execution` section 4, TransformData.
+//! The transform aggregate. Source: docs/protocols/a2e-workflows.md §4.2.
 
 mod tally;
 

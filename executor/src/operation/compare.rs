@@ -1,5 +1,5 @@
 //! The comparisons of FilterData and Conditional.
-//! Source: `a2e-execution` section 4, FilterData, D11.
+//! Source: docs/protocols/a2e-workflows.md §4.1 and §D11.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -1,4 +1,4 @@
-//! FilterData and the condition of Conditional. Source: `a2e-execution` section 4.
+//! FilterData and the condition of Conditional. Source: docs/protocols/a2e-workflows.md §4.
 
 use std::borrow::Cow;
 

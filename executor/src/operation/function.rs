@@ -1,4 +1,4 @@
-//! The functions of TransformData. Source: `a2e-execution` section 4, TransformData, map.
+//! The functions of TransformData. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use a2abus_plugin::protocol::a2e_workflow::transform::Function;
 

@@ -1,4 +1,4 @@
-//! The transform group. Source: `a2e-execution` section 4, TransformData.
+//! The transform group. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! MergeData. Source: `a2e-execution` section 4.
+//! MergeData. Source: docs/protocols/a2e-workflows.md §4.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The transforms map and select. Source: `a2e-execution` section 4, TransformData.
+//! The transforms map and select. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_workflow::transform::{

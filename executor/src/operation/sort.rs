@@ -1,4 +1,4 @@
-//! The transform sort. Source: `a2e-execution` section 4, TransformData.
+//! The transform sort. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

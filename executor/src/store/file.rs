@@ -2,7 +2,7 @@
 //!
 //! Every step from the root goes from an open directory to a name in it and follows no link, so
 //! that it does not matter what others do to the tree meanwhile.
-//! Source: `a2e-execution` section 7, file store.
+//! Source: docs/protocols/a2e-workflows.md §7, file store.
 
 mod tree;
 

@@ -1,7 +1,7 @@
 //! How much an agent keeps in one storage, and how much it may.
 //!
 //! An overwritten value counts once. The number of values is bounded too, since a small one costs
-//! far more than its bytes. Source: `a2e-execution` section 7, file store.
+//! far more than its bytes. Source: docs/protocols/a2e-workflows.md §7, file store.
 
 use crate::environment::StoreError;
 

@@ -119,8 +119,8 @@ impl Context {
     }
 }
 
-/// The records after the stored offset in all partitions where that is known: before anything is stored there, after the
-/// committed one. Source: librdkafka, STATISTICS.md.
+/// The records after the stored offset in all partitions where that is known: before anything is stored there, after
+/// the committed one. Source: librdkafka, statistics.
 fn lag_of(statistics: &Statistics) -> Option<u64> {
     let partitions = statistics
         .topics
