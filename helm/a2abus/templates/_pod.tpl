@@ -1,0 +1,156 @@
+{{/* The container. Takes (dict "root" $ "listen" ADDRESS): where callers are listened to. */}}
+{{- define "a2abus.container" -}}
+{{- $root := .root }}
+{{- $values := $root.Values }}
+{{- $config := include "a2abus.config" $root | fromYaml }}
+name: a2abus
+image: {{ include "a2abus.image" $root }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
+args: [serve, --config, /etc/a2abus/a2abus.yaml]
+ports:
+  {{- if include "a2abus.http" $root }}
+  - {name: http, containerPort: {{ $values.ports.http }}}
+  {{- end }}
+  - {name: admin, containerPort: {{ $values.ports.admin }}}
+env:
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- if not $config.instance }}
+  # The same for all replicas: a message keeps its `source` whichever of them reads it.
+  - {name: A2ABUS_INSTANCE, value: {{ include "a2abus.fullname" $root }}}
+  {{- end }}
+  - {name: A2ABUS_ADMIN__LISTEN, value: "{{ $values.listenAddress }}:{{ $values.ports.admin }}"}
+  - {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.adminHosts" $root | squote }}}
+  {{- if include "a2abus.http" $root }}
+  - {name: A2ABUS_HTTP__LISTEN, value: "{{ .listen }}:{{ $values.ports.http }}"}
+  - {name: A2ABUS_HTTP__ALLOWED_HOSTS, value: {{ include "a2abus.allowedHosts" $root | squote }}}
+  {{- end }}
+  {{- if not (dig "telemetry" "log_format" "" $config) }}
+  - {name: A2ABUS_TELEMETRY__LOG_FORMAT, value: json}
+  {{- end }}
+  {{- if $values.persistence.enabled }}
+  - {name: A2ABUS_WORKFLOWS__DATA_DIRECTORY, value: /var/lib/a2abus/workflows}
+  {{- range $name, $transport := $config.transports }}
+  {{- if and (eq (toString $transport.type) "kafka") (not $transport.instance_id) }}
+  # A pod that restarts keeps its partitions.
+  - {name: A2ABUS_TRANSPORTS__{{ regexReplaceAll "[-.]" $name "_" | upper }}__INSTANCE_ID, value: $(POD_NAME)}
+  {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- with $values.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $values.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+startupProbe:
+  httpGet: {path: /healthz, port: admin}
+  {{- toYaml $values.probes.startup | nindent 2 }}
+livenessProbe:
+  httpGet: {path: /healthz, port: admin}
+  {{- toYaml $values.probes.liveness | nindent 2 }}
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  {{- toYaml $values.probes.readiness | nindent 2 }}
+lifecycle:
+  preStop: {sleep: {seconds: {{ $values.preStopSeconds }}}}
+{{- with $values.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml $values.securityContext | nindent 2 }}
+volumeMounts:
+  - {name: a2abus-config, mountPath: /etc/a2abus, readOnly: true}
+  {{- if $values.persistence.enabled }}
+  - {name: data, mountPath: /var/lib/a2abus}
+  {{- end }}
+  {{- range concat $values.secrets $values.externalSecrets $values.csiSecrets }}
+  - {name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}, mountPath: /run/secrets/{{ .name }}, readOnly: true}
+  {{- end }}
+  {{- with $values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The volumes of the container. */}}
+{{- define "a2abus.volumes" -}}
+- name: a2abus-config
+  configMap: {name: {{ include "a2abus.configMapName" . }}}
+{{- range concat .Values.secrets .Values.externalSecrets }}
+- name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}
+  secret: {secretName: {{ .name }}, defaultMode: 0440}
+{{- end }}
+{{- range .Values.csiSecrets }}
+- name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}
+  csi:
+    driver: secrets-store.csi.k8s.io
+    readOnly: true
+    volumeAttributes: {secretProviderClass: {{ .secretProviderClass }}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The pod template of Deployment and StatefulSet. */}}
+{{- define "a2abus.podTemplate" -}}
+metadata:
+  labels:
+    {{- include "a2abus.labels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    kubectl.kubernetes.io/default-container: a2abus
+    {{- if .Values.restartOnConfigChange }}
+    checksum/config: {{ include "a2abus.config" . | sha256sum }}
+    {{- end }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "a2abus.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "a2abus.gracePeriod" . }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  containers:
+    - {{ include "a2abus.container" (dict "root" . "listen" .Values.listenAddress) | nindent 6 | trim }}
+  volumes:
+    {{- include "a2abus.volumes" . | trim | nindent 4 }}
+  topologySpreadConstraints:
+    {{- if .Values.topologySpreadConstraints }}
+    {{- toYaml .Values.topologySpreadConstraints | nindent 4 }}
+    {{- else }}
+    {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+    - maxSkew: 1
+      topologyKey: {{ . }}
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "a2abus.selectorLabels" $ | nindent 10 }}
+    {{- end }}
+    {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,158 @@
+"""Charts and examples without a broker: lint, golden files, schemas of Kubernetes and of custom resources, `a2abus check`."""
+
+import difflib
+import json
+import os
+import subprocess
+
+import jsonschema
+import kubernetes_validate
+
+from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, environment_of, objects, render, report
+
+# The oldest that the chart allows, one in between, and the newest that is known here.
+VERSIONS = ("1.30.0", "1.34.0", "1.37.0")
+GOLDEN = REPO / "tests/deploy/golden"
+CASES = [(f"helm-{path.name.removesuffix('-values.yaml')}", CHART, path) for path in sorted((CHART / "ci").glob("*.yaml"))]
+CASES += [(name, CHART, REPO / f"examples/{name}/values.yaml") for name in ("strimzi", "nats-operator")]
+CASES += [("sidecar", REPO / "examples/sidecar", None)]
+# Values that must be refused, and a part of the message.
+BUS = ["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://nats:4222"]}}}']
+REFUSED = [
+    ([], "names no bus"),
+    ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
+    ([*BUS, "--set", "replica=3"], "replica"),
+    ([*BUS, "--set", "replicas=0"], "replicas"),
+    ([*BUS, "--set", "replicas=40"], "reply_partitions"),
+    ([*BUS, "--set", "autoscaling.enabled=true", "--set-json", 'keda={"enabled":true,"triggers":[{"type":"cron","metadata":{}}]}'], "cannot both decide"),
+    ([*BUS, "--set", "keda.enabled=true"], "nothing waits"),
+    ([*BUS, "--set", "terminationGracePeriodSeconds=30"], "the drain would be cut off"),
+    ([*BUS, "--set", "config.http.drain_grace=1m30s"], "write whole"),
+    ([*BUS, "--set", "config.admin.enabled=false"], "the probes of the pod"),
+    ([*BUS, "--set", "ingress.enabled=true"], "`ingress.hosts` is empty"),
+    ([*BUS, "--set", "gateway.enabled=true"], "`gateway.parentRefs` is empty"),
+    (["--set", "configFile=- a list"], "not YAML"),
+]
+CUSTOM = json.loads((REPO / "tests/deploy/schemas/custom.json").read_text())
+
+
+def main():
+    call(HELM, "dependency", "update", REPO / "examples/sidecar")
+    custom = []
+    for name, chart, values in CASES:
+        lint(name, chart, values)
+        text = render(chart, values, VERSIONS[1])
+        golden(name, text)
+        for version in VERSIONS:
+            documents = objects(render(chart, values, version))
+            schemas(name, version, documents)
+        custom += [(name, document) for document in documents if is_custom(document)]
+        configuration(name, documents)
+    for path in sorted((REPO / "examples").glob("*/*.yaml")):
+        custom += [(path.parent.name, document) for document in objects(path.read_text()) if is_custom(document)]
+    customs(custom)
+    for more, message in REFUSED:
+        refused(more, message)
+    file_as_it_is()
+
+
+def lint(name, chart, values):
+    files = ["-f", values] if values else []
+    done = call(HELM, "lint", "--strict", "--quiet", chart, *files)
+    report(f"{name}: helm lint --strict", [done.stdout + done.stderr] if done.returncode else [])
+
+
+def golden(name, text):
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("A2ABUS_BLESS") == "1":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    known = path.read_text() if path.exists() else ""
+    lines = difflib.unified_diff(known.splitlines(), text.splitlines(), "golden", "rendered", lineterm="", n=1)
+    faults = list(lines)[:30]
+    report(f"{name}: as its golden file", faults and [*faults, "if that is meant: A2ABUS_BLESS=1 tests/deploy/run"])
+
+
+def is_custom(document):
+    """Custom resources live in groups with a dot that are not Kubernetes' own; a values file has no kind."""
+    group = document.get("apiVersion", "").rpartition("/")[0]
+    return "kind" in document and "." in group and (not group.endswith(".k8s.io") or group.startswith("gateway."))
+
+
+def schemas(name, version, documents):
+    faults = []
+    for document in documents:
+        if is_custom(document):
+            continue
+        try:
+            kubernetes_validate.validate(document, version, strict=True)
+        except (jsonschema.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+            faults.append(f"{document['kind']}: {'/'.join(map(str, getattr(error, 'path', [])))}: {error.message}")
+    report(f"{name}: {len(documents)} objects as Kubernetes {version} has them", faults)
+
+
+def strict(schema):
+    """The schema with every member refused that it does not name."""
+    if isinstance(schema, list):
+        return [strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "type" in schema:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def customs(found):
+    """KEDA and Prometheus by the schemas of their models, Gateway API by its Go types, the others by schemas here."""
+    models = json.loads((RUN.parent.parent / "models.json").read_text())
+    by_go = [document for _, document in found if document["kind"] == "HTTPRoute"]
+    done = subprocess.run([os.environ["DEPLOY_CRDS"]], input=json.dumps(by_go), capture_output=True, text=True, timeout=60)
+    report(f"{len(by_go)} HTTPRoute as Gateway API has it", [done.stdout + done.stderr] if done.returncode or not by_go else [])
+    counts = {}
+    for name, document in found:
+        kind = document["kind"]
+        if kind == "HTTPRoute":
+            continue
+        schema = strict(models[kind]) if kind in models else CUSTOM.get(kind, False)
+        faults = [f"{name}: {error.json_path}: {error.message}" for error in jsonschema.Draft202012Validator(schema).iter_errors(document)]
+        counts.setdefault(kind, [0, []])
+        counts[kind][0] += 1
+        counts[kind][1] += faults
+    for kind, (count, faults) in sorted(counts.items()):
+        report(f"{count} {kind} as its API has it", faults)
+
+
+def configuration(name, documents):
+    """What is rendered passes `a2abus check`, with the environment of the container over it."""
+    _, container = bridge_of(documents)
+    for document in documents:
+        if document["kind"] != "ConfigMap" or "a2abus.yaml" not in document["data"]:
+            continue
+        path = RUN / f"{name}.yaml"
+        path.write_text(document["data"]["a2abus.yaml"])
+        variables = environment_of(container, "a2abus-0") if container else {}
+        done = call(PROGRAM, "check", "--without-secrets", "-c", path, env=variables)
+        wrong = done.returncode != 0 or "error" in done.stderr
+        report(f"{name}: a2abus check", [done.stdout + done.stderr] if wrong else [])
+
+
+def refused(more, message):
+    try:
+        render(CHART, None, VERSIONS[1], *more)
+        faults = ["it is rendered"]
+    except ValueError as error:
+        faults = [] if message in str(error) else [str(error)]
+    report(f"refused: {message}", faults)
+
+
+def file_as_it_is():
+    """--set-file configFile keeps the file, comments included."""
+    path = REPO / "bridge/examples/a2abus.yaml"
+    documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}"))
+    maps = [document["data"]["a2abus.yaml"] for document in documents if document["kind"] == "ConfigMap"]
+    report("the file of --set-file configFile as it is", [] if maps == [path.read_text()] else maps)
+
+
+if __name__ == "__main__":
+    main()
