@@ -3,9 +3,12 @@
 //! Two families carry credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
 //! request (`bearer_token`, and the values of `extra_headers`). Source: `a2e-message` section 8.3, `e2a` section 9, S5.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 
 use crate::error::DecodeError;
 use crate::json::{Kind, Reader, Span, unescape};
@@ -16,7 +19,8 @@ const BLANK: &[u8] = b"\"***\"";
 
 /// The payload with `"***"` in place of every secret that a known family carries: `auth_token`, `auth.bearer_token` and
 /// the values of `auth.extra_headers`, of a message, of each message of a batch or of lines, and of the data of a
-/// CloudEvent. All other bytes stay as they are; a payload without secrets is shared, not copied.
+/// CloudEvent. Data are treated as a payload, whether they are JSON, text or Base64. All other bytes stay as they are; a
+/// payload without secrets is shared, not copied.
 ///
 /// Members of these names elsewhere, such as in the arguments of a tool, are no secrets of a protocol and stay. Only in
 /// a payload that is not JSON, where nobody can tell what belongs where, they are blanked wherever they are.
@@ -30,27 +34,35 @@ const BLANK: &[u8] = b"\"***\"";
 /// ```
 #[must_use]
 pub fn blank_secrets(payload: &Bytes) -> Bytes {
+    blanked(payload).map_or_else(|| payload.clone(), Bytes::from)
+}
+
+/// A part of the payload that holds a secret, and what is kept in its place.
+type Secret = (Range<usize>, Cow<'static, [u8]>);
+
+/// The payload without its secrets; `None` where it has none.
+fn blanked(payload: &[u8]) -> Option<Vec<u8>> {
     let mut secrets = Vec::new();
     if read(payload, &mut secrets).is_err() {
         secrets.clear();
         scan(payload, &mut secrets);
     }
     if secrets.is_empty() {
-        return payload.clone();
+        return None;
     }
-    let mut blanked = BytesMut::with_capacity(payload.len());
+    let mut blanked = Vec::with_capacity(payload.len());
     let mut at = 0;
-    for secret in secrets {
-        blanked.extend_from_slice(payload.get(at..secret.start).unwrap_or_default());
-        blanked.extend_from_slice(BLANK);
-        at = secret.end;
+    for (place, kept) in secrets {
+        blanked.extend_from_slice(payload.get(at..place.start).unwrap_or_default());
+        blanked.extend_from_slice(&kept);
+        at = place.end;
     }
     blanked.extend_from_slice(payload.get(at..).unwrap_or_default());
-    blanked.freeze()
+    Some(blanked)
 }
 
-/// Where the secrets of a payload of whole JSON values stand, in order.
-fn read(payload: &[u8], secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
+/// Finds the secrets of a payload of whole JSON values, in order.
+fn read(payload: &[u8], secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
     let limits = Limits {
         max_members: u32::MAX,
         ..Limits::default()
@@ -61,21 +73,24 @@ fn read(payload: &[u8], secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeErr
     }
     reader.skip_white_space();
     while reader.peek().is_some() {
-        match reader.kind()? {
-            Kind::Array => drop(reader.array(|reader| message(reader, secrets))?),
-            _ => message(&mut reader, secrets)?,
-        }
+        messages(&mut reader, secrets)?;
         reader.skip_white_space();
     }
     Ok(())
 }
 
-/// A message, or an event whose data are one.
-fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
-    if reader.kind()? != Kind::Object {
-        return reader.value().map(drop);
+/// A message, or a batch of them.
+fn messages(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+    match reader.kind()? {
+        Kind::Object => message(reader, secrets),
+        Kind::Array => reader.array(|reader| messages(reader, secrets)).map(drop),
+        _ => reader.value().map(drop),
     }
-    let mut inner = Vec::new();
+}
+
+/// A message, or an event whose data are a payload.
+fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+    let mut of_data = Vec::new();
     let mut is_event = false;
     let before = secrets.len();
     reader.object(|reader, name| match name {
@@ -83,26 +98,48 @@ fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Range<usize>>) -> Result<(
             is_event = true;
             reader.value().map(drop)
         }
-        b"data" if reader.kind()? == Kind::Object => {
-            reader.object(|reader, name| member(reader, name, &mut inner))?;
+        b"data" | b"data_base64" if reader.kind()? == Kind::String => {
+            let span = reader.value()?;
+            of_data.extend(text(name, reader.token(span)).map(|kept| (span.range(), kept)));
             Ok(())
         }
+        b"data" => messages(reader, &mut of_data),
         name => member(reader, name, secrets),
     })?;
     if is_event {
-        secrets.extend(inner);
+        secrets.extend(of_data);
         if let Some(own) = secrets.get_mut(before..) {
-            own.sort_unstable_by_key(|secret| secret.start);
+            own.sort_unstable_by_key(|(place, _)| place.start);
         }
     }
     Ok(())
+}
+
+/// What is kept of data that are a string, `token` with its quotes; `None` where there is no secret in it. A string that
+/// cannot be read is blanked as a whole.
+fn text(name: &[u8], token: &[u8]) -> Option<Cow<'static, [u8]>> {
+    let unreadable = Some(Cow::Borrowed(BLANK));
+    let inside = token.strip_prefix(b"\"").unwrap_or(token);
+    let inside = inside.strip_suffix(b"\"").unwrap_or(inside);
+    let Some(inside) = unescape(inside) else {
+        return unreadable;
+    };
+    let kept = if name == b"data" {
+        String::from_utf8(blanked(inside.as_bytes())?).ok()
+    } else if let Ok(data) = BASE64.decode(&inside) {
+        Some(BASE64.encode(blanked(&data)?))
+    } else {
+        None
+    };
+    kept.and_then(|kept| serde_json::to_vec(&kept).ok())
+        .map_or(unreadable, |kept| Some(Cow::Owned(kept)))
 }
 
 /// A member of a message.
 fn member(
     reader: &mut Reader<'_>,
     name: &[u8],
-    secrets: &mut Vec<Range<usize>>,
+    secrets: &mut Vec<Secret>,
 ) -> Result<(), DecodeError> {
     match name {
         b"auth_token" => secret(reader, secrets),
@@ -122,19 +159,19 @@ fn member(
     }
 }
 
-/// A value that is a secret, unless there is nothing in it.
-fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Range<usize>>) -> Result<(), DecodeError> {
+/// A value that is a secret, unless it is null or empty.
+fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
     let span: Span = reader.value()?;
-    let says_nothing = span.kind() == Kind::Null || reader.token(span) == b"\"\"";
-    if !says_nothing {
-        secrets.push(span.range());
+    let is_empty = span.kind() == Kind::Null || reader.token(span) == b"\"\"";
+    if !is_empty {
+        secrets.push((span.range(), Cow::Borrowed(BLANK)));
     }
     Ok(())
 }
 
 /// The same of bytes that are not JSON: what follows the name of a secret, as far as it can be told. One pass; strings
 /// end at a line end too, where no JSON string goes on.
-fn scan(payload: &[u8], secrets: &mut Vec<Range<usize>>) {
+fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
     let mut at = 0;
     // How deep inside the value of `extra_headers`, where every value is a secret.
     let mut headers: Option<usize> = None;
@@ -166,7 +203,11 @@ fn scan(payload: &[u8], secrets: &mut Vec<Range<usize>>) {
         } else if is_headers || headers.is_some() || matches!(name, b"auth_token" | b"bearer_token")
         {
             at = value_end(payload, value);
-            secrets.push(value..at);
+            secrets.push((value..at, Cow::Borrowed(BLANK)));
+        } else if matches!(name, b"data" | b"data_base64") && payload.get(value) == Some(&b'"') {
+            at = string_end(payload, value);
+            let token = payload.get(value..at).unwrap_or_default();
+            secrets.extend(text(name, token).map(|kept| (value..at, kept)));
         }
     }
 }
@@ -246,6 +287,27 @@ mod tests {
                 r#"{"data":{"auth_token":"a"},"specversion":"1.0","auth_token":"b"}"#,
                 r#"{"data":{"auth_token":"***"},"specversion":"1.0","auth_token":"***"}"#,
             ),
+            (
+                r#"{"specversion":"1.0","data":[{"type":"handshake/req","auth_token":"a"},7,{"auth_token":"b"}]}"#,
+                r#"{"specversion":"1.0","data":[{"type":"handshake/req","auth_token":"***"},7,{"auth_token":"***"}]}"#,
+            ),
+            (
+                r#"[{"data":{"specversion":"1.0","data":[{"auth":{"bearer_token":"s"}}]},"specversion":"1.0"}]"#,
+                r#"[{"data":{"specversion":"1.0","data":[{"auth":{"bearer_token":"***"}}]},"specversion":"1.0"}]"#,
+            ),
+            (
+                r#"{"specversion":"1.0","data":"{\"auth_token\":\"a\"}\n{\"id\":\"\u00e9\"}"}"#,
+                r#"{"specversion":"1.0","data":"{\"auth_token\":\"***\"}\n{\"id\":\"é\"}"}"#,
+            ),
+            // {"auth_token":"a"}, and the same with ***.
+            (
+                r#"{"specversion":"1.0","data_base64":"eyJhdXRoX3Rva2VuIjoiYSJ9"}"#,
+                r#"{"specversion":"1.0","data_base64":"eyJhdXRoX3Rva2VuIjoiKioqIn0="}"#,
+            ),
+            (
+                r#"{"data":"{\"auth_token\":\"a\"}\ud800","data_base64":"not Base64","specversion":"1.0"}"#,
+                r#"{"data":"***","data_base64":"***","specversion":"1.0"}"#,
+            ),
         ] {
             check(payload, blanked);
         }
@@ -260,6 +322,9 @@ mod tests {
             r#"{"jsonrpc":"2.0","params":{"arguments":{"auth_token":"mine"}}}"#,
             r#"{"type":"tool/call/resp","data":{"auth_token":"mine"}}"#,
             r#"{"text":"\"auth_token\":\"mine\""}"#,
+            r#"{"data":"{\"auth_token\":\"mine\"}","data_base64":"eyJhdXRoX3Rva2VuIjoiYSJ9"}"#,
+            r#"{"specversion":"1.0","data":"\u00e9 [1]","id":"1"}"#,
+            r#"{"specversion":"1.0","data_base64":"AP8="}"#,
         ] {
             let payload = Bytes::from_static(payload.as_bytes());
             let found = blank_secrets(&payload);
@@ -287,6 +352,15 @@ mod tests {
                 "{\"auth_token\":{\"a\":\"x,y\"},\n\"b\":1",
                 "{\"auth_token\":\"***\"\n\"b\":1",
             ),
+            (
+                r#"{"data":"{\"auth_token\":\"a\"}","data_base64":"eyJhdXRoX3Rva2VuIjoiYSJ9","n":NaN}"#,
+                r#"{"data":"{\"auth_token\":\"***\"}","data_base64":"eyJhdXRoX3Rva2VuIjoiKioqIn0=","n":NaN}"#,
+            ),
+            (
+                r#"{"data":"{\"auth_token\":\"a"#,
+                r#"{"data":"{\"auth_token\":\"***\"""#,
+            ),
+            ("\"data\":\"\\", "\"data\":\"***\""),
             ("\"auth_token\"", "\"auth_token\""),
         ] {
             check(payload, blanked);
