@@ -112,7 +112,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     agents.join_all().await;
     ensure!(
         failed == 0,
-        "{failed} of {calls} calls and a workflow were not as they should be"
+        "{failed} of {calls} calls and 1 workflow failed"
     );
     Ok(())
 }

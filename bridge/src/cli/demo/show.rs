@@ -85,11 +85,11 @@ impl Show {
                 millis(elapsed)
             )),
             Self::People if failed == 0 => print(&format!(
-                "All {calls} calls and the workflow were as they should be, in {:.0} ms.",
+                "Passed: {calls} calls and 1 workflow in {:.0} ms.",
                 millis(elapsed)
             )),
             Self::People => print(&format!(
-                "{failed} of {calls} calls and a workflow were NOT as they should be."
+                "FAILED: {failed} of {calls} calls and 1 workflow."
             )),
         }
     }
