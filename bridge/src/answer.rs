@@ -18,7 +18,7 @@ use crate::calls::said::{self, Body, Said};
 use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
 use crate::outbound::Outgoing;
-use crate::pending::{Entry, Fingerprint, Handed, Parts};
+use crate::pending::{Asked, Fingerprint, Handed, Parts, Progress};
 use crate::reply::spring;
 use crate::reply_place::attribute_header;
 use crate::seldom::Seldom;
@@ -135,12 +135,13 @@ impl Calls {
         let Some(call) = call_of(at, &said) else {
             return Answered::Uncorrelated(uncorrelated(said));
         };
-        self.resolve(at, call, |entry| {
-            let is_request = |event| Fingerprint::of(event) == entry.request;
+        self.resolve(at, call, |asked, progress| {
+            let is_request = |event| Fingerprint::of(event) == asked.request;
             if said.event.as_ref().is_some_and(is_request) {
                 return None;
             }
-            Some(render::parts_of(call, entry, &said, limits))
+            let fold = &mut progress.fold;
+            Some(render::parts_of(call, asked, fold, &said, limits))
         })
     }
 
@@ -155,7 +156,7 @@ impl Calls {
         match addressed(at, None) {
             Some(call) => {
                 let error = CallError::BadAnswer(detail.into());
-                self.resolve(at, call, |_| Some(Err(error)))
+                self.resolve(at, call, |_, _| Some(Err(error)))
             }
             None => Answered::Uncorrelated(Unanswerable {
                 code,
@@ -181,7 +182,7 @@ impl Calls {
         &self,
         at: ReadAt<'_>,
         call: CallId,
-        parts: impl FnOnce(&Entry) -> Option<Result<Parts, CallError>>,
+        parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> Answered {
         let is_home = self.legs().is_home(call, at.bus, at.topic, at.origin);
         if is_home && at.reader == Reader::Binding {
@@ -191,7 +192,7 @@ impl Calls {
             return match self.pending().hand_over(call, parts) {
                 Handed::Over => Answered::Delivered,
                 Handed::Late => Answered::Late(call),
-                Handed::Request => Answered::Request(call),
+                Handed::Nothing => Answered::Request(call),
             };
         }
         if is_home || at.reader == Reader::ReplyLeg {

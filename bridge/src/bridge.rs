@@ -177,10 +177,11 @@ impl Bridge {
             partitions,
             replica,
         );
-        let (canceller, cancels) = Canceller::channel();
+        let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone());
+        let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
         let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
         let calls = Calls::new(
-            outbound.clone(),
+            publisher.clone(),
             legs,
             call_limits(&config),
             source,
@@ -188,7 +189,6 @@ impl Bridge {
             Arc::clone(&metrics),
         );
         let calls = Arc::new(calls);
-        let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone()));
         let parts = Parts {
             config: &config,

@@ -1,14 +1,17 @@
-//! Telling an agent that its caller is gone, in the words of its protocol.
+//! Cancels: what an agent gets when its caller is gone, in the words of its protocol.
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_transports::Headers;
+use a2abus_transports::Message;
 use bytes::Bytes;
+use prometheus::IntCounter;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::callid::CallId;
 use crate::outbound::Outgoing;
+use crate::seldom::Seldom;
 
 /// A call to cancel: whose it was and where its request went.
 #[derive(Debug)]
@@ -17,12 +20,17 @@ pub struct Cancel {
     dialect: Dialect,
     target: Option<Text>,
     copies: Vec<Outgoing>,
-    last_part: Option<Bytes>,
+    /// The task that the agent works on.
+    task: Option<String>,
 }
 
-/// Hands cancels to the task that sends them. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Canceller(mpsc::Sender<Cancel>);
+/// Hands cancels to the task that sends them.
+#[derive(Debug)]
+pub struct Canceller {
+    queue: mpsc::Sender<Cancel>,
+    dropped: IntCounter,
+    log: Seldom,
+}
 
 /// Cancels that wait to be sent, at most. One that finds no room is dropped: the agent's own deadline ends the work.
 const QUEUE_CANCELS: usize = 1_024;
@@ -30,17 +38,34 @@ const QUEUE_CANCELS: usize = 1_024;
 // === impl Canceller ===
 
 impl Canceller {
-    /// The two ends of the queue.
+    /// The two ends of the queue; `dropped` counts the cancels that find no room in it.
     #[must_use]
-    pub fn channel() -> (Self, mpsc::Receiver<Cancel>) {
-        let (sender, receiver) = mpsc::channel(QUEUE_CANCELS);
-        (Self(sender), receiver)
+    pub fn channel(dropped: IntCounter) -> (Self, mpsc::Receiver<Cancel>) {
+        let (queue, receiver) = mpsc::channel(QUEUE_CANCELS);
+        let log = Seldom::new();
+        (
+            Self {
+                queue,
+                dropped,
+                log,
+            },
+            receiver,
+        )
     }
 
     pub(crate) fn send(&self, cancel: Cancel) {
-        let call = cancel.call;
-        if self.0.try_send(cancel).is_err() {
-            tracing::debug!(%call, "a cancel was dropped: too many wait, or the bridge is ending");
+        let (TrySendError::Full(cancel) | TrySendError::Closed(cancel)) =
+            match self.queue.try_send(cancel) {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+        self.dropped.inc();
+        if let Some(suppressed) = self.log.allow() {
+            let agent = cancel.target.as_ref().map(Text::as_str);
+            tracing::warn!(
+                agent, call = %cancel.call, suppressed,
+                "a cancel was dropped: too many wait to be sent, or the bridge is ending; the agent works on"
+            );
         }
     }
 }
@@ -52,14 +77,14 @@ impl Cancel {
         call: CallId,
         dialect: Dialect,
         target: Option<Text>,
-        copies: Vec<Outgoing>,
+        copies: &[Outgoing],
     ) -> Self {
         Self {
             call,
             dialect,
             target,
-            copies,
-            last_part: None,
+            copies: copies.iter().map(without_content).collect(),
+            task: None,
         }
     }
 
@@ -76,21 +101,14 @@ impl Cancel {
         &self.copies
     }
 
-    /// Keeps only where the copies went: a call may wait long, and its request may be large.
-    pub(crate) fn forget_bodies(&mut self) {
-        for copy in &mut self.copies {
-            copy.message.body = None;
-            copy.message.headers = Headers::new();
-        }
-    }
-
-    /// Remembers a part, which names the task that the agent works on.
+    /// Remembers the task that the agent works on, which the parts of its answer name.
     pub(crate) fn note_part(&mut self, body: &Bytes) {
-        if matches!(
+        let names_tasks = matches!(
             self.dialect,
             Dialect::A2a03 | Dialect::A2a10 | Dialect::JafDoc
-        ) {
-            self.last_part = Some(body.clone());
+        );
+        if names_tasks && self.task.is_none() {
+            self.task = task_id(body);
         }
     }
 
@@ -101,7 +119,7 @@ impl Cancel {
             dialect: self.dialect,
             target: self.target.take(),
             copies: std::mem::take(&mut self.copies),
-            last_part: self.last_part.take(),
+            task: self.task.take(),
         }
     }
 
@@ -110,8 +128,7 @@ impl Cancel {
     /// Source: `a2a-http` sections 3.1, 4.2, 5.
     pub(crate) fn payload(&self) -> String {
         let call = self.call.to_string();
-        let task = self.last_part.as_deref().and_then(task_id);
-        let message = match (self.dialect, task) {
+        let message = match (self.dialect, &self.task) {
             (Dialect::A2a03 | Dialect::JafDoc, Some(task)) => {
                 json!({"jsonrpc": "2.0", "id": format!("cancel-{call}"), "method": "tasks/cancel", "params": {"id": task}})
             }
@@ -128,6 +145,23 @@ impl Cancel {
             }),
         };
         message.to_string()
+    }
+}
+
+/// Where a copy went. A call may wait long, and its request may be large.
+fn without_content(copy: &Outgoing) -> Outgoing {
+    Outgoing {
+        bus: copy.bus,
+        address: copy.address.clone(),
+        message: Message {
+            key: copy.message.key.clone(),
+            ..Message::default()
+        },
+        place: copy.place,
+        mode: copy.mode,
+        agent: copy.agent.clone(),
+        call: copy.call.clone(),
+        letter: copy.letter,
     }
 }
 
@@ -150,7 +184,7 @@ mod tests {
 
     fn payload(dialect: Dialect, part: Option<&'static str>) -> Value {
         let call = CallId::new(Replica(0)).unwrap();
-        let mut cancel = Cancel::new(call, dialect, None, Vec::new());
+        let mut cancel = Cancel::new(call, dialect, None, &[]);
         if let Some(part) = part {
             cancel.note_part(&Bytes::from_static(part.as_bytes()));
         }

@@ -1,10 +1,13 @@
-//! What becomes of a copy: sent, sent again, or a dead letter. The one policy for everybody who sends.
+//! What becomes of a copy: sent, sent again, or refused. The one policy for everybody who sends.
 //!
 //! | the bus says | a place that the event names | a place that the configuration names |
 //! |---|---|---|
-//! | too large, cannot be expressed | dead letter | dead letter |
-//! | no (unknown topic, not allowed, full, ...) | dead letter | held: sent again until a person has repaired the place |
+//! | too large, cannot be expressed | refused | refused |
+//! | no (unknown topic, not allowed, full, ...) | refused | held: sent again until a person has repaired the place |
 //! | nothing (away, timed out, queue full) | held: sent again | held: sent again |
+//!
+//! A refused copy becomes a dead letter, or its caller gets an error. A caller that waits ([`Publisher::for_caller`])
+//! gets the error also where a person has to repair the place, and its copy is sent again until its deadline only.
 //!
 //! The wait before a copy is sent again belongs to its destination ([`Destinations`]): one copy finds out whether it
 //! works again, then all go at full speed.
@@ -22,7 +25,7 @@ pub use destinations::Destinations;
 
 use crate::bus::BusId;
 use crate::outbound::{Outbound, Outgoing, Place};
-use destinations::Destination;
+use destinations::{Destination, Patience, needs_a_person};
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -38,7 +41,7 @@ pub struct Publisher {
 pub enum Verdict {
     /// Send it again when its destination works, before anything that came after it.
     Hold,
-    /// No bus will ever take it: send its dead letter.
+    /// No bus will ever take it: send its dead letter, or fail its call.
     Refuse,
 }
 
@@ -52,6 +55,12 @@ impl Publisher {
             outbound,
             destinations,
         }
+    }
+
+    /// What routes events to their destinations.
+    #[must_use]
+    pub fn outbound(&self) -> &Outbound {
+        &self.outbound
     }
 
     /// What to do with a copy that failed in this way.
@@ -118,23 +127,68 @@ impl Publisher {
         self.count_retry(copy, error);
     }
 
+    /// Why the destination of this copy takes nothing at the moment, if that is known.
+    #[must_use]
+    pub fn known_failure(&self, copy: &Outgoing) -> Option<TransportError> {
+        self.destinations.known_failure(copy)
+    }
+
+    /// Sends a copy once, and waits for its confirmation.
+    ///
+    /// # Errors
+    /// As [`a2abus_transports::Transport::send`] and its confirmation.
+    pub async fn once(&self, copy: &Outgoing) -> Result<(), TransportError> {
+        self.attempt(copy, || ()).await
+    }
+
     /// Sends a copy until it is confirmed. Waits for its destination as long as that takes.
     ///
     /// # Errors
     /// Why no bus will ever take it ([`Verdict::Refuse`]).
     pub async fn until_confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
+        self.send_while(copy, Patience::Unlimited, || ()).await
+    }
+
+    /// Sends a copy whose caller waits, until it is confirmed. Tries again while waiting may help: the caller drops this
+    /// at its deadline. `handed_over` is called whenever the bus has the copy in hand, so that it may arrive.
+    ///
+    /// # Errors
+    /// Why the bus does not take it, where time alone does not change that.
+    pub async fn for_caller(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
+        self.send_while(copy, Patience::UntilRefused, handed_over)
+            .await
+    }
+
+    async fn send_while(
+        &self,
+        copy: &Outgoing,
+        patience: Patience,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
         let destination = Destination::of(copy);
+        let mut interest = self.destinations.interest(&destination, copy);
         loop {
-            let probe = self.destinations.turn(&destination).await;
-            let sent = Instant::now();
-            let attempt = async { self.outbound.send(copy).await?.await };
-            let Err(error) = attempt.await else {
-                self.confirmed(copy, sent);
-                if let Some(probe) = probe {
-                    probe.confirmed();
+            let probe = self.destinations.turn(&destination, patience).await;
+            let Err(error) = self.attempt(copy, &handed_over).await else {
+                interest.unreported = None;
+                match probe {
+                    Some(probe) => probe.confirmed(),
+                    None if patience == Patience::UntilRefused => {
+                        // It did not wait for a probe, so that it may be the first to get through.
+                        self.destinations.works(&destination);
+                    }
+                    None => {}
                 }
                 return Ok(());
             };
+            if patience == Patience::UntilRefused {
+                // Dead letters are reported on their own; here a caller may have more copies, or be gone.
+                interest.unreported = Some(error.clone());
+            }
             match (self.judge(copy, &error), probe) {
                 (Verdict::Refuse, probe) => {
                     if let Some(probe) = probe {
@@ -145,8 +199,20 @@ impl Publisher {
                 (Verdict::Hold, Some(probe)) => probe.failed(&error),
                 (Verdict::Hold, None) => self.destinations.failed(&destination, &error),
             }
+            if patience == Patience::UntilRefused && needs_a_person(&error) {
+                return Err(error);
+            }
             self.count_retry(copy, &error);
         }
+    }
+
+    async fn attempt(&self, copy: &Outgoing, handed_over: impl Fn()) -> Result<(), TransportError> {
+        let sent = Instant::now();
+        let confirmation = self.outbound.send(copy).await?;
+        handed_over();
+        confirmation.await?;
+        self.confirmed(copy, sent);
+        Ok(())
     }
 
     fn count_retry(&self, copy: &Outgoing, error: &TransportError) {

@@ -330,13 +330,8 @@ impl Exchanges {
 
     /// Publishes to a requester whose bus keeps nothing: its inbox is gone when it no longer waits.
     async fn publish_now(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        let sent = async { self.outbound.send(copy).await?.await };
-        match tokio::time::timeout(REPLY_PATIENCE, sent).await {
-            Ok(sent) => {
-                sent?;
-                self.publisher.confirmed(copy, tokio::time::Instant::now());
-                Ok(())
-            }
+        match tokio::time::timeout(REPLY_PATIENCE, self.publisher.once(copy)).await {
+            Ok(sent) => sent,
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,
                 "publish the answer",

@@ -46,6 +46,7 @@ pub struct Metrics {
     source_lag: IntGaugeVec,
     published: IntCounterVec,
     retries: IntCounterVec,
+    given_up: IntCounterVec,
     publish_seconds: HistogramVec,
     transport_up: IntGaugeVec,
     http_requests: IntCounterVec,
@@ -66,6 +67,8 @@ pub struct Metrics {
     pub held_bytes: IntGauge,
     /// What did not fit into the memory for requests and answers in hand.
     pub budget_refused: IntCounter,
+    /// Cancels that no agent got.
+    pub cancels_dropped: IntCounter,
     connections: IntGaugeVec,
     connections_closed: IntCounterVec,
     agents: Arc<AgentMetrics>,
@@ -94,6 +97,7 @@ pub struct BindingMetrics {
 pub struct TransportMetrics {
     name: Text,
     retries: IntCounterVec,
+    given_up: IntCounterVec,
     /// Messages whose arrival the bus has confirmed.
     pub published: IntCounter,
     /// Time from handing a message to the client to its confirmation, in seconds.
@@ -192,6 +196,8 @@ impl Metrics {
             source_lag: on.gauges(SOURCE_LAG)?,
             published: on.counters(PUBLISHED)?,
             retries: on.counters(RETRIES)?,
+            given_up: on.counters(GIVEN_UP)?,
+            cancels_dropped: on.counter(CANCELS_DROPPED)?,
             publish_seconds: on.histograms(PUBLISH, &PUBLISH_SECONDS)?,
             transport_up: on.gauges(TRANSPORT_UP)?,
             units: per_unit(&on.counters(UNITS)?)?,
@@ -256,6 +262,7 @@ impl Metrics {
         let labels = &[name.as_str()];
         TransportMetrics {
             retries: self.retries.clone(),
+            given_up: self.given_up.clone(),
             published: self.published.with_label_values(labels),
             publish_seconds: self.publish_seconds.with_label_values(labels),
             client_dropped: self.client_dropped.with_label_values(labels),
@@ -374,6 +381,12 @@ impl TransportMetrics {
     pub fn retried(&self, kind: TransportErrorKind) {
         let labels = &[self.name.as_str(), kind.as_str()];
         self.retries.with_label_values(labels).inc();
+    }
+
+    /// Counts a message of a caller that is not published.
+    pub fn given_up(&self, kind: TransportErrorKind) {
+        let labels = &[self.name.as_str(), kind.as_str()];
+        self.given_up.with_label_values(labels).inc();
     }
 }
 
@@ -596,6 +609,18 @@ const RETRIES: Definition = Definition {
     labels: &["transport", "kind"],
     help: "Publications tried again, by the kind of failure.",
 };
+const GIVEN_UP: Definition = Definition {
+    name: "a2abus_given_up_total",
+    unit: "messages",
+    labels: &["transport", "kind"],
+    help: "Messages of callers that the bus did not take before the call was over, by the last kind of failure.",
+};
+const CANCELS_DROPPED: Definition = Definition {
+    name: "a2abus_cancels_dropped_total",
+    unit: "cancels",
+    labels: &[],
+    help: "Cancels that no agent got, because too many were waiting to be sent.",
+};
 const PUBLISH: Definition = Definition {
     name: "a2abus_publish_seconds",
     unit: "seconds",
@@ -706,7 +731,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 37);
+        assert_eq!(metrics.definitions().len(), 39);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",

@@ -110,7 +110,7 @@ pub struct Outbound {
 
 /// Where an event was read, for what the copies of it inherit.
 #[derive(Debug, Clone, Copy)]
-pub struct From<'a> {
+pub struct Provenance<'a> {
     /// The binding, or the door, it came in by.
     pub binding: &'a str,
     /// The key of the message it came in.
@@ -154,7 +154,7 @@ impl Outbound {
     pub fn route(
         &self,
         event: &Event,
-        from: From<'_>,
+        from: Provenance<'_>,
         mut address_reply: impl FnMut(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let event = self.adapters.at_binding(from.binding, event)?;

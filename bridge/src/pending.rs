@@ -1,9 +1,12 @@
 //! The table of calls that wait for an answer.
+//!
+//! No lock of the table is held while an answer is rendered: each call has a lock of its own, which keeps the parts of
+//! its answer in order. Whoever takes the entry of a call out of the table delivers the end of the call.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use a2abus_plugin::protocol::e2a::Fold;
 use a2abus_plugin::{Event, Text};
@@ -34,26 +37,44 @@ pub struct PendingCalls {
 pub struct Entry {
     /// Takes the parts to the caller.
     pub parts: mpsc::Sender<Piece>,
-    /// The form in which the caller is answered.
-    pub form: Form,
-    /// Whether the method's answer comes in parts.
-    pub streamed: bool,
+    /// What an answer is rendered with.
+    pub asked: Arc<Asked>,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
     /// Whether the request outlasts an outage of its bus: then it is published later, and the call goes on.
     pub is_kept: bool,
-    /// Set when the bus has the request, where a binding publishes it.
-    pub is_published: Arc<AtomicBool>,
-    /// The request as it was published.
-    pub request: Fingerprint,
-    /// The E2A records that came so far, where the agent answers with any.
-    pub fold: Mutex<Option<Fold>>,
+    /// Set once an agent may have the request.
+    pub may_have_arrived: Arc<AtomicBool>,
     /// The part of their own bounds that the agent and the caller spend on this call, given back with the entry.
     pub shares: Vec<Share<Text>>,
     /// What the parts that wait for the caller are charged to.
     pub purse: Purse,
     /// What the entry itself costs.
     pub _charge: Charge,
+}
+
+/// What was asked, as far as the answer depends on it.
+#[derive(Debug)]
+pub struct Asked {
+    /// The form in which the caller is answered.
+    pub form: Form,
+    /// Whether the method's answer comes in parts.
+    pub streamed: bool,
+    /// The request as it was published.
+    pub request: Fingerprint,
+    /// What has come so far. Locked while parts are rendered and handed over, so that they keep their order.
+    pub progress: Mutex<Progress>,
+}
+
+/// What has come of a call so far.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The E2A records, where the agent answers with any.
+    pub fold: Option<Fold>,
+    /// The copies of the request that may still reach an agent.
+    pub copies: usize,
+    /// Why the others cannot.
+    pub refusals: Vec<CallError>,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -100,8 +121,8 @@ pub enum Handed {
     Over,
     /// Nobody waits for it any more.
     Late,
-    /// It is the request itself, not an answer to it.
-    Request,
+    /// There was nothing to hand over: the message is no answer.
+    Nothing,
 }
 
 // === impl Fingerprint ===
@@ -191,34 +212,52 @@ impl PendingCalls {
     pub fn hand_over(
         &self,
         call: CallId,
-        parts: impl FnOnce(&Entry) -> Option<Result<Parts, CallError>>,
+        parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> Handed {
-        let Some(entry) = self.table.get(&call) else {
+        let Some((asked, sender, purse)) = self.table.get(&call).map(|entry| {
+            let Entry {
+                asked,
+                parts,
+                purse,
+                ..
+            } = entry.value();
+            (Arc::clone(asked), parts.clone(), purse.clone())
+        }) else {
             return Handed::Late;
         };
-        let Some(parts) = parts(&entry) else {
-            return Handed::Request;
-        };
-        let (sender, purse) = (entry.parts.clone(), entry.purse.clone());
-        drop(entry);
-        match parts {
-            Err(error) => self.deliver(call, &sender, Piece::Part(Err(error)), true),
-            Ok(parts) if parts.is_empty() => self.deliver(call, &sender, Piece::Waiting, false),
-            Ok(parts) => {
-                let mut handed = Handed::Late;
-                for part in parts {
-                    let body = purse.hold(part.body.clone());
-                    let last = part.last || body.is_err();
-                    let part = body.map(|body| Part { body, ..part });
-                    let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
-                    handed = self.deliver(call, &sender, Piece::Part(part), last);
-                    if last || handed == Handed::Late {
-                        break;
-                    }
-                }
-                handed
+        let mut progress = asked
+            .progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match parts(&asked, &mut progress) {
+            None => Handed::Nothing,
+            Some(Err(error)) => self.deliver(call, &sender, Piece::Part(Err(error)), true),
+            Some(Ok(parts)) => self.deliver_all(call, &sender, &purse, parts),
+        }
+    }
+
+    fn deliver_all(
+        &self,
+        call: CallId,
+        to: &mpsc::Sender<Piece>,
+        purse: &Purse,
+        parts: Parts,
+    ) -> Handed {
+        if parts.is_empty() {
+            return self.deliver(call, to, Piece::Waiting, false);
+        }
+        let mut handed = Handed::Late;
+        for part in parts {
+            let body = purse.hold(part.body.clone());
+            let last = part.last || body.is_err();
+            let part = body.map(|body| Part { body, ..part });
+            let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
+            handed = self.deliver(call, to, Piece::Part(part), last);
+            if last || handed == Handed::Late {
+                break;
             }
         }
+        handed
     }
 
     fn deliver(&self, call: CallId, to: &mpsc::Sender<Piece>, piece: Piece, ends: bool) -> Handed {
@@ -240,13 +279,24 @@ impl PendingCalls {
     /// Notes that the bus has the request of a call.
     pub fn note_published(&self, call: CallId) {
         if let Some(entry) = self.table.get(&call) {
-            entry.is_published.store(true, Ordering::Relaxed);
+            entry.may_have_arrived.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a copy of a request cannot reach its agent. The call fails with all reasons when no other copy can:
+    /// whether it is over.
+    pub fn refused(&self, call: CallId, error: CallError) -> bool {
+        let handed = self.hand_over(call, |_, progress| {
+            progress.copies = progress.copies.saturating_sub(1);
+            progress.refusals.push(error);
+            (progress.copies == 0).then(|| Err(CallError::all_of(&progress.refusals)))
+        });
+        handed != Handed::Nothing
     }
 
     /// Fails a call.
     pub fn fail(&self, call: CallId, error: CallError) -> Handed {
-        self.hand_over(call, |_| Some(Err(error)))
+        self.hand_over(call, |_, _| Some(Err(error)))
     }
 
     /// Fails the calls that match; how many.
@@ -279,13 +329,15 @@ mod tests {
         (
             Entry {
                 parts,
-                form: Form::Untouched,
-                streamed: true,
+                asked: Arc::new(Asked {
+                    form: Form::Untouched,
+                    streamed: true,
+                    request: Fingerprint::of(&request),
+                    progress: Mutex::default(),
+                }),
                 buses: Vec::new(),
                 is_kept: false,
-                is_published: Arc::default(),
-                request: Fingerprint::of(&request),
-                fold: Mutex::default(),
+                may_have_arrived: Arc::default(),
                 shares: Vec::new(),
                 _charge: purse.charge(0).unwrap(),
                 purse,
@@ -320,9 +372,9 @@ mod tests {
         );
         let (entry, mut receiver) = entry(8);
         assert!(table.register(call, entry));
-        assert_eq!(table.hand_over(call, |_| part(false)), Handed::Over);
-        assert_eq!(table.hand_over(call, |_| part(true)), Handed::Over);
-        assert_eq!(table.hand_over(call, |_| part(true)), Handed::Late);
+        assert_eq!(table.hand_over(call, |_, _| part(false)), Handed::Over);
+        assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Over);
+        assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Late);
         assert!(!received(&mut receiver).unwrap().last);
         assert!(received(&mut receiver).unwrap().last);
         assert!(receiver.try_recv().is_err());
@@ -339,10 +391,51 @@ mod tests {
         let (entry_1, receiver) = entry(1);
         assert!(table.register(first, entry_1));
         assert!(!table.register(second, entry(1).0));
-        assert_eq!(table.hand_over(first, |_| part(false)), Handed::Over);
-        assert_eq!(table.hand_over(first, |_| part(false)), Handed::Late);
+        assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Over);
+        assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Late);
         assert!(table.is_empty());
         drop(receiver);
+    }
+
+    #[test]
+    fn rendering_the_answer_of_one_call_holds_up_no_other() {
+        let table = PendingCalls::new(2_000, gauge());
+        let call = CallId::new(Replica(0)).unwrap();
+        let (own, _receiver) = entry(1);
+        assert!(table.register(call, own));
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let table = &table;
+            let handed = table.hand_over(call, |_, _| {
+                // Enough calls to meet every shard of the table.
+                scope.spawn(move || {
+                    for _ in 0..1_000 {
+                        let other = CallId::new(Replica(0)).unwrap();
+                        assert!(table.register(other, entry(1).0));
+                        assert!(table.remove(other));
+                    }
+                    done.send(()).unwrap();
+                });
+                let others = is_done.recv_timeout(std::time::Duration::from_secs(20));
+                others.expect("other calls come and go");
+                part(true)
+            });
+            assert_eq!(handed, Handed::Over);
+        });
+    }
+
+    #[test]
+    fn a_call_fails_with_every_reason_when_no_copy_is_left() {
+        let table = PendingCalls::new(8, gauge());
+        let call = CallId::new(Replica(0)).unwrap();
+        let (entry, mut receiver) = entry(1);
+        entry.asked.progress.lock().unwrap().copies = 2;
+        assert!(table.register(call, entry));
+        let refused = |why: &'static str| CallError::Refused(Text::from_static(why));
+        assert!(!table.refused(call, refused("too large")));
+        assert!(receiver.try_recv().is_err());
+        assert!(table.refused(call, refused("no body")));
+        assert_eq!(received(&mut receiver), Err(refused("too large; no body")));
     }
 
     #[test]
@@ -352,7 +445,7 @@ mod tests {
         let (entry, mut receiver) = entry(1);
         assert!(table.register(call, entry));
         let error = CallError::Unavailable(Text::from_static("gone"));
-        assert_eq!(table.fail_where(|entry| entry.streamed, &error), 1);
+        assert_eq!(table.fail_where(|entry| entry.asked.streamed, &error), 1);
         assert_eq!(received(&mut receiver), Err(error));
     }
 }

@@ -41,7 +41,7 @@ use crate::delivery::{Publisher, Verdict};
 use crate::exchange::{Exchanges, InHand, Share};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
-use crate::outbound::{From, Outbound, Outgoing};
+use crate::outbound::{Outbound, Outgoing, Provenance};
 use crate::reply_place::{self, ReplyPlaces};
 use lane::{Lane, Task};
 
@@ -491,7 +491,7 @@ impl Pipeline {
         let origin = at
             .origin
             .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
-        let from = From {
+        let from = Provenance {
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin,

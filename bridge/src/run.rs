@@ -12,6 +12,8 @@ use a2abus_transports::{
     AnyTransport, Consumer, Delivery, Health, Outcome, Reading, Subscription, Transport as _,
     TransportError, TransportErrorKind,
 };
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
@@ -46,6 +48,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const ADMIN_CONNECTIONS: usize = 64;
 /// How long a caller may take nothing of a response before its connection is closed.
 const RESPONSE_PATIENCE: Duration = Duration::from_secs(120);
+/// Cancels that are on their way at a time, at most.
+const CANCELS_AT_A_TIME: usize = 64;
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -364,20 +368,27 @@ async fn watch_health(
     }
 }
 
+/// Sends cancels, many at a time: an agent whose topic does not confirm delays no other. On `stop` it sends what waits.
 async fn send_cancels(
     calls: Arc<Calls>,
     mut cancels: mpsc::Receiver<Cancel>,
     stop: CancellationToken,
 ) {
+    let mut sending = FuturesUnordered::new();
+    let (mut is_open, mut is_wanted) = (true, true);
     loop {
-        let cancel = tokio::select! {
+        tokio::select! {
             biased;
-            cancel = cancels.recv() => cancel,
-            () = stop.cancelled() => return,
-        };
-        match cancel {
-            Some(cancel) => calls.send_cancel(cancel).await,
-            None => return,
+            Some(()) = sending.next() => {}
+            cancel = cancels.recv(), if is_open && sending.len() < CANCELS_AT_A_TIME => match cancel {
+                Some(cancel) => sending.push(calls.send_cancel(cancel)),
+                None => is_open = false,
+            },
+            () = stop.cancelled(), if is_wanted => {
+                is_wanted = false;
+                cancels.close();
+            }
+            else => return,
         }
     }
 }

@@ -35,7 +35,7 @@ admin: { enabled: false }
 
 /// Lines of the log, as LEVEL MESSAGE, of everything that runs on this thread.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
     tracing_subscriber::Layer<S> for Lines
@@ -54,7 +54,7 @@ impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
 }
 
 impl Lines {
-    fn of(&self, level: &str, word: &str) -> Vec<String> {
+    pub(crate) fn of(&self, level: &str, word: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         let matching = lines
             .iter()

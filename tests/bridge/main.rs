@@ -9,6 +9,7 @@
 
 mod adapters;
 mod answers;
+mod calls;
 mod delivery;
 mod drain;
 mod exchanges;

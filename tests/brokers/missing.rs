@@ -97,7 +97,7 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies }}"
     assert_eq!(
         message,
         format!(
-            "NATS subject {prefix}.typo is taken by no JetStream stream: check the name of the agent, or create it"
+            "no JetStream stream stores NATS subject {prefix}.typo: check the name of the agent, or create it"
         )
     );
     bridge.stop().await;

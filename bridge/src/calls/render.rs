@@ -27,7 +27,7 @@ use smallvec::smallvec;
 use super::said::{Body, Said};
 use super::{CallError, Part};
 use crate::callid::CallId;
-use crate::pending::{Entry, Form, Parts};
+use crate::pending::{Asked, Form, Parts, Progress};
 
 /// What the caller gets for one unit of a message.
 ///
@@ -35,35 +35,33 @@ use crate::pending::{Entry, Form, Parts};
 /// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
 pub(crate) fn parts_of(
     call: CallId,
-    entry: &Entry,
+    asked: &Asked,
+    fold: &mut Option<Fold>,
     said: &Said,
     limits: &Limits,
 ) -> Result<Parts, CallError> {
-    match &entry.form {
-        Form::Untouched => untouched(entry, said),
+    match &asked.form {
+        Form::Untouched => untouched(asked, said),
         Form::JsonRpc { id, progress } => {
             let reply = Reply {
                 call,
-                entry,
+                asked,
                 id,
                 progress: progress.as_ref(),
                 limits,
             };
-            reply.parts_of(said)
+            reply.parts_of(said, fold)
         }
     }
 }
 
 /// What records that wait for an earlier one are worth, now that the wait is over.
-pub(crate) fn released(entry: &Entry) -> Parts {
-    let Form::JsonRpc { id, .. } = &entry.form else {
+pub(crate) fn released(asked: &Asked, progress: &mut Progress) -> Parts {
+    let Form::JsonRpc { id, .. } = &asked.form else {
         return Parts::new();
     };
-    let mut fold = entry
-        .fold
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    let steps = fold.as_mut().map(Fold::release).unwrap_or_default();
+    let fold = progress.fold.as_mut();
+    let steps = fold.map(Fold::release).unwrap_or_default();
     steps
         .into_iter()
         .filter_map(|step| part_of_step(id, step))
@@ -71,13 +69,13 @@ pub(crate) fn released(entry: &Entry) -> Parts {
 }
 
 /// The agent's message as it is, for a caller that is no JSON-RPC client.
-fn untouched(entry: &Entry, said: &Said) -> Result<Parts, CallError> {
+fn untouched(asked: &Asked, said: &Said) -> Result<Parts, CallError> {
     if said.is_request() && !matches!(said.body, Body::Json) {
         return Err(bad("it is a request, and an answer is needed"));
     }
     Ok(smallvec![Part {
         body: said.bytes.clone(),
-        last: said.is_last(entry.streamed),
+        last: said.is_last(asked.streamed),
         event: said.event.clone().map(Box::new),
     }])
 }
@@ -85,7 +83,7 @@ fn untouched(entry: &Entry, said: &Said) -> Result<Parts, CallError> {
 /// How a JSON-RPC caller is answered.
 struct Reply<'a> {
     call: CallId,
-    entry: &'a Entry,
+    asked: &'a Asked,
     /// The caller's own id, as its JSON token.
     id: &'a Text,
     /// The caller's own progress token.
@@ -97,9 +95,9 @@ struct Reply<'a> {
 // === impl Reply ===
 
 impl Reply<'_> {
-    fn parts_of(&self, said: &Said) -> Result<Parts, CallError> {
-        let last = said.is_last(self.entry.streamed);
-        if said.is_progress() && !self.entry.streamed {
+    fn parts_of(&self, said: &Said, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
+        let last = said.is_last(self.asked.streamed);
+        if said.is_progress() && !self.asked.streamed {
             // No JSON-RPC message, and no part of an answer that was asked for as a whole.
             return Ok(Parts::new());
         }
@@ -113,7 +111,7 @@ impl Reply<'_> {
                 kind,
                 event,
             } => match family {
-                Family::E2a => return self.record(&said.bytes),
+                Family::E2a => return self.record(&said.bytes, fold),
                 Family::A2eMessage => self.a2e_message(&said.bytes, *kind, event)?,
                 Family::Legacy => self.legacy(&said.bytes, *kind, event)?,
                 Family::A2eWorkflow => {
@@ -217,7 +215,7 @@ impl Reply<'_> {
     }
 
     /// An E2A record, in the order of its exchange.
-    fn record(&self, bytes: &Bytes) -> Result<Parts, CallError> {
+    fn record(&self, bytes: &Bytes, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
         let unusable = |error: &dyn std::fmt::Display| bad(format!("the E2A record: {error}"));
         let json = Json::parse(bytes, self.limits).map_err(|error| unusable(&error))?;
         if let Some(part) = self.earlier_shape(&json) {
@@ -228,11 +226,6 @@ impl Reply<'_> {
             Ok(_) => return Err(bad("it is an E2A request, and a response is needed")),
             Err(error) => return Err(unusable(&error)),
         };
-        let mut fold = self
-            .entry
-            .fold
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let fold = fold.get_or_insert_with(|| {
             Fold::new(self.caller(), Trust::Untrusted, FoldLimits::default())
         });
@@ -274,7 +267,7 @@ impl Reply<'_> {
     fn caller(&self) -> Caller {
         Caller {
             id: JsonRpcId::from_json(&Json::from(self.call.to_string())),
-            mode: if self.entry.streamed {
+            mode: if self.asked.streamed {
                 CallMode::Streaming
             } else {
                 CallMode::Unary

@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use a2abus_plugin::Text;
 use a2abus_transports::{Disposition, Health, Topic, Transport as _, TransportError};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::bus::{BusId, Buses};
 use crate::http::Readiness;
-use crate::outbound::Outgoing;
+use crate::outbound::{Outgoing, Place};
 use crate::seldom::Seldom;
 
 /// The first and the longest wait before the next probe.
@@ -36,6 +37,7 @@ pub struct Destinations {
     count: AtomicUsize,
     failures: Seldom,
     recoveries: Seldom,
+    losses: Seldom,
 }
 
 /// A topic of a bus.
@@ -53,7 +55,9 @@ struct Failing {
     copies: u64,
     /// Those who wait until it works: lanes, answers of workflows.
     waiting: usize,
+    /// The wait before the next probe, since the last one.
     wait: Duration,
+    tried: Instant,
     is_probed: bool,
     reminded: Instant,
     changed: watch::Sender<()>,
@@ -69,6 +73,26 @@ pub(super) struct Probe<'a>(Waiting<'a>);
 struct Waiting<'a> {
     destinations: &'a Destinations,
     destination: &'a Destination,
+}
+
+/// How long a sender waits for a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Until it works, even if a person has to repair it first.
+    Unlimited,
+    /// While it may come back by itself. What has to be repaired is tried at once, and may fail.
+    UntilRefused,
+}
+
+/// Somebody sends a copy until it is confirmed. When the last one gives up, the failure of the destination is forgotten
+/// that nobody would look at again.
+#[derive(Debug)]
+pub(super) struct Interest<'a> {
+    destinations: &'a Destinations,
+    destination: &'a Destination,
+    copy: &'a Outgoing,
+    /// Why the copy is not published, where nobody else is going to report that.
+    pub(super) unreported: Option<TransportError>,
 }
 
 /// What somebody who wants to send to a destination does next.
@@ -102,6 +126,7 @@ impl Destinations {
             count: AtomicUsize::new(0),
             failures: Seldom::new(),
             recoveries: Seldom::new(),
+            losses: Seldom::new(),
         }
     }
 
@@ -134,10 +159,14 @@ impl Destinations {
     }
 
     /// Waits until somebody may send to the destination: at once when it works. `Some` when it is the one to find out.
-    pub(super) async fn turn<'a>(&'a self, destination: &'a Destination) -> Option<Probe<'a>> {
+    pub(super) async fn turn<'a>(
+        &'a self,
+        destination: &'a Destination,
+        patience: Patience,
+    ) -> Option<Probe<'a>> {
         let waiting = Waiting::enter(self, destination)?;
         loop {
-            match self.next_turn(destination) {
+            match self.next_turn(destination, patience) {
                 Turn::Send => return None,
                 Turn::Probe(at) => {
                     let probe = Probe(waiting);
@@ -150,13 +179,18 @@ impl Destinations {
         }
     }
 
-    fn next_turn(&self, destination: &Destination) -> Turn {
+    fn next_turn(&self, destination: &Destination, patience: Patience) -> Turn {
         match self.lock().get_mut(destination) {
             None => Turn::Send,
+            Some(failing)
+                if patience == Patience::UntilRefused && needs_a_person(&failing.error) =>
+            {
+                Turn::Send
+            }
             Some(failing) if failing.is_probed => Turn::Wait(failing.changed.subscribe()),
             Some(failing) => {
                 failing.is_probed = true;
-                Turn::Probe(Instant::now() + jittered(failing.wait))
+                Turn::Probe(failing.tried + jittered(failing.wait))
             }
         }
     }
@@ -182,15 +216,19 @@ impl Destinations {
 
     /// Lets everybody who waits go on. Returns what there was to know of the failure.
     fn forget(&self, destination: &Destination) -> Option<Failing> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let mut all = self.lock();
-        let failing = all.remove(destination);
+        let failing = all.remove(destination)?;
         self.count.store(all.len(), Ordering::Release);
         drop(all);
         self.readiness.restored(&self.name(destination));
-        failing
+        Some(failing)
     }
 
-    fn works(&self, destination: &Destination) {
+    /// Notes that the bus has confirmed a copy.
+    pub(super) fn works(&self, destination: &Destination) {
         if let Some(failing) = self.forget(destination)
             && let Some(suppressed) = self.recoveries.allow()
         {
@@ -209,6 +247,7 @@ impl Destinations {
                 return;
             };
             failing.wait = (failing.wait * 2).min(BACKOFF.1);
+            failing.tried = Instant::now();
             let is_news = failing.error.kind() != error.kind();
             failing.error = error.clone();
             let is_due = needs_a_person(error) && failing.reminded.elapsed() >= REMIND_EVERY;
@@ -221,6 +260,46 @@ impl Destinations {
             self.log_still(destination, error, since, waiting);
         }
         self.show(destination);
+    }
+
+    /// Whoever is about to send a copy to this destination, its own, until that is confirmed.
+    pub(super) fn interest<'a>(
+        &'a self,
+        destination: &'a Destination,
+        copy: &'a Outgoing,
+    ) -> Interest<'a> {
+        Interest {
+            destinations: self,
+            destination,
+            copy,
+            unreported: None,
+        }
+    }
+
+    /// Counts and logs a copy that was given up.
+    fn given_up(&self, copy: &Outgoing, error: &TransportError) {
+        let Some(bus) = self.buses.get(copy.bus) else {
+            return;
+        };
+        bus.metrics.given_up(error.kind());
+        if let Some(suppressed) = self.losses.allow() {
+            tracing::warn!(
+                transport = %bus.name.text(), topic = %copy.address.topic, %error, suppressed,
+                call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
+                "a message of a caller was not published"
+            );
+        }
+    }
+
+    /// Whether a failure is of no use any more: nobody waits, and either it mends itself or no configuration names it.
+    fn is_abandoned(&self, destination: &Destination, place: Place) -> bool {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let all = self.lock();
+        all.get(destination).is_some_and(|failing| {
+            failing.waiting == 0 && (place == Place::FromEvent || !needs_a_person(&failing.error))
+        })
     }
 
     /// Lets the next who waits probe.
@@ -303,6 +382,7 @@ impl Failing {
             copies: 1,
             waiting: 0,
             wait: BACKOFF.0,
+            tried: now,
             is_probed: false,
             reminded: now,
             changed: watch::Sender::new(()),
@@ -335,6 +415,27 @@ impl Drop for Probe<'_> {
     }
 }
 
+// === impl Interest ===
+
+impl Drop for Interest<'_> {
+    fn drop(&mut self) {
+        let all = self.destinations;
+        if let Some(error) = &self.unreported {
+            all.given_up(self.copy, error);
+        }
+        if all.is_abandoned(self.destination, self.copy.place)
+            && let Some(failing) = all.forget(self.destination)
+            && let Some(suppressed) = all.recoveries.allow()
+        {
+            tracing::info!(
+                transport = all.bus_name(self.destination), topic = %self.destination.topic,
+                error = %failing.error, suppressed,
+                "nobody waits for the destination any more: the next message shows whether it works"
+            );
+        }
+    }
+}
+
 // === impl Waiting ===
 
 impl<'a> Waiting<'a> {
@@ -361,7 +462,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Whether time alone does not help.
-fn needs_a_person(error: &TransportError) -> bool {
+pub(super) fn needs_a_person(error: &TransportError) -> bool {
     error.disposition() == Disposition::Pause
 }
 

@@ -15,8 +15,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::calls::{CallError, MissingTopic, Silence};
-use crate::outbound::Place;
+use crate::calls::{CallError, NotTaken, Silence};
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +186,7 @@ impl Failure {
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
             CallError::Timeout(silence) => Self::no_answer(silence),
-            CallError::NoTopic(missing) => Self::no_topic(missing),
+            CallError::NotTaken(place) => Self::not_taken(place),
             // The cause is about the inside; the log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
@@ -225,18 +224,14 @@ impl Failure {
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 
-    /// Which topic is missing is for whoever has to make it; a name that the request chose may be a mistake of it.
-    fn no_topic(missing: &MissingTopic) -> Self {
-        match missing.place {
-            Place::FromEvent => {
-                let message = format!("{missing}: check the name of the agent, or create it");
-                Self::new(Reason::AgentNotFound, message)
-            }
-            Place::Configured => {
-                let message = format!("{missing}: create it, or change the route");
-                Self::new(Reason::AgentUnavailable, message)
-            }
-        }
+    /// Which place takes nothing is for whoever has to repair it; a name that the request chose may be a mistake of it.
+    fn not_taken(place: &NotTaken) -> Self {
+        let reason = if place.is_misnamed() {
+            Reason::AgentNotFound
+        } else {
+            Reason::AgentUnavailable
+        };
+        Self::new(reason, format!("{place}: {}", place.cure()))
     }
 
     fn no_answer(silence: &Silence) -> Self {
@@ -358,7 +353,9 @@ mod tests {
 
     use super::*;
     use crate::calls::Bound;
+    use crate::outbound::Place;
     use a2abus_plugin::{Hint, Limits, decode};
+    use a2abus_transports::TransportErrorKind;
 
     const NOW: &str = "2026-02-02T02:40:00.123Z";
 
@@ -367,6 +364,7 @@ mod tests {
             after: Duration::from_secs(30),
             agent: "weather".into(),
             published: Some("Kafka topic agents.weather".into()),
+            cause: None,
         })
     }
 
@@ -534,14 +532,16 @@ mod tests {
             after: Duration::from_micros(1_500),
             agent: "weather".into(),
             published: None,
+            cause: None,
         });
         assert_eq!(
             message(unpublished),
             "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
         );
         let missing = |place| {
-            Failure::call(&CallError::NoTopic(MissingTopic {
+            Failure::call(&CallError::NotTaken(NotTaken {
                 what: "Kafka topic agents.k-typo does not exist".into(),
+                kind: TransportErrorKind::UnknownTopic,
                 place,
             }))
         };

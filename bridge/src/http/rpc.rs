@@ -37,9 +37,8 @@ use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};
 use crate::callid::CallId;
-use crate::calls::{self, Answer, CallError, Calls, MissingTopic, Part, Silence};
+use crate::calls::{self, Answer, CallError, Calls, Part, Silence};
 use crate::metrics::HttpPath;
-use crate::outbound::Place;
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
@@ -324,13 +323,10 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
 fn not_told(common: &Common, error: &CallError) -> Response {
     let status = match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
-        CallError::NoTopic(MissingTopic {
-            place: Place::FromEvent,
-            ..
-        }) => StatusCode::BAD_REQUEST,
+        CallError::NotTaken(place) if place.is_misnamed() => StatusCode::BAD_REQUEST,
         CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Timeout(_)
-        | CallError::NoTopic(_)
+        | CallError::NotTaken(_)
         | CallError::Unavailable(_)
         | CallError::Draining
         | CallError::SlowCaller
@@ -445,6 +441,7 @@ impl Common {
                 after: timeout,
                 agent: Text::default(),
                 published: None,
+                cause: None,
             })),
             left => Ok(Some(left)),
         }

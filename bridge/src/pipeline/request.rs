@@ -9,10 +9,10 @@ use super::{Pipeline, Routed, Unit};
 use crate::account::{self, Account};
 use crate::answer::ReadAt;
 use crate::callid::CallId;
-use crate::calls::{Answer, CallError, Exchange, Opened, Silence, unroutable};
+use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
 use crate::deadletter::Stage;
 use crate::exchange::{How, InHand, Language, Requester};
-use crate::outbound::From;
+use crate::outbound::Provenance;
 use crate::reply::spring;
 use crate::reply_place;
 
@@ -113,7 +113,7 @@ impl Pipeline {
             .exchange(call, event, requester)
             .and_then(|exchange| self.publishable(at, unit, exchange, requester, routed));
         match opened {
-            Ok(opened) => Ok(opened.answer(account, &self.calls).published_by_binding()),
+            Ok(opened) => Ok(opened.answer(account, &self.calls)),
             Err(error) => {
                 account.failed(&error);
                 Err(error)
@@ -160,7 +160,7 @@ impl Pipeline {
         routed: &mut Routed,
     ) -> Result<Opened, CallError> {
         self.mark(at, &mut exchange.event);
-        let from = From {
+        let from = Provenance {
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin: at.origin.map(|origin| (origin, index_of(unit))),
@@ -177,10 +177,10 @@ impl Pipeline {
             let event = Some(&exchange.event);
             let letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
             routed.copies.push(letter);
-            unroutable(&error, &exchange.event)
+            CallError::unroutable(&error, &exchange.event)
         })?;
         let is_kept = requester.comes_again;
-        let opened = self.calls.open(exchange, copies.clone(), None, is_kept)?;
+        let opened = self.calls.open(exchange, &copies, None, is_kept)?;
         routed.copies.extend(copies);
         Ok(opened)
     }

@@ -9,7 +9,7 @@ use super::answer::{Answer, News, Size};
 use super::ask::{Action, Asker, Progress};
 use super::held::Held;
 use crate::deadletter::{Reason, Stage, Undelivered};
-use crate::outbound::{From, Outgoing, RoutingError};
+use crate::outbound::{Outgoing, Provenance, RoutingError};
 use crate::reply::spring;
 
 /// Why an answer is not on the bus, and never will be.
@@ -113,7 +113,7 @@ impl WorkflowBinding {
         match copies {
             Ok(copies) => {
                 for copy in copies {
-                    match self.outbound.send(&copy).await {
+                    match self.publisher.send(&copy).await {
                         // Its confirmation is nobody's concern; the answer that follows is what counts.
                         Ok(confirmation) => drop::<Confirmation>(confirmation),
                         Err(error) => {
@@ -136,7 +136,7 @@ impl WorkflowBinding {
         event: &Event,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let Some(address) = place else {
-            let from = From {
+            let from = Provenance {
                 binding: &self.name,
                 // The executions are what is to be in order.
                 key: None,

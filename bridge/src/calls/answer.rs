@@ -1,0 +1,241 @@
+//! The answer to one call, as its caller takes it: parts, deadlines, and the cancel when the caller goes away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Health, Transport as _, TransportError};
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::{CallError, Calls, Opened, Part, Silence, render};
+use crate::account::Account;
+use crate::callid::CallId;
+use crate::cancel::Cancel;
+use crate::outbound::Outgoing;
+use crate::pending::{Handed, Piece};
+
+/// How long records wait for an earlier one that does not come. Source: `reliability` section 2.3.
+const GAP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The answer to one call as it comes. Dropping it before the last part cancels the call.
+#[derive(Debug)]
+pub struct Answer {
+    call: CallId,
+    parts: mpsc::Receiver<Piece>,
+    /// The copies of the request that the bus has not confirmed. None where a binding publishes it.
+    publishing: FuturesUnordered<BoxFuture<'static, Published>>,
+    /// When the wait for the next part is over.
+    deadline: Instant,
+    /// When the whole answer must be there.
+    last_deadline: Instant,
+    /// When records that wait for an earlier one have waited enough.
+    gap_deadline: Option<Instant>,
+    /// How long the caller waits for a part.
+    patience: Duration,
+    account: Account,
+    ended: bool,
+    /// Set once an agent may have the request.
+    may_have_arrived: Arc<AtomicBool>,
+    /// Whether the request is JSON-RPC: other families know no cancel.
+    is_rpc: bool,
+    /// What to send the agent when the caller goes away.
+    cancel: Cancel,
+    calls: Arc<Calls>,
+}
+
+/// A copy of a request, and what became of it.
+type Published = (Outgoing, Result<(), TransportError>);
+
+// === impl Opened ===
+
+impl Opened {
+    /// Its answer, to wait for.
+    pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Answer {
+        let started = account.started();
+        Answer {
+            call: self.call,
+            parts: self.parts,
+            publishing: FuturesUnordered::new(),
+            deadline: started + self.patience,
+            last_deadline: started + self.whole,
+            gap_deadline: None,
+            patience: self.patience,
+            account,
+            ended: false,
+            may_have_arrived: self.may_have_arrived,
+            is_rpc: self.is_rpc,
+            cancel: self.cancel,
+            calls: Arc::clone(calls),
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Begins to publish the request, and hands to the bus what it takes at once. The rest goes on beside the wait for
+    /// the answer, which may well be quicker than the confirmation of its request.
+    pub(super) async fn publish(&mut self, copies: Vec<Outgoing>) -> Result<(), CallError> {
+        // Whoever watches the buses fails the calls it finds when one goes; this one may have come a moment later.
+        if let Some(cause) = self.bus_is_away(&copies) {
+            return Err(self.fail(CallError::Unavailable(cause)));
+        }
+        for copy in copies {
+            let publisher = self.calls.publisher.clone();
+            let has_arrived = Arc::clone(&self.may_have_arrived);
+            self.publishing.push(Box::pin(async move {
+                let handed_over = || has_arrived.store(true, Ordering::Relaxed);
+                let published = publisher.for_caller(&copy, handed_over).await;
+                (copy, published)
+            }));
+        }
+        let begin = std::future::poll_fn(|context| {
+            while let Poll::Ready(Some(published)) = self.publishing.poll_next_unpin(context) {
+                self.note(&published);
+            }
+            Poll::Ready(())
+        });
+        begin.await;
+        Ok(())
+    }
+
+    fn bus_is_away(&self, copies: &[Outgoing]) -> Option<Text> {
+        let buses = self.calls.outbound.buses();
+        copies.iter().find_map(|copy| {
+            let health = buses.get(copy.bus)?.transport.health();
+            let health = health.borrow();
+            match &*health {
+                Health::Up => None,
+                Health::Down(cause) => Some(cause.clone()),
+            }
+        })
+    }
+
+    /// Notes what became of a copy. When none is left, the call fails: its error comes as a piece of the answer.
+    fn note(&self, (copy, published): &Published) {
+        if let Err(error) = published {
+            self.calls.undeliverable(copy, error);
+        }
+    }
+
+    /// The next part; after the last one, or an error, `None`. Waits until the deadline of the call at most.
+    /// Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Part, CallError>> {
+        if self.ended {
+            return None;
+        }
+        let received = self.receive().await;
+        Some(match received {
+            Ok(part) => {
+                self.calls.metrics.call_parts.inc();
+                self.deadline = Instant::now() + self.patience;
+                if part.last {
+                    self.end();
+                    self.account.answered();
+                } else {
+                    self.cancel.note_part(&part.body);
+                }
+                Ok(part)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    async fn receive(&mut self) -> Result<Part, CallError> {
+        loop {
+            let deadline = self.deadline.min(self.last_deadline);
+            let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
+            tokio::select! {
+                biased;
+                piece = self.parts.recv() => match piece {
+                    Some(Piece::Part(part)) => return part,
+                    Some(Piece::Waiting) => {
+                        self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_PATIENCE);
+                    }
+                    // The channel closes without an end only when the caller left no room for a part.
+                    None => return Err(CallError::SlowCaller),
+                },
+                Some(published) = self.publishing.next() => self.note(&published),
+                () = tokio::time::sleep_until(wake.into()) => {
+                    // The missing record does not come: what waited for it is what there is.
+                    self.gap_deadline = None;
+                    let is_over = wake == deadline;
+                    let released = self.calls.pending.hand_over(self.call, |asked, progress| {
+                        let parts = render::released(asked, progress);
+                        (!parts.is_empty()).then_some(Ok(parts))
+                    });
+                    // Who is late has met somebody who is delivering the end at this moment.
+                    if released == Handed::Nothing && is_over {
+                        return Err(self.silence());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed all of it.
+    fn silence(&self) -> CallError {
+        let (calls, copies) = (&self.calls, self.cancel.copies());
+        let is_published = self.may_have_arrived() && self.publishing.is_empty();
+        let places = || copies.iter().map(|copy| calls.name_of(copy));
+        let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
+        CallError::Timeout(Silence {
+            after: self.patience,
+            agent: self.cancel.target().cloned().unwrap_or_default(),
+            published: is_published.then(|| places().collect::<Vec<_>>().join(", ").into()),
+            cause: (!is_published).then(cause).flatten(),
+        })
+    }
+
+    /// Ends the call with an error. The agent that has the request gets a cancel, unless it knows better.
+    fn fail(&mut self, error: CallError) -> CallError {
+        self.end();
+        self.account.failed(&error);
+        let knows = matches!(
+            error,
+            CallError::Unavailable(_) | CallError::NotTaken(_) | CallError::BadAnswer(_)
+        );
+        if !knows {
+            self.cancel();
+        }
+        error
+    }
+
+    fn may_have_arrived(&self) -> bool {
+        self.may_have_arrived.load(Ordering::Relaxed)
+    }
+
+    /// Sends the agent a cancel, if it may have the request.
+    fn cancel(&mut self) {
+        if self.is_rpc && self.may_have_arrived() {
+            self.calls.canceller.send(self.cancel.take());
+        }
+    }
+
+    /// The identity of the call.
+    #[must_use]
+    pub fn call_id(&self) -> CallId {
+        self.call
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.calls.pending.remove(self.call);
+        self.calls.ended.note(self.call, self.account.agent());
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end();
+            self.account.cancelled();
+            self.cancel();
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Why a call has no (further) answer, and how that is counted and worded.
+
+use std::fmt;
+use std::time::Duration;
+
+use a2abus_plugin::{Event, EventError, Text, extension};
+use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
+
+use crate::budget::Spent;
+use crate::outbound::{Outgoing, Place, RoutingError};
+
+/// Why a call has no (further) answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No route takes the request, or it names no agent.
+    #[error("no agent {0:?} is known here: no route takes the request")]
+    AgentNotFound(Text),
+    /// Nobody answered in time.
+    #[error("{0}")]
+    Timeout(Silence),
+    /// The topic, or the stream of a subject, that the request goes to does not take it.
+    #[error("{0}")]
+    NotTaken(NotTaken),
+    /// Nobody listens at the destination, or the bus is away.
+    #[error("the agent cannot be reached: {0}")]
+    Unavailable(Text),
+    /// As many calls wait as may.
+    #[error("{0}")]
+    Exhausted(Bound),
+    /// The bridge is shutting down.
+    #[error("the bridge is shutting down")]
+    Draining,
+    /// The request cannot be sent as it is.
+    #[error("the request cannot be sent: {0}")]
+    Refused(Text),
+    /// The caller reads its parts too slowly.
+    #[error("the caller reads the parts of the answer too slowly")]
+    SlowCaller,
+    /// The agent answered with something that is no answer.
+    #[error("the agent's answer cannot be used: {0}")]
+    BadAnswer(Text),
+}
+
+/// A call that nobody answered in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silence {
+    /// How long the caller waited.
+    pub after: Duration,
+    /// The agent that the request is for; empty where it names none.
+    pub agent: Text,
+    /// Where the bus has the request, as `Kafka topic agents.weather`; `None` when the bus did not confirm it.
+    pub published: Option<Text>,
+    /// Why the bus did not confirm it, where it said so.
+    pub cause: Option<Text>,
+}
+
+/// A place that does not take the request, until somebody has repaired it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotTaken {
+    /// What is wrong, as `Kafka topic agents.weather does not exist`.
+    pub what: Text,
+    /// The kind of refusal.
+    pub kind: TransportErrorKind,
+    /// Whether the request chose the place, by a value in the topic of the route.
+    pub place: Place,
+}
+
+/// The bound that one call too many has reached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Bound {
+    /// Of all calls: `calls.max_pending`.
+    #[error("too many calls are waiting for their answers")]
+    Calls,
+    /// Of the calls of one agent: `calls.max_pending_per_agent`.
+    #[error("too many calls are waiting for the agent {0:?}")]
+    Agent(Text),
+    /// Of the calls of one caller: `calls.max_pending_per_caller`.
+    #[error("too many calls from here are waiting for their answers")]
+    Caller,
+    /// Of the memory for requests and answers in hand: `calls.budget_bytes`.
+    #[error("{0}")]
+    Memory(#[from] Spent),
+}
+
+/// How a call ended: the label of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The last part reached the caller.
+    Answered,
+    /// Nobody answered in time.
+    Timeout,
+    /// The caller went away.
+    Cancelled,
+    /// The agent or the bus could not be reached.
+    Unavailable,
+    /// Anything else.
+    Failed,
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// The stable word of this error: in the access log, and as `data.reason` of a JSON-RPC error.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::AgentNotFound(_) => "agent_not_found",
+            Self::Timeout(_) => "timeout",
+            Self::NotTaken(place) if place.is_misnamed() => "agent_not_found",
+            Self::Unavailable(_) | Self::NotTaken(_) | Self::Draining => "agent_unavailable",
+            Self::Exhausted(_) | Self::SlowCaller => "exhausted",
+            Self::Refused(_) => "invalid_params",
+            Self::BadAnswer(_) => "bad_agent_reply",
+        }
+    }
+
+    /// What it means to a caller that the bus refuses a copy of its request, which goes to the place of this name.
+    pub(super) fn refused_by_bus(copy: &Outgoing, name: &str, error: &TransportError) -> Self {
+        let what = match error.kind() {
+            TransportErrorKind::TooLarge | TransportErrorKind::BadMessage => {
+                return Self::Refused(format!("{name}: {error}").into());
+            }
+            TransportErrorKind::UnknownTopic => match copy.address.guarantee {
+                Guarantee::Stored { .. } => format!("no JetStream stream stores {name}"),
+                Guarantee::Default => format!("{name} does not exist"),
+            },
+            TransportErrorKind::Unauthorised => format!("the bridge may not publish to {name}"),
+            TransportErrorKind::Full => format!("{name} is full"),
+            kind => format!("{name} takes no messages ({})", kind.as_str()),
+        };
+        Self::NotTaken(NotTaken {
+            what: what.into(),
+            kind: error.kind(),
+            place: copy.place,
+        })
+    }
+
+    /// The error of a request none of whose copies can reach an agent.
+    pub(crate) fn all_of(errors: &[Self]) -> Self {
+        if let [only] = errors {
+            return only.clone();
+        }
+        let why = errors.iter().map(|error| match error {
+            Self::Refused(why) | Self::Unavailable(why) => why.to_string(),
+            other => other.to_string(),
+        });
+        let what = Text::from(why.collect::<Vec<_>>().join("; "));
+        let places = errors.iter().filter_map(|error| match error {
+            Self::NotTaken(place) => Some(place),
+            _ => None,
+        });
+        // A place that can be repaired says more than what is wrong with the request.
+        match places.last() {
+            Some(NotTaken { kind, place, .. }) => Self::NotTaken(NotTaken {
+                what,
+                kind: *kind,
+                place: *place,
+            }),
+            None => Self::Refused(what),
+        }
+    }
+
+    /// What it means to a caller that its request cannot be routed.
+    pub(crate) fn unroutable(error: &RoutingError, event: &Event) -> Self {
+        match (error, event.extension_text(extension::TARGET_AGENT)) {
+            (RoutingError::NoRoute, target) => {
+                Self::AgentNotFound(target.cloned().unwrap_or_default())
+            }
+            // Most destinations are formed of the target.
+            (RoutingError::Destination { .. }, None) => Self::AgentNotFound(Text::default()),
+            // Which route it was is the business of operators.
+            (RoutingError::Destination { route, cause }, Some(_)) => {
+                tracing::debug!(%route, %cause, "the destination of a request cannot be formed");
+                Self::Refused(cause.to_string().into())
+            }
+            (other, _) => Self::Refused(other.to_string().into()),
+        }
+    }
+
+    pub(super) fn not_a_request() -> Self {
+        Self::Refused(Text::from_static("not a JSON-RPC request"))
+    }
+}
+
+impl From<EventError> for CallError {
+    fn from(error: EventError) -> Self {
+        Self::Refused(error.to_string().into())
+    }
+}
+
+// === impl Silence ===
+
+impl Silence {
+    /// A request whose time was over before the bridge read it.
+    pub(crate) fn expired(event: &Event) -> Self {
+        Self::unpublished(Duration::ZERO, event)
+    }
+
+    /// A request whose time was over before the bus had it.
+    pub(super) fn unpublished(after: Duration, event: &Event) -> Self {
+        let agent = event.extension_text(extension::TARGET_AGENT).cloned();
+        Self {
+            after,
+            agent: agent.unwrap_or_default(),
+            published: None,
+            cause: None,
+        }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            after,
+            agent,
+            published,
+            cause,
+        } = self;
+        if after.is_zero() {
+            return f.write_str("the request had expired before the bridge read it");
+        }
+        // Rounded up, as callers ask for whole ones.
+        let millis = after.as_micros().div_ceil(1_000);
+        let Some(published) = published else {
+            write!(
+                f,
+                "not sent within {millis} ms: the bus did not confirm the request"
+            )?;
+            return match cause {
+                Some(cause) => write!(f, " ({cause})"),
+                None => Ok(()),
+            };
+        };
+        f.write_str("no answer")?;
+        if !agent.is_empty() {
+            write!(f, " from agent {:?}", agent.as_str())?;
+        }
+        write!(f, " within {millis} ms (published to {published})")
+    }
+}
+
+// === impl NotTaken ===
+
+impl NotTaken {
+    /// Whether the request names a place that does not exist: its sender is at fault.
+    #[must_use]
+    pub fn is_misnamed(&self) -> bool {
+        self.kind == TransportErrorKind::UnknownTopic && self.place == Place::FromEvent
+    }
+
+    /// What a person has to do about it.
+    #[must_use]
+    pub fn cure(&self) -> &'static str {
+        match (self.kind, self.place) {
+            (TransportErrorKind::UnknownTopic, Place::FromEvent) => {
+                "check the name of the agent, or create it"
+            }
+            (TransportErrorKind::UnknownTopic, Place::Configured) => {
+                "create it, or change the route"
+            }
+            (TransportErrorKind::Unauthorised, _) => "grant the permission, or change the route",
+            (TransportErrorKind::Full, _) => "make room in it",
+            _ => "repair it, or change the route",
+        }
+    }
+}
+
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    pub(crate) fn of(error: &CallError) -> Self {
+        match error {
+            CallError::Timeout(_) => Self::Timeout,
+            CallError::Unavailable(_) | CallError::NotTaken(_) => Self::Unavailable,
+            CallError::AgentNotFound(_)
+            | CallError::Exhausted(_)
+            | CallError::Draining
+            | CallError::Refused(_)
+            | CallError::SlowCaller
+            | CallError::BadAnswer(_) => Self::Failed,
+        }
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Unavailable => "unavailable",
+            Self::Failed => "failed",
+        }
+    }
+}

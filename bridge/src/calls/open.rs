@@ -1,0 +1,288 @@
+//! What happens to a request before it is published: the call id is put in, it is routed and registered.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
+use a2abus_plugin::{Data, Event, Ids, MapContext, Source, Text, extension, map_unit};
+use a2abus_transports::Header;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Bound, CallError, Calls, DOOR, Request};
+use crate::account::{self, Account};
+use crate::callid::CallId;
+use crate::cancel::Cancel;
+use crate::outbound::{Outgoing, Provenance};
+use crate::pending::{Asked, Entry, Fingerprint, Form, Piece, Progress};
+use crate::shares::{Share, client};
+
+/// A request that expects an answer, before it is routed.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// Its identity on the bus.
+    pub(crate) call: CallId,
+    /// The request.
+    pub(crate) event: Event,
+    form: Form,
+    dialect: Dialect,
+    streamed: bool,
+    /// How long the caller waits for the answer, or for the next part of it.
+    patience: Duration,
+    /// How long it waits for the last part.
+    whole: Duration,
+}
+
+/// A call that is registered and not yet published.
+pub(crate) struct Opened {
+    pub(super) call: CallId,
+    pub(super) parts: mpsc::Receiver<Piece>,
+    pub(super) cancel: Cancel,
+    pub(super) patience: Duration,
+    /// How long the whole answer may take.
+    pub(super) whole: Duration,
+    pub(super) is_rpc: bool,
+    pub(super) may_have_arrived: Arc<AtomicBool>,
+}
+
+/// What a call that waits costs, in bytes: its entry, its answer, and the tasks and buffers around them.
+const PENDING_BYTES: usize = 4 << 10;
+
+// === impl Calls ===
+
+impl Calls {
+    /// Everything before the request of a caller is published: the call, and the copies to publish.
+    pub(super) fn begin(
+        &self,
+        call: CallId,
+        mut request: Request,
+        account: &mut Account,
+    ) -> Result<(Opened, Vec<Outgoing>), CallError> {
+        let timeout = request.timeout;
+        let Some(message) = request.unit.json_rpc.clone() else {
+            return Err(CallError::not_a_request());
+        };
+        let bytes = request.unit.bytes.clone();
+        let caller = request.caller.clone();
+        let headers = std::mem::take(&mut request.headers);
+        let event = self.event(request)?;
+        let agent = account::agent_of(&event);
+        account.is_for(&event, self.outbound.names(&agent));
+        let rpc = Some((&message, &bytes));
+        let mut exchange = self.exchange(call, event, rpc, timeout)?;
+        exchange.event.set("id", Text::from(call.to_string()))?;
+        let copies = self.route(&exchange.event, Some(call), &headers)?;
+        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
+            let bus = self.outbound.buses().get(deaf.bus);
+            let bus = bus.map_or("the bus", |bus| bus.name.text());
+            return Err(CallError::Unavailable(
+                format!("answers from {bus} cannot be read yet").into(),
+            ));
+        }
+        let opened = self.open(exchange, &copies, Some(&caller), false)?;
+        Ok((opened, copies))
+    }
+
+    /// Prepares a request that expects an answer. In the payload of a JSON-RPC request (`rpc`: its message and bytes)
+    /// the call id takes the place of the caller's id and progress token; nothing else changes. The caller waits for
+    /// `timeout`; where it says nothing, for the default.
+    ///
+    /// # Errors
+    /// When it is a JSON-RPC message that expects no answer.
+    pub(crate) fn exchange(
+        &self,
+        call: CallId,
+        mut event: Event,
+        rpc: Option<(&JsonRpc, &Bytes)>,
+        timeout: Option<Duration>,
+    ) -> Result<Exchange, CallError> {
+        let patience = self.patience(timeout);
+        let whole = timeout.map_or(self.limits.stream_timeout, |_| patience);
+        let id = Text::from(call.to_string());
+        let (form, dialect, streamed) = match rpc {
+            None => (Form::Untouched, Dialect::JsonRpc, true),
+            Some((message, bytes)) => {
+                let (Some(own), RpcBody::Call { streaming }) = (&message.id, message.body) else {
+                    return Err(CallError::not_a_request());
+                };
+                let progress = message.progress.as_deref();
+                event.set_data(Some(Data::from(with_call_id(bytes, own, progress, &id))));
+                let form = Form::JsonRpc {
+                    id: own.token().clone(),
+                    progress: progress.map(|token| token.token().clone()),
+                };
+                (form, message.dialect, streaming)
+            }
+        };
+        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
+        for (name, value) in [
+            (extension::CALL_ID, id.clone()),
+            (extension::COLLABORATION_ID, id),
+            (extension::EXPIRY_TIME, expiry),
+        ] {
+            event.set(name, value)?;
+        }
+        Ok(Exchange {
+            call,
+            event,
+            form,
+            dialect,
+            streamed,
+            patience,
+            whole,
+        })
+    }
+
+    /// Registers a request whose `copies` are about to be published. It counts against the bound of its agent, and of the
+    /// caller where there is one. A request that `is_kept` outlasts an outage of its bus.
+    ///
+    /// # Errors
+    /// When too many calls wait, or the bridge is ending.
+    pub(crate) fn open(
+        &self,
+        exchange: Exchange,
+        copies: &[Outgoing],
+        caller: Option<&Text>,
+        is_kept: bool,
+    ) -> Result<Opened, CallError> {
+        let Exchange {
+            call,
+            event,
+            form,
+            dialect,
+            streamed,
+            patience,
+            whole,
+        } = exchange;
+        let is_rpc = matches!(form, Form::JsonRpc { .. });
+        let target = event.extension_text(extension::TARGET_AGENT).cloned();
+        let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
+        let purse = self
+            .budget
+            .purse(caller.and_then(|caller| caller.parse().ok()));
+        let charge = purse.charge(PENDING_BYTES);
+        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
+        let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let may_have_arrived = Arc::<AtomicBool>::default();
+        let entry = Entry {
+            parts: sender,
+            asked: Arc::new(Asked {
+                form,
+                streamed,
+                request: Fingerprint::of(&event),
+                progress: Mutex::new(Progress::of(call, copies)),
+            }),
+            buses: copies.iter().map(|copy| copy.bus).collect(),
+            is_kept,
+            may_have_arrived: Arc::clone(&may_have_arrived),
+            shares,
+            purse,
+            _charge: charge,
+        };
+        // A request that was read from the bus before the drain began is answered like those in hand.
+        if caller.is_some() && self.draining.load(Ordering::Relaxed) {
+            return Err(CallError::Draining);
+        }
+        if !self.pending.register(call, entry) {
+            return Err(CallError::Exhausted(Bound::Calls));
+        }
+        Ok(Opened {
+            call,
+            parts,
+            cancel: Cancel::new(call, dialect, target, copies),
+            patience,
+            whole: if streamed { whole } else { patience },
+            is_rpc,
+            may_have_arrived,
+        })
+    }
+
+    /// The part of their own bounds that the agent and the caller spend on one more call. Calls that name no agent share
+    /// one bound.
+    fn shares(&self, agent: Text, caller: Option<&Text>) -> Result<Vec<Share<Text>>, CallError> {
+        let mut shares = Vec::with_capacity(2);
+        if let Some(caller) = caller {
+            let address = caller.parse().map(|address| client(address).to_string());
+            let client = address.map_or_else(|_| caller.clone(), Text::from);
+            let share = self.of_callers.take(&client);
+            shares.push(share.ok_or(CallError::Exhausted(Bound::Caller))?);
+        }
+        let share = self.of_agents.take(&agent);
+        shares.push(share.ok_or(CallError::Exhausted(Bound::Agent(agent)))?);
+        Ok(shares)
+    }
+
+    /// The copies of a request or notification. Those of a call have a reply address.
+    pub(super) fn route(
+        &self,
+        event: &Event,
+        call: Option<CallId>,
+        headers: &[Header],
+    ) -> Result<Vec<Outgoing>, CallError> {
+        let from = Provenance {
+            binding: DOOR,
+            key: None,
+            // Ids of events are fresh here: a copy that is sent again is the same copy, and no other is.
+            origin: Some((event.id(), 0)),
+            headers,
+        };
+        let copies = self
+            .outbound
+            .route(event, from, |bus, event, address| match call {
+                Some(call) => self.legs.stamp(call, bus, event, address),
+                None => Vec::new(),
+            });
+        copies.map_err(|error| CallError::unroutable(&error, event))
+    }
+
+    /// The event of a request or notification, for the target that the path names.
+    pub(super) fn event(&self, request: Request) -> Result<Event, CallError> {
+        let context = MapContext {
+            source: Source::new(format!("{}/{}", self.source, request.caller))?,
+            time: Some(crate::clock::time()),
+            // A call has its call id in place of this one.
+            ids: Ids::Fresh(&crate::clock::new_event_id),
+        };
+        let mut event = map_unit(request.unit, &self.options, &context).event;
+        if let Some(target) = request.target {
+            let named = event.extension_text(extension::TARGET_AGENT);
+            if named.is_some_and(|named| *named != target) {
+                self.metrics.target_conflict();
+            }
+            event.set(extension::TARGET_AGENT, target)?;
+        }
+        Ok(event)
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Nothing has come yet for a call whose request is about to be published.
+    fn of(call: CallId, copies: &[Outgoing]) -> Self {
+        let call = call.to_string();
+        let may_be_answered = |copy: &&Outgoing| copy.call.as_deref() == Some(call.as_str());
+        Self {
+            copies: copies.iter().filter(may_be_answered).count(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The bytes of a JSON-RPC request with the call id in place of its id and, where it has one, of its progress token.
+fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> Bytes {
+    let token = format!("\"{call}\"");
+    let Some(progress) = progress else {
+        return splice(bytes, id.span(), &token);
+    };
+    // The later one first, so that the place of the other stays what it is.
+    let (first, second) = if id.span().start < progress.span().start {
+        (id, progress)
+    } else {
+        (progress, id)
+    };
+    let body = splice(bytes, second.span(), &token);
+    splice(&body, first.span(), &token)
+}

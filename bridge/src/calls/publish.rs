@@ -1,0 +1,166 @@
+//! How what callers send gets onto the bus: by the one delivery policy ([`crate::delivery`]), until a deadline.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::{Event, Text, extension};
+use a2abus_transports::content_mode::Binding;
+use a2abus_transports::{Header, TransportError};
+use bytes::Bytes;
+use tokio::time::timeout_at;
+
+use super::{CallError, Calls, Request, Silence};
+use crate::account::{self, Line};
+use crate::bus::BusId;
+use crate::callid::CallId;
+use crate::cancel::Cancel;
+use crate::outbound::Outgoing;
+
+// === impl Calls ===
+
+impl Calls {
+    /// Publishes a notification; it is on the bus when this returns.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
+        let started = Instant::now();
+        let (call, caller) = (self.id_of(&request)?, request.caller.clone());
+        let patience = self.patience(request.timeout);
+        let headers = std::mem::take(&mut request.headers);
+        let event = self.event(request)?;
+        let sent = self.publish_all(&event, &headers, patience, started + patience);
+        let sent = sent.await;
+        let line = Line {
+            call,
+            caller: &caller,
+            agent: &account::agent_of(&event),
+            method: &account::method_of(&event),
+            outcome: sent.as_ref().map_or_else(CallError::word, |()| "sent"),
+            took: started.elapsed(),
+        };
+        line.write();
+        sent
+    }
+
+    async fn publish_all(
+        &self,
+        event: &Event,
+        headers: &[Header],
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<(), CallError> {
+        for copy in self.route(event, None, headers)? {
+            let published = pin!(self.publisher.for_caller(&copy, || ()));
+            match timeout_at(deadline.into(), published).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(self.refused_by_bus(&error, &copy)),
+                Err(_) => return Err(CallError::Timeout(self.unpublished(patience, event, &copy))),
+            }
+        }
+        Ok(())
+    }
+
+    fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> Silence {
+        Silence {
+            cause: self.why_unpublished(copy),
+            ..Silence::unpublished(after, event)
+        }
+    }
+
+    /// Why a copy waits for its destination, as far as a caller may know: what the client says may be about the inside.
+    pub(super) fn why_unpublished(&self, copy: &Outgoing) -> Option<Text> {
+        let error = self.publisher.known_failure(copy)?;
+        let (name, kind) = (self.name_of(copy), error.kind().as_str());
+        Some(format!("{name}: {kind}").into())
+    }
+
+    /// Where a copy goes, as `Kafka topic agents.weather`.
+    pub(super) fn name_of(&self, copy: &Outgoing) -> String {
+        let bus = self.outbound.buses().get(copy.bus);
+        let kind = match bus.map(|bus| bus.transport.binding()) {
+            Some(Binding::Kafka) => "Kafka topic",
+            Some(Binding::Nats) => "NATS subject",
+            _ => "topic",
+        };
+        format!("{kind} {}", copy.address.topic)
+    }
+
+    fn refused_by_bus(&self, error: &TransportError, copy: &Outgoing) -> CallError {
+        CallError::refused_by_bus(copy, &self.name_of(copy), error)
+    }
+
+    /// Notes that the bus has a copy of the request of a call.
+    pub(crate) fn note_published(&self, copy: &Outgoing) {
+        if let Some(call) = call_of(copy) {
+            self.pending.note_published(call);
+        }
+    }
+
+    /// Fails the call whose request no bus takes, unless another copy of it may be answered.
+    pub(crate) fn undeliverable(&self, copy: &Outgoing, error: &TransportError) {
+        if let Some(call) = call_of(copy) {
+            self.pending.refused(call, self.refused_by_bus(error, copy));
+        }
+    }
+
+    /// Fails every call that went to a bus that is gone.
+    pub fn fail_all(&self, bus: BusId, cause: &Text) {
+        let failed = self.pending.fail_where(
+            |entry| entry.buses.contains(&bus) && !entry.is_kept,
+            &CallError::Unavailable(cause.clone()),
+        );
+        if failed > 0 {
+            tracing::warn!(calls = failed, %cause, "a bus is away: its calls failed at once");
+        }
+    }
+
+    /// Sends the agent the cancel of its protocol.
+    pub(crate) async fn send_cancel(&self, cancel: Cancel) {
+        let payload = Bytes::from(cancel.payload());
+        let limits = a2abus_plugin::Limits::default();
+        for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits)
+            .into_iter()
+            .flatten()
+        {
+            let request = Request {
+                unit,
+                call: None,
+                target: cancel.target().cloned(),
+                timeout: None,
+                caller: Text::from_static("cancel"),
+                headers: Vec::new(),
+            };
+            let Ok(mut event) = self.event(request) else {
+                continue;
+            };
+            // Both values are legal: the target was an attribute before, the call id is base32.
+            let marked = event.set(extension::CALL_ID, Text::from(cancel.call().to_string()));
+            debug_assert!(marked.is_ok());
+            for original in cancel.copies() {
+                if let Ok(copy) = self.outbound.beside(&event, original) {
+                    self.publish_cancel(&cancel, &copy).await;
+                }
+            }
+        }
+    }
+
+    async fn publish_cancel(&self, cancel: &Cancel, copy: &Outgoing) {
+        let deadline = Instant::now() + self.limits.timeout;
+        let published = pin!(self.publisher.for_caller(copy, || ()));
+        let why = match timeout_at(deadline.into(), published).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => self.refused_by_bus(&error, copy).to_string(),
+            Err(_) => format!("not confirmed in time by {}", self.name_of(copy)),
+        };
+        if let Some(suppressed) = self.cancels_lost.allow() {
+            let agent = cancel.target().map(Text::as_str);
+            tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get a cancel");
+        }
+    }
+}
+
+/// The call that a copy belongs to.
+fn call_of(copy: &Outgoing) -> Option<CallId> {
+    copy.call.as_ref()?.parse().ok()
+}
