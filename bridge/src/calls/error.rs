@@ -147,12 +147,12 @@ impl CallError {
             other => other.to_string(),
         });
         let what = Text::from(why.collect::<Vec<_>>().join("; "));
-        let places = errors.iter().filter_map(|error| match error {
+        let place = errors.iter().rev().find_map(|error| match error {
             Self::NotTaken(place) => Some(place),
             _ => None,
         });
         // A place that can be repaired says more than what is wrong with the request.
-        match places.last() {
+        match place {
             Some(NotTaken { kind, place, .. }) => Self::NotTaken(NotTaken {
                 what,
                 kind: *kind,
