@@ -12,15 +12,12 @@
     clippy::print_stdout
 )]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::calls::{Calls, Request};
-use a2abus_bridge::config::Config;
 use a2abus_plugin::{Hint, Limits, decode};
-use bench_support::SMALL_REQUEST;
+use bench_support::{SMALL_REQUEST, answer_to, run_bridge};
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures_util::StreamExt as _;
@@ -36,34 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 /// A call that takes longer is lost.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Starts a bridge; its calls go where the routes say.
-async fn bridge(text: &str, stop: &CancellationToken) -> Arc<Calls> {
-    let config = Config::read("bench", text, std::iter::empty())
-        .unwrap_or_else(|problems| panic!("{problems}"));
-    let mut transports = BTreeMap::new();
-    for (name, transport) in &config.transports {
-        transports.insert(
-            name.clone(),
-            transport.connect().await.expect("the transport connects"),
-        );
-    }
-    let bridge = Bridge::build_on(config, transports)
-        .await
-        .expect("the bridge is built");
-    let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
-    tokio::spawn(bridge.run(stop.clone()));
-    let deadline = Instant::now() + PATIENCE;
-    while !readiness.is_ready() {
-        assert!(
-            Instant::now() < deadline,
-            "the bridge is not ready: {:?}",
-            readiness.report()
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    calls
-}
 
 async fn call(calls: &Arc<Calls>) {
     let units = decode(
@@ -85,15 +54,6 @@ async fn call(calls: &Arc<Calls>) {
     assert!(part.last);
 }
 
-/// The JSON-RPC answer to a request, with its id.
-fn answer(request: &[u8]) -> String {
-    let request: serde_json::Value = serde_json::from_slice(request).expect("JSON");
-    format!(
-        r#"{{"jsonrpc":"2.0","id":{},"result":{{"temperature":22}}}}"#,
-        request["id"]
-    )
-}
-
 fn nats(criterion: &mut Criterion) {
     let Ok(url) = std::env::var("A2ABUS_TEST_NATS") else {
         return println!("skipped: A2ABUS_TEST_NATS names no server");
@@ -108,7 +68,7 @@ fn nats(criterion: &mut Criterion) {
         tokio::spawn(async move {
             while let Some(request) = requests.next().await {
                 let Some(reply) = request.reply else { continue };
-                agent.publish(reply, answer(&request.payload).into()).await.expect("published");
+                agent.publish(reply, answer_to(&request.payload).into()).await.expect("published");
             }
         });
         let text = format!(
@@ -117,7 +77,7 @@ routes: [{{ name: r, when: {{ targetagent: weather }}, to: [{{ transport: nats, 
 http: {{ listen: '127.0.0.1:0' }}
 admin: {{ enabled: false }}"
         );
-        (bridge(&text, &stop).await, async_nats::connect(&url).await.expect("the server answers"))
+        (run_bridge(&text, &stop).await, async_nats::connect(&url).await.expect("the server answers"))
     });
     let mut group = criterion.benchmark_group("call over NATS core, one in flight");
     group.bench_function("baseline client.request", |bencher| {
@@ -217,7 +177,7 @@ async fn kafka_agent(requests: StreamConsumer, producer: FutureProducer) {
         let partition = header("kafka_replyPartition")
             .and_then(|bytes| bytes.try_into().ok())
             .map(i32::from_be_bytes);
-        let body = answer(request.payload().unwrap_or_default());
+        let body = answer_to(request.payload().unwrap_or_default());
         let mut record = FutureRecord::<(), _>::to(&topic).payload(&body);
         record.partition = partition;
         let sent = producer
@@ -247,7 +207,7 @@ calls: {{ reply_topic: bench.bridge.{unique}, reply_partitions: 4 }}
 http: {{ listen: '127.0.0.1:0' }}
 admin: {{ enabled: false }}"
     );
-    let calls = bridge(&text, stop).await;
+    let calls = run_bridge(&text, stop).await;
     let replies = reader(brokers, &reply_topic);
     (
         calls,

@@ -1,6 +1,21 @@
-//! What the benchmarks share: payloads of stated sizes.
+//! What the benchmarks share: payloads of stated sizes, and a bridge in this process.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "benchmarks fail by panicking"
+)]
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::calls::Calls;
+use a2abus_bridge::config::Config;
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+/// A bridge that takes longer to become ready does not become ready.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A JSON-RPC request of 158 bytes, the size of a typical tool call.
 pub const SMALL_REQUEST: &str = r#"{"jsonrpc":"2.0","id":"req-0000000001","method":"tools/call","params":{"name":"weather","arguments":{"city":"New York","units":"metric"},"_agentId":"weather"}}"#;
@@ -30,4 +45,39 @@ pub fn request(bytes: usize, filling: Filling) -> Bytes {
         Filling::Structured => format!("[{}]", body.trim_end_matches(',')),
     };
     Bytes::from(format!("{head}{argument}{tail}"))
+}
+
+/// Starts a bridge in this process and waits until it is ready; it runs until `stop`.
+///
+/// # Panics
+/// When the configuration is wrong or the bridge does not become ready.
+pub async fn run_bridge(text: &str, stop: &CancellationToken) -> Arc<Calls> {
+    let config = Config::read("bench", text, std::iter::empty())
+        .unwrap_or_else(|problems| panic!("{problems}"));
+    let bridge = Bridge::build(config).await.expect("the bridge is built");
+    let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
+    tokio::spawn(bridge.run(stop.clone()));
+    let deadline = Instant::now() + PATIENCE;
+    while !readiness.is_ready() {
+        assert!(
+            Instant::now() < deadline,
+            "the bridge is not ready: {:?}",
+            readiness.report()
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    calls
+}
+
+/// The JSON-RPC answer to a request, with its id.
+///
+/// # Panics
+/// When the request is not JSON.
+#[must_use]
+pub fn answer_to(request: &[u8]) -> String {
+    let request: serde_json::Value = serde_json::from_slice(request).expect("JSON");
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{},"result":{{"temperature":22}}}}"#,
+        request["id"]
+    )
 }

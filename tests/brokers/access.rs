@@ -6,10 +6,9 @@ use std::process::Stdio;
 use futures_util::StreamExt as _;
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, Private, free_port, script};
+use support::server::{Kind, Private, free_port, program, script};
 use tokio::process::Command;
 
-use crate::path::program;
 use crate::plain::{Plain, next};
 
 const REQUEST: &str =

@@ -1,14 +1,13 @@
 //! The whole path over real servers, between clients that know nothing of us.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use futures_util::StreamExt as _;
 use serde_json::Value;
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, Private, named};
+use support::server::{Kind, Private, named, program};
 use tokio::process::{Child, Command};
 
 use crate::plain::{Plain, Reply, next, unique};
@@ -420,18 +419,6 @@ async fn a_broker_that_dies_under_load_loses_nothing() {
     })
     .await;
     bridge.stop().await;
-}
-
-/// The program, which cargo builds beside the tests of the workspace.
-pub(crate) fn program() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let program = tests.ancestors().nth(2).unwrap().join("a2abus");
-    assert!(
-        program.exists(),
-        "{} is missing: run `cargo build -p a2abus-bridge` first",
-        program.display()
-    );
-    program
 }
 
 pub(crate) fn serve(config: &std::path::Path) -> Child {

@@ -203,6 +203,23 @@ pub async fn free_port() -> u16 {
     port.trim().parse().expect("a number")
 }
 
+/// The program `a2abus`, which cargo builds beside the tests of the workspace.
+///
+/// # Panics
+/// When it is not built.
+#[must_use]
+pub fn program() -> PathBuf {
+    let tests = std::env::current_exe().expect("the path of the tests");
+    let directory = tests.ancestors().nth(2).expect("a target directory");
+    let program = directory.join("a2abus");
+    assert!(
+        program.exists(),
+        "{} is missing: run `cargo build -p a2abus-bridge` first",
+        program.display()
+    );
+    program
+}
+
 fn leave_out(reason: &str) {
     let required = std::env::var("A2ABUS_REQUIRE_BROKERS").is_ok_and(|value| value == "1");
     assert!(!required, "{reason}, and A2ABUS_REQUIRE_BROKERS is 1");
