@@ -44,7 +44,7 @@ use crate::reply::ReplyLegs;
 use crate::seldom::Seldom;
 use crate::shares::Shares;
 
-/// The name of the front door as a binding: what routes match as `binding`, and part of `source`.
+/// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
 pub const DOOR: &str = "http";
 /// Who calls over HTTP where the connection does not tell.
 pub const UNKNOWN_CALLER: &str = "unknown";
@@ -95,7 +95,7 @@ pub struct Calls {
 pub struct Request {
     /// The JSON-RPC request, decoded.
     pub unit: Unit,
-    /// The identity that the call has, where somebody was told it before; else it gets a new one.
+    /// The identity that the call has, where its response names it already; else it gets a new one.
     pub call: Option<CallId>,
     /// The agent that the path names; it wins over the one that the payload names.
     pub target: Option<Text>,

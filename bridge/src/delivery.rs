@@ -149,6 +149,21 @@ impl Publisher {
         self.send_while(copy, Patience::Unlimited, || ()).await
     }
 
+    /// Sends a copy, or what `instead` gives in place of one that no bus will ever take, until something is confirmed:
+    /// what. `None` when nothing was left to send.
+    pub async fn until_settled(
+        &self,
+        mut copy: Outgoing,
+        mut instead: impl FnMut(Outgoing, &TransportError) -> Option<Outgoing>,
+    ) -> Option<Outgoing> {
+        loop {
+            match self.until_confirmed(&copy).await {
+                Ok(()) => return Some(copy),
+                Err(error) => copy = instead(copy, &error)?,
+            }
+        }
+    }
+
     /// Sends a copy whose caller waits, until it is confirmed. Tries again while waiting may help: the caller drops this
     /// at its deadline. `handed_over` is called whenever the bus has the copy in hand, so that it may arrive.
     ///

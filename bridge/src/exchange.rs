@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use crate::bus::BusId;
 use crate::calls::{Answer, CallError, Part};
 use crate::delivery::Publisher;
-use crate::http::reply::{Asker, Failure};
+use crate::http::reply::{Failure, Recipient};
 use crate::metrics::BindingMetrics;
 use crate::outbound::{Outbound, Outgoing, RoutingError};
 use crate::reply::spring;
@@ -404,7 +404,9 @@ impl Requester {
     fn failure(&self, error: &CallError) -> Event {
         let failure = Failure::call(error);
         let body = match &self.language {
-            Language::JsonRpc { id, dialect } => failure.render(&Asker::new(id.clone(), *dialect)),
+            Language::JsonRpc { id, dialect } => {
+                failure.render(&Recipient::new(id.clone(), *dialect))
+            }
             Language::Family(family) => self.failure_in(*family, &failure),
         };
         let mut event = self.mapped(&body, &crate::clock::new_event_id());
@@ -439,7 +441,7 @@ impl Requester {
                 "payload": {"reason": word, "message": message},
             }),
             Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => {
-                return failure.render(&Asker::unknown(Dialect::JsonRpc));
+                return failure.render(&Recipient::unknown(Dialect::JsonRpc));
             }
         };
         body.to_string().into()

@@ -39,7 +39,7 @@ pub use self::serve::{ConnectionBounds, Ending, Listener, affordable, serve};
 
 pub(crate) use self::serve::Peer;
 
-use self::reply::{Asker, Failure, Reason, refusal};
+use self::reply::{Failure, Reason, Recipient, refusal};
 use crate::budget::{Charge, Purse};
 use crate::calls::{CallError, Calls};
 use crate::headers::PassedHeaders;
@@ -107,8 +107,8 @@ impl Door {
     #[expect(clippy::result_large_err, reason = "the response is what is sent")]
     pub(crate) fn admit(&self, request: &Request<Body>) -> Result<Charge, Response> {
         self.check_in(request).map_err(|(status, failure)| {
-            let asker = Asker::unknown(negotiate::dialect(request.headers()));
-            refusal(status, &failure, &asker)
+            let recipient = Recipient::unknown(negotiate::dialect(request.headers()));
+            refusal(status, &failure, &recipient)
         })
     }
 }

@@ -640,15 +640,9 @@ impl Pipeline {
 
     /// Sends a copy, or what stands for it, until it is confirmed.
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
-        let mut copy = Some(copy);
-        while let Some(sending) = copy {
-            copy = match self.publisher.until_confirmed(&sending).await {
-                Ok(()) => {
-                    self.calls.note_published(&sending);
-                    None
-                }
-                Err(error) => self.instead(sending, &error, original),
-            };
+        let instead = |copy, error: &TransportError| self.instead(copy, error, original);
+        if let Some(confirmed) = self.publisher.until_settled(copy, instead).await {
+            self.calls.note_published(&confirmed);
         }
     }
 

@@ -8,7 +8,7 @@ use a2abus_bridge::config::Config;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription,
-    TopicFilter, Transport as _,
+    TopicFilter, Transport as _, TransportErrorKind,
 };
 use futures_util::StreamExt as _;
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -421,6 +421,22 @@ async fn notifications_are_accepted_and_arrive_in_order() {
         let seen = front.next_seen().await;
         assert_eq!(seen["message"]["method"], format!("n/{n}"));
     }
+}
+
+#[tokio::test]
+async fn the_notifications_of_a_batch_have_one_deadline() {
+    let front = Front::open_with(&with_calls("timeout: 500ms")).await;
+    let note = r#"{"jsonrpc":"2.0","method":"n","params":{"_agentId":"weather"}}"#;
+    let batch = format!("[{}]", [note; 100].join(","));
+    let weather = TopicFilter::new("agents.weather").unwrap();
+    front
+        .memory
+        .set_refused(weather, Some(TransportErrorKind::TimedOut));
+    // One after the other they would take 50 s, which is longer than the client waits.
+    let response = front.to("/rpc", batch).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let answer = response.text().await.unwrap();
+    assert_eq!(error(&answer).2, "timeout");
 }
 
 #[tokio::test]

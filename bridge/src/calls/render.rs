@@ -155,10 +155,10 @@ impl Reply<'_> {
             .is_some_and(|ty| ty == "error");
         match kind {
             _ if is_error => {
-                let told: A2eError<'_> = read(bytes)?;
-                let message = told.message.filter(|text| !text.is_empty());
+                let error: A2eError<'_> = read(bytes)?;
+                let message = error.message.filter(|text| !text.is_empty());
                 let message = message
-                    .or(told.code)
+                    .or(error.code)
                     .unwrap_or_else(|| "the agent failed".into());
                 Ok(self.error(&message, bytes))
             }
@@ -183,8 +183,8 @@ impl Reply<'_> {
                 "a legacy message of type {act:?} answers nothing"
             )));
         }
-        let told: LegacyAnswer<'_> = read(bytes)?;
-        let payload = told
+        let answer: LegacyAnswer<'_> = read(bytes)?;
+        let payload = answer
             .payload
             .map_or(bytes.as_ref(), |payload| payload.get().as_bytes());
         let failed = [

@@ -140,19 +140,19 @@ async fn make(
         headers: Vec::new(),
     };
     // What the caller knows is how long all may take, not what was left of it after connecting.
-    let told = |error| match (error, args.timeout) {
+    let with_whole_time = |error| match (error, args.timeout) {
         (CallError::Timeout(silence), Some(after)) => {
             CallError::Timeout(Silence { after, ..silence })
         }
         (error, _) => error,
     };
     if args.notify {
-        return Ok(calls.notify(request).await.map_err(told)?);
+        return Ok(calls.notify(request).await.map_err(with_whole_time)?);
     }
-    let mut answer = calls.call(request).await.map_err(told)?;
+    let mut answer = calls.call(request).await.map_err(with_whole_time)?;
     let mut failed = false;
     while let Some(part) = answer.next().await {
-        let part = part.map_err(told)?;
+        let part = part.map_err(with_whole_time)?;
         Output::new().line(&part.body)?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some();

@@ -52,9 +52,9 @@ pub(crate) struct Failure {
     details: Vec<(&'static str, Value)>,
 }
 
-/// Whom a failure is told to.
+/// Who gets the JSON-RPC error of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Recipient {
     /// The caller's id, as its exact JSON token.
     id: Text,
     dialect: Dialect,
@@ -107,9 +107,9 @@ impl Reason {
     }
 }
 
-// === impl Asker ===
+// === impl Recipient ===
 
-impl Asker {
+impl Recipient {
     /// The sender of a request.
     pub(crate) fn new(id: Text, dialect: Dialect) -> Self {
         Self { id, dialect }
@@ -247,13 +247,13 @@ impl Failure {
     }
 
     /// The JSON-RPC error response.
-    pub(crate) fn render(&self, asker: &Asker) -> Bytes {
-        self.render_at(asker, &crate::clock::rfc3339(crate::clock::now()))
+    pub(crate) fn render(&self, recipient: &Recipient) -> Bytes {
+        self.render_at(recipient, &crate::clock::rfc3339(crate::clock::now()))
     }
 
-    fn render_at(&self, asker: &Asker, now: &str) -> Bytes {
+    fn render_at(&self, recipient: &Recipient, now: &str) -> Bytes {
         let row = self.reason.row();
-        let (code, data) = match asker.dialect {
+        let (code, data) = match recipient.dialect {
             Dialect::JafDoc => (row.jaf_doc, self.data_object(now)),
             Dialect::A2a03 => (row.a2a, self.data_object(now)),
             Dialect::A2a10 => (row.a2a, self.data_array(row.error_info, now)),
@@ -261,7 +261,7 @@ impl Failure {
         };
         let message = Value::from(self.message.as_str());
         // The id goes in as it came: a number keeps its digits, which a JSON value would not promise.
-        let id = asker.id.as_str();
+        let id = recipient.id.as_str();
         let error = format!(r#"{{"code":{code},"message":{message},"data":{data}}}"#);
         Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
     }
@@ -324,8 +324,8 @@ pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// A refusal below JSON-RPC: with a status of its own, and the JSON-RPC error in the body.
-pub(crate) fn refusal(status: StatusCode, failure: &Failure, asker: &Asker) -> Response {
-    let mut response = json_response(status, failure.render(asker));
+pub(crate) fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
+    let mut response = json_response(status, failure.render(recipient));
     let headers = response.headers_mut();
     match status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn render(failure: &Failure, id: &str, dialect: Dialect) -> String {
-        let body = failure.render_at(&Asker::new(id.into(), dialect), NOW);
+        let body = failure.render_at(&Recipient::new(id.into(), dialect), NOW);
         String::from_utf8(body.to_vec()).unwrap()
     }
 

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use self::unit::{Ask, Framed, Item};
 use super::body::BodyError;
 use super::negotiate::Accepts;
-use super::reply::{Asker, Failure, Reason, accepted, json_response, refusal};
+use super::reply::{Failure, Reason, Recipient, accepted, json_response, refusal};
 use super::serve::Peer;
 use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
@@ -93,11 +93,11 @@ pub(super) async fn to_agent(
 
 async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Body>) -> Response {
     let arrived = Instant::now();
-    let asker = Asker::unknown(negotiate::dialect(request.headers()));
+    let recipient = Recipient::unknown(negotiate::dialect(request.headers()));
     let caller = caller(request.extensions());
     let Ok(call) = door.calls.legs().new_call() else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &asker);
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
     };
     let served = match door.check_in(&request) {
         // What the head costs is given back once the response begins.
@@ -114,7 +114,7 @@ async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Bod
             took: arrived.elapsed(),
         };
         line.write();
-        refusal(status, &failure, &asker)
+        refusal(status, &failure, &recipient)
     });
     let headers = response.headers_mut();
     if !headers.contains_key(CALL_ID) {
@@ -140,7 +140,7 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
     refusal(
         status,
         &failure,
-        &Asker::unknown(negotiate::dialect(&headers)),
+        &Recipient::unknown(negotiate::dialect(&headers)),
     )
 }
 
@@ -172,8 +172,8 @@ async fn respond(
             let message = "more text follows the JSON value; several requests go in one array";
             let failure = Failure::new(Reason::Parse, message);
             common.note_refusal(failure.word());
-            let asker = Asker::unknown(common.dialect);
-            Ok(common.whole(failure.render(&asker)))
+            let recipient = Recipient::unknown(common.dialect);
+            Ok(common.whole(failure.render(&recipient)))
         }
     }
 }
@@ -312,15 +312,15 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
     match item {
         Item::Refused(body) => Ok(common.whole(body)),
         Item::Request(ask) => Ok(answer(common, ask).await),
-        Item::Notification(unit) => Ok(match common.tell(unit).await {
+        Item::Notification(unit) => Ok(match common.notify(unit).await {
             Ok(()) => accepted(),
-            Err(error) => not_told(common, &error),
+            Err(error) => not_published(common, &error),
         }),
     }
 }
 
 /// A notification has no JSON-RPC answer, so that the status has to tell what became of it.
-fn not_told(common: &Common, error: &CallError) -> Response {
+fn not_published(common: &Common, error: &CallError) -> Response {
     let status = match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
         CallError::NotTaken(place) if place.is_misnamed() => StatusCode::BAD_REQUEST,
@@ -335,7 +335,7 @@ fn not_told(common: &Common, error: &CallError) -> Response {
     refusal(
         status,
         &Failure::call(error),
-        &Asker::unknown(common.dialect),
+        &Recipient::unknown(common.dialect),
     )
 }
 
@@ -354,24 +354,24 @@ async fn answer(common: &Common, ask: Ask) -> Response {
     if let Err(error) = &called
         && let Some(status) = status_of(error)
     {
-        return refusal(status, &Failure::call(error), &ask.asker);
+        return refusal(status, &Failure::call(error), &ask.recipient);
     }
     let mut parts = Box::pin(parts_of(called));
     let events = common.accepts.events();
     if ask.streaming && events {
-        return sse::parts_response(parts, ask.asker, common.purse.clone());
+        return sse::parts_response(parts, ask.recipient, common.purse.clone());
     }
     let first = parts.next().await;
     let more = matches!(&first, Some(Ok(part)) if !part.last);
     let parts = stream::iter(first).chain(parts);
     if more && events {
-        return sse::parts_response(parts, ask.asker, common.purse.clone());
+        return sse::parts_response(parts, ask.recipient, common.purse.clone());
     }
     match last(parts).await {
         Ok(body) => common.whole(body),
         Err(error) => match status_of(&error) {
-            Some(status) => refusal(status, &Failure::call(&error), &ask.asker),
-            None => common.whole(Failure::call(&error).render(&ask.asker)),
+            Some(status) => refusal(status, &Failure::call(&error), &ask.recipient),
+            None => common.whole(Failure::call(&error).render(&ask.recipient)),
         },
     }
 }
@@ -396,11 +396,14 @@ impl Common {
         self.calls.call(self.request(unit, call)?).await
     }
 
-    /// Sends a notification.
-    async fn tell(&self, unit: Unit) -> Result<(), CallError> {
-        self.calls
-            .notify(self.request(unit, Some(self.call))?)
-            .await
+    /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.
+    async fn notify(&self, unit: Unit) -> Result<(), CallError> {
+        let mut request = self.request(unit, Some(self.call))?;
+        if request.timeout.is_none() {
+            let left = self.time_left(Some(self.calls.patience(None)));
+            request.timeout = left.inspect_err(|error| self.note_refusal(error.word()))?;
+        }
+        self.calls.notify(request).await
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
@@ -436,6 +439,7 @@ impl Common {
         let Some(timeout) = timeout else {
             return Ok(None);
         };
+        let timeout = self.calls.patience(Some(timeout));
         match timeout.saturating_sub(self.arrived.elapsed()) {
             Duration::ZERO => Err(CallError::Timeout(Silence {
                 after: timeout,

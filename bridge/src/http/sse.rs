@@ -13,7 +13,7 @@ use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use tokio::time::timeout;
 
-use super::reply::{Asker, Failure};
+use super::reply::{Failure, Recipient};
 use crate::budget::Purse;
 use crate::calls::{CallError, Part};
 
@@ -24,11 +24,11 @@ const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 /// A response that sends each part as it comes. A failure is one more event, and the end.
 ///
 /// Dropping the response drops `parts`, which cancels the call.
-pub(super) fn parts_response<S>(parts: S, asker: Asker, purse: Purse) -> Response
+pub(super) fn parts_response<S>(parts: S, recipient: Recipient, purse: Purse) -> Response
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
-    events_response(Body::from_stream(frames(parts, asker, purse)))
+    events_response(Body::from_stream(frames(parts, recipient, purse)))
 }
 
 /// A response that is one event.
@@ -48,23 +48,23 @@ fn events_response(body: Body) -> Response {
 
 fn frames<S>(
     parts: S,
-    asker: Asker,
+    recipient: Recipient,
     purse: Purse,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
     stream::unfold(
-        (Box::pin(parts), asker, purse),
-        |(mut parts, asker, purse)| async move {
+        (Box::pin(parts), recipient, purse),
+        |(mut parts, recipient, purse)| async move {
             // The wait that a keep-alive interrupts goes on in the next round: nothing of `parts` is dropped.
             let frame = match timeout(KEEP_ALIVE, parts.next()).await {
                 Err(_silence) => KEEP_ALIVE_COMMENT,
                 Ok(Some(Ok(part))) => purse.replace(frame(&part.body)),
-                Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&asker)),
+                Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&recipient)),
                 Ok(None) => return None,
             };
-            Some((Ok(frame), (parts, asker, purse)))
+            Some((Ok(frame), (parts, recipient, purse)))
         },
     )
 }
@@ -116,8 +116,8 @@ mod tests {
         crate::budget::Budget::new(1 << 20, gauge, refused).purse(None)
     }
 
-    fn asker() -> Asker {
-        Asker::new("1.0".into(), Dialect::JsonRpc)
+    fn recipient() -> Recipient {
+        Recipient::new("1.0".into(), Dialect::JsonRpc)
     }
 
     /// What a reader that follows the specification makes of a stream: the data of each event.
@@ -178,7 +178,7 @@ mod tests {
             part("{\n}", false),
             Err(CallError::SlowCaller),
         ]);
-        let response = parts_response(parts, asker(), purse());
+        let response = parts_response(parts, recipient(), purse());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
@@ -198,7 +198,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(40)).await;
             part("{}", true)
         });
-        let mut frames = pin!(frames(late, asker(), purse()));
+        let mut frames = pin!(frames(late, recipient(), purse()));
         let start = tokio::time::Instant::now();
         assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
         assert_eq!(start.elapsed(), KEEP_ALIVE);
@@ -215,7 +215,7 @@ mod tests {
             std::future::pending::<()>().await;
             Some((part("{}", false), guard))
         });
-        let response = parts_response(parts, asker(), purse());
+        let response = parts_response(parts, recipient(), purse());
         drop(response);
         assert!(dropped.await.is_err());
     }

@@ -45,7 +45,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::answer::{Answer, Refused, Voice};
-use self::ask::{Action, Ask, Asker, Cancel, Envelope, NotAWorkflow, Places};
+use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, WorkflowClient};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
 use self::execute::{Early, Outcome};
 use self::held::Held;
@@ -194,7 +194,7 @@ impl WorkflowBinding {
             if let Some(suppressed) = self.incomplete.allow() {
                 let requester = part
                     .job
-                    .asker
+                    .client
                     .requester
                     .as_ref()
                     .map_or("unknown", Text::as_str);
@@ -346,7 +346,7 @@ impl WorkflowBinding {
                 let held = vec![held];
                 Some(Whole { job, held })
             }
-            Ok(Ask::Line(asker, line)) => assemblies.line(*asker, line, held),
+            Ok(Ask::Line(client, line)) => assemblies.line(*client, line, held),
             Ok(Ask::Cancel(cancel)) => {
                 let was_there = self.cancel(&cancel);
                 match assemblies.cancel(&cancel) {
@@ -364,20 +364,20 @@ impl WorkflowBinding {
                 held.done();
                 None
             }
-            Ok(Ask::Refuse(asker, refused)) => {
-                tracing::warn!(binding = %self.name, source = %asker.source, reason = refused.code(),
+            Ok(Ask::Refuse(client, refused)) => {
+                tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(),
                     "a request to the executor is refused");
                 self.workflows.refused(refused.counts_as());
                 let answer = Answer::refused(refused);
                 let answering = async move {
-                    self.answer(&asker, Action::Execute, &answer, &held).await;
+                    self.answer(&client, Action::Execute, &answer, &held).await;
                     held.done();
                 };
                 work.push(answering.boxed());
                 None
             }
-            Ok(Ask::Forbidden(asker, refused)) => {
-                work.push(self.forbid(asker, refused, body, held).boxed());
+            Ok(Ask::Forbidden(client, refused)) => {
+                work.push(self.forbid(client, refused, body, held).boxed());
                 None
             }
             Err(NotAWorkflow { code, detail }) => {
@@ -417,7 +417,7 @@ impl WorkflowBinding {
     async fn conclude(&self, whole: Whole, answer: Answer) {
         let Whole { job, held } = whole;
         if let Some(first) = held.first() {
-            self.answer(&job.asker, job.action, &answer, first).await;
+            self.answer(&job.client, job.action, &answer, first).await;
         }
         held.into_iter().for_each(Held::done);
     }
@@ -426,7 +426,7 @@ impl WorkflowBinding {
     /// whoever waits at the inbox of the message is told.
     async fn forbid(
         &self,
-        asker: Box<Asker>,
+        client: Box<WorkflowClient>,
         refused: reply_place::Refused,
         body: Option<Bytes>,
         held: Arc<Held>,
@@ -438,19 +438,19 @@ impl WorkflowBinding {
             unit: None,
         };
         tracing::warn!(binding = %self.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
-            requester = asker.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused,
+            requester = client.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused,
             "a workflow is not executed");
-        self.bury(&held, body, &reason).await;
-        if asker.reply_to.is_some() {
+        self.dead_letter(&held, body, &reason).await;
+        if client.reply_to.is_some() {
             let refused = Refused::place(reason.detail);
             let answer = Answer::refused(refused);
-            self.answer(&asker, Action::Execute, &answer, &held).await;
+            self.answer(&client, Action::Execute, &answer, &held).await;
         }
         held.done();
     }
 
     async fn refuse(&self, held: Arc<Held>, body: Option<Bytes>, reason: Reason) {
-        self.bury(&held, body, &reason).await;
+        self.dead_letter(&held, body, &reason).await;
         held.done();
     }
 

@@ -8,7 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use super::super::Door;
 use super::super::reply::{Failure, Reason, accepted};
 use super::unit::{Ask, Item};
-use super::{CALL_ID, Common, header_of, last, not_told, parts_of};
+use super::{CALL_ID, Common, header_of, last, not_published, parts_of};
 use crate::callid::CallId;
 use crate::calls::CallError;
 
@@ -44,11 +44,11 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     let answers = stream::iter(answers)
         .buffered(AT_A_TIME)
         .collect::<Vec<_>>();
-    let (answers, told) = tokio::join!(answers, tell_in_order(common, notifications));
-    let mut response = match told {
+    let (answers, published) = tokio::join!(answers, publish_in_order(common, notifications));
+    let mut response = match published {
         _ if !answers.is_empty() => common.whole(common.purse.replace(array(&answers))),
         Ok(()) => accepted(),
-        Err(error) => not_told(common, &error),
+        Err(error) => not_published(common, &error),
     };
     if !calls.is_empty() {
         response.headers_mut().insert(CALL_ID, header_of(&calls));
@@ -57,33 +57,35 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
 }
 
 async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -> Bytes {
-    let Ask { unit, asker, .. } = match ask {
+    let Ask {
+        unit, recipient, ..
+    } = match ask {
         Ok(ask) => ask,
         Err(error) => return error,
     };
     match last(parts_of(common.call(unit, call).await)).await {
         Ok(body) => body,
-        Err(error) => Failure::call(&error).render(&asker),
+        Err(error) => Failure::call(&error).render(&recipient),
     }
 }
 
-/// Sends every notification; the first error, which only the status can tell, and only where there are no answers.
-async fn tell_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(), CallError> {
-    let mut told = Ok(());
+/// Publishes every notification, within one deadline for all. Returns the first error: only the status can report it,
+/// and only where there are no answers.
+async fn publish_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(), CallError> {
+    let mut published = Ok(());
     for notification in notifications {
-        if let Err(error) = common.tell(notification).await {
-            tracing::debug!(%error, "a notification of a batch was not sent");
-            told = told.and(Err(error));
+        if let Err(error) = common.notify(notification).await {
+            published = published.and(Err(error));
         }
     }
-    told
+    published
 }
 
 fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
     let message = "streaming is not available in a batch: send this request by itself";
     let failure = Failure::new(Reason::Unsupported, message);
     common.note_refusal(failure.word());
-    failure.render(&ask.asker)
+    failure.render(&ask.recipient)
 }
 
 /// The array of documents that are JSON already.

@@ -1,4 +1,4 @@
-//! What is one unit of a payload to the front door: a request, a notification, or refused?
+//! What one unit of a payload is: a request, a notification, or refused.
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
@@ -6,7 +6,7 @@ use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Unit, Units};
 use bytes::Bytes;
 
 use super::super::Door;
-use super::super::reply::{Asker, Failure, Reason};
+use super::super::reply::{Failure, Reason, Recipient};
 use super::Common;
 use crate::metrics::Metrics;
 
@@ -37,7 +37,7 @@ pub(super) enum Item {
 pub(super) struct Ask {
     pub(super) unit: Unit,
     /// Whom errors go to.
-    pub(super) asker: Asker,
+    pub(super) recipient: Recipient,
     /// Whether its method asks for an answer in parts.
     pub(super) streaming: bool,
 }
@@ -65,12 +65,12 @@ impl Framed {
 impl Item {
     /// Sorts a unit, and counts it. What is refused leaves its line in the access log here.
     pub(super) fn of(door: &Door, common: &Common, unit: Result<Unit, Refused>) -> Self {
-        let (failure, asker) = match Self::sort(&door.metrics, common.dialect, unit) {
+        let (failure, recipient) = match Self::sort(&door.metrics, common.dialect, unit) {
             Ok(item) => return item,
             Err(refused) => refused,
         };
         common.note_refusal(failure.word());
-        Self::Refused(failure.render(&asker))
+        Self::Refused(failure.render(&recipient))
     }
 
     /// `fallback` is the dialect of errors about units that do not tell theirs.
@@ -78,25 +78,27 @@ impl Item {
         metrics: &Metrics,
         fallback: Dialect,
         unit: Result<Unit, Refused>,
-    ) -> Result<Self, (Failure, Asker)> {
+    ) -> Result<Self, (Failure, Recipient)> {
         let unit = unit.map_err(|refused| {
             metrics.refused(refused.error.kind());
             let id = refused.id.as_ref().map(|id| id.token().clone());
-            let asker = id.map_or(Asker::unknown(fallback), |id| Asker::new(id, fallback));
-            (Failure::refused(&refused), asker)
+            let recipient = id.map_or(Recipient::unknown(fallback), |id| {
+                Recipient::new(id, fallback)
+            });
+            (Failure::refused(&refused), recipient)
         })?;
         let Some(message) = &unit.json_rpc else {
             metrics.refused(DecodeErrorKind::WrongFamily);
             let failure = Failure::other_family(unit.because.family);
-            return Err((failure, Asker::unknown(fallback)));
+            return Err((failure, Recipient::unknown(fallback)));
         };
         match (message.body, &message.id) {
             (RpcBody::Call { streaming }, Some(id)) => {
                 metrics.unit(Family::JsonRpc, Kind::Request);
-                let asker = Asker::new(id.token().clone(), message.dialect);
+                let recipient = Recipient::new(id.token().clone(), message.dialect);
                 Ok(Self::Request(Ask {
                     unit,
-                    asker,
+                    recipient,
                     streaming,
                 }))
             }
@@ -110,10 +112,10 @@ impl Item {
 }
 
 /// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
-fn response(metrics: &Metrics, message: &JsonRpc) -> (Failure, Asker) {
+fn response(metrics: &Metrics, message: &JsonRpc) -> (Failure, Recipient) {
     metrics.refused(DecodeErrorKind::Invalid);
     let what =
         "this is a JSON-RPC response; requests, notifications and batches of them are taken here";
     let failure = Failure::new(Reason::InvalidRequest, what);
-    (failure, Asker::unknown(message.dialect))
+    (failure, Recipient::unknown(message.dialect))
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::metrics;
 
-use super::ask::{Action, Asker, Form, Job, identity};
+use super::ask::{Action, Form, Job, WorkflowClient, identity};
 use super::assembly::Incomplete;
 
 /// The executor as it signs its events.
@@ -268,7 +268,7 @@ impl Answer {
     /// It was cancelled before all of its lines were there.
     pub(super) fn cancelled(job: &Job) -> Self {
         let known = job.execution_id.as_ref();
-        let execution_id = known.or(job.asker.collaboration_id.as_ref());
+        let execution_id = known.or(job.client.collaboration_id.as_ref());
         let failure = Failure::new(FailureCode::Cancelled, "cancelled before it was whole");
         let result = Value::object([
             ("execution_id", Value::from(execution_id.cloned())),
@@ -301,7 +301,7 @@ fn too_large(suggestion: &str) -> Value {
 
 impl Voice {
     /// What happens while an execution runs.
-    pub(super) fn news(&self, asker: &Asker, news: &News) -> Result<Event, EventError> {
+    pub(super) fn news(&self, client: &WorkflowClient, news: &News) -> Result<Event, EventError> {
         let (name, execution_id, seq, value) = match news {
             News::Started {
                 execution_id,
@@ -331,7 +331,7 @@ impl Voice {
             }
         };
         let ty = format!("{}a2e.{name}", self.type_prefix);
-        let mut event = self.event(crate::clock::new_event_id().into(), ty.into(), asker)?;
+        let mut event = self.event(crate::clock::new_event_id().into(), ty.into(), client)?;
         event.set(extension::MCP_TYPE, Kind::Notification.as_str())?;
         event.set(extension::COLLABORATION_ID, execution_id.clone())?;
         self.sign_as_executor(&mut event, seq)?;
@@ -343,29 +343,29 @@ impl Voice {
     /// same source and id loses none.
     pub(super) fn answer(
         &self,
-        asker: &Asker,
+        client: &WorkflowClient,
         action: Action,
         answer: &Answer,
         size: Size,
     ) -> Result<Event, EventError> {
         let id = identity([
-            asker.identity.as_bytes(),
+            client.identity.as_bytes(),
             answer.content.digest().as_bytes(),
         ]);
-        let ty = match asker.form {
+        let ty = match client.form {
             Form::Events => format!("{}a2e.execution.resp", self.type_prefix),
             Form::JsonRpc(_) => format!("{}common.response", self.type_prefix),
         };
-        let mut event = self.event(id, ty.into(), asker)?;
+        let mut event = self.event(id, ty.into(), client)?;
         event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
         event.set(extension::A2A_METHOD, action.method())?;
-        let body = match &asker.form {
+        let body = match &client.form {
             Form::Events => {
                 let execution = answer
                     .execution_id
                     .as_ref()
-                    .or(asker.collaboration_id.as_ref());
-                let execution = execution.unwrap_or(&asker.identity);
+                    .or(client.collaboration_id.as_ref());
+                let execution = execution.unwrap_or(&client.identity);
                 event.set(extension::COLLABORATION_ID, execution.clone())?;
                 self.sign_as_executor(&mut event, answer.seq)?;
                 as_data(answer, execution, size)
@@ -374,7 +374,7 @@ impl Voice {
                 event.set(extension::PROTOCOL, "A2A")?;
                 event.set(extension::PROTOCOL_VERSION, "2.0")?;
                 event.set(extension::IS_FINAL, true)?;
-                if let Some(id) = &asker.collaboration_id {
+                if let Some(id) = &client.collaboration_id {
                     event.set(extension::COLLABORATION_ID, id.clone())?;
                 }
                 if let Content::Refused(refused) = &answer.content {
@@ -388,18 +388,18 @@ impl Voice {
     }
 
     /// An event to whoever asked.
-    fn event(&self, id: Text, ty: Text, asker: &Asker) -> Result<Event, EventError> {
+    fn event(&self, id: Text, ty: Text, client: &WorkflowClient) -> Result<Event, EventError> {
         let mut event = Event::new(id, self.source.clone(), ty)?;
         event.set("time", crate::clock::rfc3339(crate::clock::now()))?;
         event.set("datacontenttype", "application/json")?;
         event.set(extension::SOURCE_AGENT, self.agent.clone())?;
-        if let Some(requester) = asker.requester.as_ref().or(self.run_as.as_ref()) {
+        if let Some(requester) = client.requester.as_ref().or(self.run_as.as_ref()) {
             event.set(extension::TARGET_AGENT, requester.clone())?;
         }
-        if let Some(call) = &asker.call_id {
+        if let Some(call) = &client.call_id {
             event.set(extension::CALL_ID, call.clone())?;
         }
-        for (name, value) in &asker.trace {
+        for (name, value) in &client.trace {
             event.set(name, value.clone())?;
         }
         Ok(event)

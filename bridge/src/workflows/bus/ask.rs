@@ -24,13 +24,13 @@ pub(super) enum Ask {
     /// To execute or validate a workflow.
     Run(Box<Job>),
     /// To keep a line of a workflow until the others are there.
-    Line(Box<Asker>, Bytes),
+    Line(Box<WorkflowClient>, Bytes),
     /// To end what has this name and was asked for by the same requester.
     Cancel(Cancel),
     /// Something that is told why it cannot be done.
-    Refuse(Box<Asker>, Refused),
+    Refuse(Box<WorkflowClient>, Refused),
     /// Something that wants its answer where the binding does not allow it.
-    Forbidden(Box<Asker>, reply_place::Refused),
+    Forbidden(Box<WorkflowClient>, reply_place::Refused),
 }
 
 /// What is to end.
@@ -50,7 +50,7 @@ pub(super) struct Job {
     pub(super) input: Object,
     pub(super) on_error: OnError,
     pub(super) strictness: Strictness,
-    pub(super) asker: Asker,
+    pub(super) client: WorkflowClient,
     /// Whether it is the line that begins and nothing else, so that others may belong to it.
     pub(super) is_begin_line: bool,
     /// The `executionId` in the workflow, where it is known.
@@ -63,9 +63,9 @@ pub(super) enum Action {
     Validate,
 }
 
-/// Who asks, and how he is answered.
+/// Who made a request, and how it is answered.
 #[derive(Debug, Clone)]
-pub(super) struct Asker {
+pub(super) struct WorkflowClient {
     /// Names the request: the same when it is delivered again, and of no other request.
     pub(super) identity: Text,
     /// The `source` of the request.
@@ -198,32 +198,32 @@ impl Ask {
         let expiry = event.extension_text(extension::EXPIRY_TIME);
         let ask = Self::read(event, inside, envelope)?;
         if !envelope.rpc && is_of_http_caller(event.source()) {
-            let asker = ask.asker().ok_or(NotAWorkflow::RPC)?;
-            return Ok(Self::Refuse(Box::new(asker.clone()), Refused::rpc()));
+            let client = ask.client().ok_or(NotAWorkflow::RPC)?;
+            return Ok(Self::Refuse(Box::new(client.clone()), Refused::rpc()));
         }
-        if let Some(asker) = ask.asker()
-            && let Some(refused) = asker.place_refused.clone()
+        if let Some(client) = ask.client()
+            && let Some(refused) = client.place_refused.clone()
         {
-            return Ok(Self::Forbidden(Box::new(asker.clone()), refused));
+            return Ok(Self::Forbidden(Box::new(client.clone()), refused));
         }
         match ask {
             // To run without the deadline that was meant would be worse.
-            Self::Run(job) if job.asker.deadline.is_none() && expiry.is_some() => {
+            Self::Run(job) if job.client.deadline.is_none() && expiry.is_some() => {
                 let message = "expirytime must be a time as in RFC 3339";
                 let invalid = code::INVALID_PARAMS;
                 let refused = Refused::request(invalid, "invalid_request", message.to_owned());
-                Ok(Self::Refuse(Box::new(job.asker), refused))
+                Ok(Self::Refuse(Box::new(job.client), refused))
             }
             ask => Ok(ask),
         }
     }
 
     /// Who waits for an answer.
-    fn asker(&self) -> Option<&Asker> {
+    fn client(&self) -> Option<&WorkflowClient> {
         match self {
-            Self::Run(job) => Some(&job.asker),
-            Self::Line(asker, _) | Self::Refuse(asker, _) | Self::Forbidden(asker, _) => {
-                Some(asker)
+            Self::Run(job) => Some(&job.client),
+            Self::Line(client, _) | Self::Refuse(client, _) | Self::Forbidden(client, _) => {
+                Some(client)
             }
             Self::Cancel(_) => None,
         }
@@ -237,12 +237,12 @@ impl Ask {
         if matches!(kind_of_event(event), Kind::Response | Kind::Stream) {
             return Err(NotAWorkflow::ANSWER);
         }
-        let mut asker = Asker::of(event, envelope);
+        let mut client = WorkflowClient::of(event, envelope);
         if let Some(mapped) = inside
             && let Some(message) = mapped.json_rpc.as_ref().filter(|message| message.is_call())
         {
-            asker.identity = identity_of_call(event, envelope.place);
-            return call(asker, message.id.as_ref(), &mapped.bytes);
+            client.identity = identity_of_call(event, envelope.place);
+            return call(client, message.id.as_ref(), &mapped.bytes);
         }
         let workflow = inside.filter(|mapped| mapped.because.family == Family::A2eWorkflow);
         let named = |mapped: &Mapped| {
@@ -252,24 +252,26 @@ impl Ask {
                 .cloned()
         };
         let execution_id = workflow.and_then(named);
-        asker.collaboration_id = asker.collaboration_id.or_else(|| execution_id.clone());
+        client.collaboration_id = client.collaboration_id.or_else(|| execution_id.clone());
         let method = method(event).or_else(|| method(&workflow?.event));
         let data = event.body();
         match method.as_deref() {
             // The body of a REST request holds a workflow too.
-            Some(EXECUTE) if workflow.is_none() => Ok(Job::of_data(Action::Execute, asker, data)),
-            Some(VALIDATE) if workflow.is_none() => Ok(Job::of_data(Action::Validate, asker, data)),
-            Some(EXECUTE) => Ok(Job::of_lines(Action::Execute, asker, data, execution_id)),
-            Some(VALIDATE) => Ok(Job::of_lines(Action::Validate, asker, data, execution_id)),
-            Some("operationUpdate") if asker.collaboration_id.is_none() => {
+            Some(EXECUTE) if workflow.is_none() => Ok(Job::of_data(Action::Execute, client, data)),
+            Some(VALIDATE) if workflow.is_none() => {
+                Ok(Job::of_data(Action::Validate, client, data))
+            }
+            Some(EXECUTE) => Ok(Job::of_lines(Action::Execute, client, data, execution_id)),
+            Some(VALIDATE) => Ok(Job::of_lines(Action::Validate, client, data, execution_id)),
+            Some("operationUpdate") if client.collaboration_id.is_none() => {
                 Err(NotAWorkflow::NO_COLLABORATION)
             }
-            Some("operationUpdate") => Ok(Self::Line(Box::new(asker), event.body())),
+            Some("operationUpdate") => Ok(Self::Line(Box::new(client), event.body())),
             Some(CANCEL_TYPE) => {
-                let name = asker
+                let name = client
                     .collaboration_id
                     .ok_or(NotAWorkflow::NO_COLLABORATION)?;
-                let requester = asker.requester;
+                let requester = client.requester;
                 Ok(Self::Cancel(Cancel { requester, name }))
             }
             _ => Err(NotAWorkflow::OTHER),
@@ -313,7 +315,7 @@ fn is_begin_line(data: &[u8]) -> bool {
 }
 
 /// A JSON-RPC call.
-fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWorkflow> {
+fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWorkflow> {
     let Ok(value) = Value::parse(bytes) else {
         return Err(NotAWorkflow::OTHER);
     };
@@ -323,27 +325,27 @@ fn call(mut asker: Asker, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWor
         .unwrap_or_default();
     let params = value.get("params").cloned().unwrap_or_default();
     if let Some(id) = id {
-        asker.form = Form::JsonRpc(id.token().clone());
-        if matches!(asker.progress, Progress::BesideTheAnswer) {
+        client.form = Form::JsonRpc(id.token().clone());
+        if matches!(client.progress, Progress::BesideTheAnswer) {
             // To a caller anything there would be the response.
-            asker.progress = Progress::Untold;
+            client.progress = Progress::Untold;
         }
     }
     match (method, id) {
         ("notifications/cancelled", None) => {
             let name = params.get("requestId").and_then(name_of_call);
             Ok(Ask::Cancel(Cancel {
-                requester: asker.requester,
+                requester: client.requester,
                 name: name.ok_or(NotAWorkflow::OTHER)?,
             }))
         }
-        (EXECUTE, Some(_)) => Ok(Job::of_params(Action::Execute, asker, &params)),
-        (VALIDATE, Some(_)) => Ok(Job::of_params(Action::Validate, asker, &params)),
+        (EXECUTE, Some(_)) => Ok(Job::of_params(Action::Execute, client, &params)),
+        (VALIDATE, Some(_)) => Ok(Job::of_params(Action::Validate, client, &params)),
         (EXECUTE | VALIDATE, None) => Err(NotAWorkflow::NO_ID),
         (_, Some(_)) => {
             let message = format!("the executor knows the methods {EXECUTE} and {VALIDATE}");
             let refused = Refused::request(code::METHOD_NOT_FOUND, "unknown_method", message);
-            Ok(Ask::Refuse(Box::new(asker), refused))
+            Ok(Ask::Refuse(Box::new(client), refused))
         }
         (_, None) => Err(NotAWorkflow::OTHER),
     }
@@ -374,7 +376,12 @@ impl Action {
 
 impl Job {
     /// A workflow as it is.
-    fn of_lines(action: Action, asker: Asker, workflow: Bytes, execution_id: Option<Text>) -> Ask {
+    fn of_lines(
+        action: Action,
+        client: WorkflowClient,
+        workflow: Bytes,
+        execution_id: Option<Text>,
+    ) -> Ask {
         let is_begin_line = is_begin_line(&workflow);
         Ask::Run(Box::new(Self {
             action,
@@ -382,46 +389,46 @@ impl Job {
             input: Object::default(),
             on_error: OnError::default(),
             strictness: Strictness::default(),
-            asker,
+            client,
             is_begin_line,
             execution_id,
         }))
     }
 
     /// The body of a REST request, or what is no workflow and is told so.
-    fn of_data(action: Action, asker: Asker, data: Bytes) -> Ask {
+    fn of_data(action: Action, client: WorkflowClient, data: Bytes) -> Ask {
         match Value::parse(&data) {
-            Ok(value) if value.get("workflow").is_some() => Self::of_params(action, asker, &value),
-            _ => Self::of_lines(action, asker, data, None),
+            Ok(value) if value.get("workflow").is_some() => Self::of_params(action, client, &value),
+            _ => Self::of_lines(action, client, data, None),
         }
     }
 
     /// What the body of a REST request, or the parameters of a call, ask for. Source: `a2e-execution` section 10.
-    fn of_params(action: Action, asker: Asker, params: &Value) -> Ask {
-        let refuse = |asker, message: &str| {
+    fn of_params(action: Action, client: WorkflowClient, params: &Value) -> Ask {
+        let refuse = |client, message: &str| {
             let refused = Refused::request(code::INVALID_PARAMS, "invalid_request", message.into());
-            Ask::Refuse(Box::new(asker), refused)
+            Ask::Refuse(Box::new(client), refused)
         };
         let Some(workflow) = params.get("workflow").and_then(Value::as_str) else {
             return refuse(
-                asker,
+                client,
                 "workflow must be there: the JSON Lines, as one string",
             );
         };
         let input = match params.get("input") {
             None | Some(Value::Null) => Object::default(),
             Some(Value::Object(input)) => input.clone(),
-            Some(_) => return refuse(asker, "input must be an object"),
+            Some(_) => return refuse(client, "input must be an object"),
         };
         let Some(on_error) = word(params, "onError", OnError::from_word) else {
-            return refuse(asker, "onError must be stop or continue");
+            return refuse(client, "onError must be stop or continue");
         };
         let Some(strictness) = word(params, "level", Strictness::from_word) else {
-            return refuse(asker, "level must be strict, moderate or lenient");
+            return refuse(client, "level must be strict, moderate or lenient");
         };
         if params.get("validate") == Some(&Value::Bool(false)) {
             return refuse(
-                asker,
+                client,
                 "a workflow is always validated before it is executed",
             );
         }
@@ -431,7 +438,7 @@ impl Job {
             input,
             on_error,
             strictness,
-            asker,
+            client,
             is_begin_line: false,
             execution_id: None,
         }))
@@ -466,20 +473,20 @@ impl Job {
 
     /// The names it can be cancelled by.
     pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
-        let asker = &self.asker;
-        let call = match &asker.form {
+        let client = &self.client;
+        let call = match &client.form {
             Form::JsonRpc(token) => Value::parse(token.as_bytes()).ok(),
             Form::Events => None,
         };
         let call = call.as_ref().and_then(name_of_call);
         let names = [
             self.execution_id.clone(),
-            asker.collaboration_id.clone(),
-            asker.call_id.clone(),
+            client.collaboration_id.clone(),
+            client.call_id.clone(),
             call,
-            Some(asker.execution_id()),
+            Some(client.execution_id()),
         ];
-        let requester = asker.requester.clone();
+        let requester = client.requester.clone();
         let cancel = move |name| Cancel {
             requester: requester.clone(),
             name,
@@ -488,9 +495,9 @@ impl Job {
     }
 }
 
-// === impl Asker ===
+// === impl WorkflowClient ===
 
-impl Asker {
+impl WorkflowClient {
     fn of(event: &Event, envelope: Envelope<'_>) -> Self {
         let text = |name| event.extension_text(name).cloned();
         let number = |name| event.attribute(name).and_then(|value| value.parse().ok());

@@ -17,7 +17,7 @@ use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::ask::{Action, Asker, Cancel, Job};
+use super::ask::{Action, Cancel, Job, WorkflowClient};
 use super::held::Held;
 
 /// How long the next line may take.
@@ -75,7 +75,7 @@ struct Assembly {
 
 #[derive(Debug)]
 struct Line {
-    asker: Asker,
+    client: WorkflowClient,
     body: Bytes,
 }
 
@@ -102,8 +102,13 @@ impl Assemblies {
     }
 
     /// Takes a line; gives the workflow it makes whole, or too large.
-    pub(super) fn line(&mut self, asker: Asker, body: Bytes, held: Arc<Held>) -> Option<Whole> {
-        let key = Key::of(&asker)?;
+    pub(super) fn line(
+        &mut self,
+        client: WorkflowClient,
+        body: Bytes,
+        held: Arc<Held>,
+    ) -> Option<Whole> {
+        let key = Key::of(&client)?;
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
         if assembly.is_over {
@@ -111,9 +116,9 @@ impl Assemblies {
             return None;
         }
         assembly.held.push(held);
-        if !assembly.has(&asker) {
+        if !assembly.has(&client) {
             assembly.bytes += body.len() + 1;
-            assembly.lines.push(Line { asker, body });
+            assembly.lines.push(Line { client, body });
         }
         if assembly.bytes > self.limits.max_bytes {
             assembly.is_over = true;
@@ -124,10 +129,10 @@ impl Assemblies {
 
     /// Takes the line that begins; gives the workflow if it is whole.
     pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<Whole> {
-        let key = Key::of(&job.asker);
+        let key = Key::of(&job.client);
         let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
         // A whole workflow may well be one line, which then needs no others.
-        let (Some(key), true) = (key, is_known || job.asker.seq.is_some_and(|seq| seq > 0)) else {
+        let (Some(key), true) = (key, is_known || job.client.seq.is_some_and(|seq| seq > 0)) else {
             let held = vec![held];
             return Some(Whole { job, held });
         };
@@ -249,10 +254,10 @@ impl Incomplete {
 // === impl Key ===
 
 impl Key {
-    fn of(asker: &Asker) -> Option<Self> {
+    fn of(client: &WorkflowClient) -> Option<Self> {
         Some(Self {
-            requester: asker.requester.clone(),
-            collaboration_id: asker.collaboration_id.clone()?,
+            requester: client.requester.clone(),
+            collaboration_id: client.collaboration_id.clone()?,
         })
     }
 }
@@ -287,10 +292,10 @@ impl Assembly {
     }
 
     /// Whether the line is there already: it was delivered twice.
-    fn has(&self, asker: &Asker) -> bool {
-        let mut lines = self.lines.iter().map(|line| &line.asker);
+    fn has(&self, client: &WorkflowClient) -> bool {
+        let mut lines = self.lines.iter().map(|line| &line.client);
         lines.any(|line| {
-            line.identity == asker.identity || (line.seq.is_some() && line.seq == asker.seq)
+            line.identity == client.identity || (line.seq.is_some() && line.seq == client.seq)
         })
     }
 
@@ -298,13 +303,13 @@ impl Assembly {
         let Some(begin) = &self.begin else {
             return false;
         };
-        let Some(last) = begin.asker.seq else {
+        let Some(last) = begin.client.seq else {
             return true;
         };
         let places: Option<BTreeMap<i64, ()>> = self
             .lines
             .iter()
-            .map(|line| line.asker.seq.map(|seq| (seq, ())))
+            .map(|line| line.client.seq.map(|seq| (seq, ())))
             .collect();
         let Some(places) = places else {
             return true;
@@ -333,8 +338,8 @@ impl Assembly {
     /// The lines in order, the one that begins last.
     fn text(&self, begin: Option<&Job>) -> Bytes {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
-        if lines.iter().all(|line| line.asker.seq.is_some()) {
-            lines.sort_by_key(|line| line.asker.seq);
+        if lines.iter().all(|line| line.client.seq.is_some()) {
+            lines.sort_by_key(|line| line.client.seq);
         }
         let bodies = lines
             .iter()
@@ -370,7 +375,7 @@ impl Assembly {
                 input: Object::default(),
                 on_error: OnError::default(),
                 strictness: Strictness::default(),
-                asker: first.asker,
+                client: first.client,
                 is_begin_line: false,
                 execution_id: None,
             }),

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Refused};
-use super::ask::{Action, Asker, Job};
+use super::ask::{Action, Job, WorkflowClient};
 use crate::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, Reports};
@@ -46,24 +46,24 @@ pub(super) struct Early<'a> {
 impl WorkflowBinding {
     /// Does what is asked for.
     pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Outcome {
-        let named = self.voice.run_as.as_ref().or(job.asker.requester.as_ref());
+        let named = self.voice.run_as.as_ref().or(job.client.requester.as_ref());
         let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
             self.workflows.refused(metrics::Refused::Forbidden);
             return Outcome::Answered(Answer::refused(Refused::unknown_agent(named)));
         };
         let request = Request {
             workflow: job.workflow.clone(),
-            execution_id: Some(job.asker.execution_id()),
+            execution_id: Some(job.client.execution_id()),
             input: std::mem::take(&mut job.input),
             on_error: job.on_error,
             strictness: job.strictness,
-            session: job.asker.collaboration_id.clone(),
-            deadline: job.asker.deadline,
+            session: job.client.collaboration_id.clone(),
+            deadline: job.client.deadline,
             is_cancelled: false,
         };
         match job.action {
             Action::Validate => self.validate(&agent, request, early).await,
-            Action::Execute => self.execute(&agent, request, &job.asker, early).await,
+            Action::Execute => self.execute(&agent, request, &job.client, early).await,
         }
     }
 
@@ -83,7 +83,7 @@ impl WorkflowBinding {
         &self,
         agent: &Arc<Agent>,
         mut request: Request,
-        asker: &Asker,
+        client: &WorkflowClient,
         early: Early<'_>,
     ) -> Outcome {
         let _turn = tokio::select! {
@@ -101,7 +101,7 @@ impl WorkflowBinding {
         loop {
             let failure = match self.workflows.begin(agent, request.clone()).await {
                 Ok(Started::New(execution)) => {
-                    return self.run_through(agent, execution, asker, early).await;
+                    return self.run_through(agent, execution, client, early).await;
                 }
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
@@ -143,7 +143,7 @@ impl WorkflowBinding {
         &self,
         agent: &Agent,
         execution: Execution,
-        asker: &Asker,
+        client: &WorkflowClient,
         early: Early<'_>,
     ) -> Outcome {
         let id = execution.execution_id().clone();
@@ -165,13 +165,13 @@ impl WorkflowBinding {
                     progress: Box::new(progress),
                 };
                 if tell.try_send(news).is_err() {
-                    tracing::debug!(%execution_id, "the bus is slow: progress was not told");
+                    tracing::debug!(%execution_id, "the bus is slow: progress was not published");
                 }
             }
         });
         let mut telling = std::pin::pin!(async {
             while let Some(news) = heard.recv().await {
-                self.tell(asker, &news).await;
+                self.publish_progress(client, &news).await;
             }
         });
         let mut ended = std::pin::pin!(run.ended());
@@ -188,7 +188,7 @@ impl WorkflowBinding {
         };
         // The answer is the last of its events, so that what is under way goes first.
         if !is_told && timeout(LAST_NEWS, telling).await.is_err() {
-            tracing::debug!(binding = %self.name, "the bus is slow: some progress was not told");
+            tracing::debug!(binding = %self.name, "the bus is slow: some progress was not published");
         }
         match record {
             Some(record) => written(record, told.load(Ordering::Relaxed)).await,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, News, Size};
-use super::ask::{Action, Asker, Progress};
+use super::ask::{Action, Progress, WorkflowClient};
 use super::held::Held;
 use crate::deadletter::{Reason, Stage, Undelivered};
 use crate::outbound::{Outgoing, Provenance, RoutingError};
@@ -47,31 +47,38 @@ impl Undeliverable {
 impl WorkflowBinding {
     /// Sends the answer until the bus has confirmed it. An answer that is too large goes without its results; one that
     /// can go nowhere makes the request a dead letter, and sending that again gives the recorded answer.
-    pub(super) async fn answer(&self, asker: &Asker, action: Action, answer: &Answer, held: &Held) {
-        let whole = self.send_answer(asker, action, answer, Size::Whole).await;
+    pub(super) async fn answer(
+        &self,
+        client: &WorkflowClient,
+        action: Action,
+        answer: &Answer,
+        held: &Held,
+    ) {
+        let whole = self.send_answer(client, action, answer, Size::Whole).await;
         let sent = match whole {
             Err(error) if error.is_too_large() => {
                 tracing::warn!(binding = %self.name, %error, "an answer is sent without its results");
-                self.send_answer(asker, action, answer, Size::Reduced).await
+                self.send_answer(client, action, answer, Size::Reduced)
+                    .await
             }
             sent => sent,
         };
         if let Err(error) = sent {
             tracing::warn!(binding = %self.name, %error, "an answer has nowhere to go");
-            self.bury(held, None, &error.reason()).await;
+            self.dead_letter(held, None, &error.reason()).await;
         }
     }
 
     async fn send_answer(
         &self,
-        asker: &Asker,
+        client: &WorkflowClient,
         action: Action,
         answer: &Answer,
         size: Size,
     ) -> Result<(), Undeliverable> {
-        let event = self.voice.answer(asker, action, answer, size);
+        let event = self.voice.answer(client, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
-        for copy in self.copies(asker, asker.reply_to.as_ref(), &event)? {
+        for copy in self.copies(client, client.reply_to.as_ref(), &event)? {
             self.publisher
                 .until_confirmed(&copy)
                 .await
@@ -81,7 +88,7 @@ impl WorkflowBinding {
     }
 
     /// Makes a dead letter of the message that was held, or of one unit of it, and waits until it is on the bus.
-    pub(super) async fn bury(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
+    pub(super) async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
         let of = Undelivered {
             message: &held.message,
             topic: &held.topic,
@@ -89,27 +96,24 @@ impl WorkflowBinding {
             agent: None,
             call: None,
         };
-        let mut letter = Some(self.dead_letters.letter(of, body, reason));
-        while let Some(sending) = letter {
-            letter = match self.publisher.until_confirmed(&sending).await {
-                Ok(()) => None,
-                Err(error) => self.dead_letters.instead(sending, &error),
-            };
-        }
+        let dead_letter = self.dead_letters.letter(of, body, reason);
+        let instead = |copy, error: &TransportError| self.dead_letters.instead(copy, error);
+        // What can go nowhere is counted and logged there.
+        drop(self.publisher.until_settled(dead_letter, instead).await);
     }
 
-    /// Tells what happens, as far as the bus takes it at once: nobody waits for it.
-    pub(super) async fn tell(&self, asker: &Asker, news: &News) {
-        let place = match &asker.progress {
+    /// Publishes what happens, as far as the bus takes it at once: nobody waits for it.
+    pub(super) async fn publish_progress(&self, client: &WorkflowClient, news: &News) {
+        let place = match &client.progress {
             Progress::Untold => return,
-            Progress::BesideTheAnswer => asker.reply_to.as_ref(),
+            Progress::BesideTheAnswer => client.reply_to.as_ref(),
             Progress::At(place) => Some(place),
         };
         let event = self
             .voice
-            .news(asker, news)
+            .news(client, news)
             .map_err(RoutingError::Unwritable);
-        let copies = event.and_then(|event| self.copies(asker, place, &event));
+        let copies = event.and_then(|event| self.copies(client, place, &event));
         match copies {
             Ok(copies) => {
                 for copy in copies {
@@ -117,7 +121,7 @@ impl WorkflowBinding {
                         // Its confirmation is nobody's concern; the answer that follows is what counts.
                         Ok(confirmation) => drop::<Confirmation>(confirmation),
                         Err(error) => {
-                            tracing::debug!(binding = %self.name, %error, "progress was not told");
+                            tracing::debug!(binding = %self.name, %error, "progress was not published");
                         }
                     }
                 }
@@ -131,7 +135,7 @@ impl WorkflowBinding {
     /// The event as it goes out: to a place, or where the routes lead.
     fn copies(
         &self,
-        asker: &Asker,
+        client: &WorkflowClient,
         place: Option<&Address>,
         event: &Event,
     ) -> Result<Vec<Outgoing>, RoutingError> {
@@ -141,13 +145,13 @@ impl WorkflowBinding {
                 // The executions are what is to be in order.
                 key: None,
                 origin: Some((event.id(), 0)),
-                headers: &asker.headers,
+                headers: &client.headers,
             };
             return self.outbound.route(event, from, |_, _, _| Vec::new());
         };
-        let correlation = asker.correlation.iter();
+        let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
-        let headers = (own.collect(), asker.headers.as_slice());
+        let headers = (own.collect(), client.headers.as_slice());
         let copy = self
             .outbound
             .to_address(self.bus, event, headers, address.clone());
