@@ -18,7 +18,7 @@ use a2abus_executor::{
     Agent, Caching, Environment, Executor, MemoryStore, Object, Options, Rates, Request, Started,
     Status, SystemRandom, VirtualClock,
 };
-use a2abus_plugin::protocol::a2e_workflow::Policy;
+use a2abus_models::a2e_workflow::Policy;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::{Value, json};
 

@@ -10,11 +10,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use a2abus_plugin::convert::{Conversion, ConvertContext, ConvertError};
-use a2abus_plugin::protocol::e2a::Trust;
+use a2abus_models::convert::{Conversion, ConvertContext, ConvertError};
+use a2abus_models::e2a::Trust;
+use a2abus_models::{Fault, faults_of};
 use a2abus_plugin::{
-    Data, DecodeErrorKind, Event, EventError, Family, Fault, Hint, Ids, Limits, MapContext,
-    MapOptions, Source, Text, decode, extension, faults_of, map,
+    Data, DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions,
+    Source, Text, decode, extension, map,
 };
 use bytes::Bytes;
 

@@ -8,7 +8,7 @@ use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use a2abus_plugin::protocol::e2a::Fold;
+use a2abus_models::e2a::Fold;
 use a2abus_plugin::{Event, Text};
 use dashmap::DashMap;
 use prometheus::IntGauge;

@@ -28,8 +28,8 @@ use a2abus_executor::{
     MemoryStore, OpenError, Options, Progress, Record, RedbStore, Refusal, Request, RetryUnsafe,
     Started, Store, SystemClock, SystemRandom, Value,
 };
+use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::Report;
 use tokio::sync::oneshot;
 
 pub use self::directory::{Directory, DirectoryError, Member, Unread};

@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use a2abus_plugin::convert::{Conversion, ConvertContext};
+use a2abus_models::convert::{Conversion, ConvertContext};
 use a2abus_plugin::{EventId, Hint, Ids, Limits, MapContext, MapOptions, Source, format, map};
 use bytes::Bytes;
 use serde_json::{Value, json};

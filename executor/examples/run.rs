@@ -10,7 +10,7 @@ use a2abus_executor::{
     Agent, Client, ClientOptions, Environment, Event, Executor, MemoryStore, Options, Rates,
     Request, Started, SystemClock, SystemRandom,
 };
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+use a2abus_models::a2e_workflow::{Apis, Policy};
 use futures_util::StreamExt as _;
 
 #[tokio::main(flavor = "current_thread")]

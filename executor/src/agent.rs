@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use a2abus_models::a2e_workflow::{Apis, Policy};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
 use zeroize::Zeroizing;
 
 use crate::quota::{Limit, Window};

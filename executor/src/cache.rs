@@ -13,8 +13,8 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::OperationType;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::OperationType;
 
 pub(crate) use key::Key;
 

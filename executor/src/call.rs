@@ -21,9 +21,9 @@ mod tests;
 
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::{ApiCall, Method};
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
-use a2abus_plugin::protocol::a2e_workflow::{Code, OperationType, Refusal};
+use a2abus_models::a2e_workflow::operation::{ApiCall, Method};
+use a2abus_models::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::{Code, OperationType, Refusal};
 use futures_util::future::BoxFuture;
 
 use crate::agent::Agent;

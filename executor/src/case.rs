@@ -29,9 +29,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{OperationType, Report, Strictness};
-use a2abus_plugin::{Json, Text};
+use a2abus_models::Json;
+use a2abus_models::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::{OperationType, Report, Strictness};
+use a2abus_plugin::Text;
 use bytes::Bytes;
 use futures_util::StreamExt;
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Method;
+use a2abus_models::a2e_workflow::operation::Method;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, USER_AGENT};

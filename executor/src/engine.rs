@@ -8,8 +8,8 @@ mod perform;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::{Operation, OperationType, OutputPath};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Operation, OperationType, OutputPath};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Method;
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::operation::Method;
+use a2abus_models::a2e_workflow::target::Target;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 

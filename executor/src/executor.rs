@@ -7,11 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{
-    Document, OperationType, Report, Strictness, Workflow,
-};
-use a2abus_plugin::{Json, Text};
+use a2abus_models::Json;
+use a2abus_models::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::{Document, OperationType, Report, Strictness, Workflow};
+use a2abus_plugin::Text;
 use bytes::Bytes;
 
 pub use execution::{Event, Execution};
@@ -476,10 +475,10 @@ fn own_input(workflow: &Workflow) -> Object {
 }
 
 /// The names and kinds of the members: all that validation looks at.
-fn kinds(input: &Object) -> a2abus_plugin::Object {
+fn kinds(input: &Object) -> a2abus_models::Object {
     let kind = |value: &Value| match value {
         Value::Array(_) => Json::Array(Vec::new()),
-        Value::Object(_) => Json::Object(a2abus_plugin::Object::new()),
+        Value::Object(_) => Json::Object(a2abus_models::Object::new()),
         _ => Json::Null,
     };
     input

@@ -1,7 +1,7 @@
 //! What goes wrong in an execution, as the agent that asked for it is told.
 
+use a2abus_models::a2e_workflow::{Code, Report};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Code, Report};
 
 use crate::value::{Object, Value};
 

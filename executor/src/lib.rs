@@ -19,7 +19,7 @@
 //!     Agent, Environment, Executor, MemoryStore, Options, Rates, Request, Started, SystemRandom,
 //!     Value, VirtualClock,
 //! };
-//! use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+//! use a2abus_models::a2e_workflow::{Apis, Policy};
 //!
 //! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
 //! # runtime.block_on(async {
@@ -111,8 +111,8 @@
 //! | limit | default | set by |
 //! |---|---|---|
 //! | line, workflow, depth of JSON | 256 KiB, 1 MiB, 64 | [`Limits::workflow`] |
-//! | operations defined | 20 | [`Policy::max_operations`](a2abus_plugin::protocol::a2e_workflow::Policy) |
-//! | time of an execution | 30 s | [`Policy::max_execution_time`](a2abus_plugin::protocol::a2e_workflow::Policy) |
+//! | operations defined | 20 | [`Policy::max_operations`](a2abus_models::a2e_workflow::Policy) |
+//! | time of an execution | 30 s | [`Policy::max_execution_time`](a2abus_models::a2e_workflow::Policy) |
 //! | runs of operations, items of a loop, loops in loops | 20,000, 1,000, 3 | [`Limits`] |
 //! | data model, in memory; the results together the same | 32 MiB | [`Limits::max_model_bytes`] |
 //! | answer of an API | 10 MiB | [`Limits::max_response_bytes`] |

@@ -2,9 +2,9 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §2.
 
+use a2abus_models::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::{OutputPath, Path, RelativePath, Segment};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{OutputPath, Path, RelativePath, Segment};
 
 use crate::failure::{Failure, FailureCode};
 use crate::value::{Object, Value};

@@ -18,8 +18,8 @@ mod sort;
 pub(crate) mod testing;
 mod text;
 
-use a2abus_plugin::protocol::a2e_workflow::Path;
-use a2abus_plugin::protocol::a2e_workflow::transform::{Slice, Transform, TransformData};
+use a2abus_models::a2e_workflow::Path;
+use a2abus_models::a2e_workflow::transform::{Slice, Transform, TransformData};
 
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use a2abus_models::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::{Operation, OperationKind, Workflow};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{Operation, OperationKind, Workflow};
 
 #[derive(Debug)]
 pub(crate) struct Plan {

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::Report;
 
 use crate::engine::Ended;
 use crate::failure::{Failure, FailureCode};

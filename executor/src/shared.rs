@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::WorkflowLimits;
+use a2abus_models::a2e_workflow::WorkflowLimits;
 
 use crate::cache::Cache;
 use crate::call::RetryUnsafe;

@@ -22,8 +22,8 @@ use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use a2abus_models::a2e_workflow::operation::{Storage, StoreData};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::{Storage, StoreData};
 use bytes::Bytes;
 
 use crate::environment::{Clock, Store, StoreError};
@@ -242,7 +242,7 @@ mod tests {
     use crate::environment::{Change, Table};
     use crate::operation::testing::{operation, parse};
     use crate::store::testing::SetClock;
-    use a2abus_plugin::protocol::a2e_workflow::OperationKind;
+    use a2abus_models::a2e_workflow::OperationKind;
 
     /// A store that fails when it is told to.
     struct Faulty {

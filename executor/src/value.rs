@@ -11,7 +11,8 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-use a2abus_plugin::{DecodeError, Json, Limits, Text};
+use a2abus_models::Json;
+use a2abus_plugin::{DecodeError, Limits, Text};
 use indexmap::IndexMap;
 
 pub(crate) use number::{

@@ -12,7 +12,7 @@ use a2abus_executor::{
     Agent, Caching, Clock as _, Environment, Executor, MemoryStore, OnError, Options, Random,
     Rates, Refusal, Request, Started, Value, VirtualClock,
 };
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy, Strictness};
+use a2abus_models::a2e_workflow::{Apis, Policy, Strictness};
 
 /// Pseudo-random numbers (xorshift): a failure is found again by its seed.
 struct Dice(u64);

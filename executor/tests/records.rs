@@ -14,7 +14,7 @@ use a2abus_executor::{
     MemoryStore, OnError, Options, Rates, Refusal, Request, Started, Status, Store, StoreError,
     SystemRandom, Table, Value, VirtualClock,
 };
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+use a2abus_models::a2e_workflow::{Apis, Policy};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;

@@ -9,6 +9,7 @@
 
 mod a2e_message;
 mod a2e_workflow;
+mod draft;
 mod e2a;
 mod jsonrpc;
 mod legacy;
@@ -23,49 +24,11 @@ use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
 use crate::detect::{Because, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::json::{Kind as JsonKind, Reader};
+use crate::hint::{Framing, Hint};
+use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
 use crate::limits::Limits;
-use crate::map::kind_of_event;
-use crate::protocol::dialect::Dialect;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
-use crate::protocol::{Draft, Family, Kind, is_collaboration_id};
-use crate::text::{Text, check_utf8};
-
-/// What the transport and the binding say about a payload before anybody reads it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hint {
-    framing: Framing,
-    dialect: Option<Dialect>,
-    /// The family the binding is declared to carry: its weak shapes count too. Source: `detection` section 2.
-    pub family: Option<Family>,
-    /// Refuses payloads of any other family than the declared one.
-    pub strict: bool,
-    /// Ties the lines of a workflow together that come as payloads of their own. Source: `a2e-execution` section 11.
-    pub collaboration_id: Option<Text>,
-    /// The agent that workflows go to when they name none (default `a2e-executor`).
-    pub executor: Option<Text>,
-    /// Workflows are to be validated, not executed.
-    pub validate_workflows: bool,
-    /// Takes no E2A record without a `protocol_version`. Source: `e2a` section 10.1, `e2a.shapes: strict`.
-    pub e2a_versions_only: bool,
-    /// Believes the marks that only an E2A server sets. A binding declared to carry E2A is trusted as well.
-    /// Source: `e2a` section 9, S3.
-    pub e2a_trusted: bool,
-    /// Refuses A2E messages without an `id` instead of making one. Source: `a2e-message` section 1.2.
-    pub strict_ids: bool,
-    /// Refuses the A2E messages that belong to the connection between an agent and its environment: handshakes (which
-    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: `a2e-message` section 8.3.
-    pub refuse_link_local: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Framing {
-    /// Told by the bytes.
-    #[default]
-    Auto,
-    /// One value per line, whatever the bytes look like.
-    Lines,
-}
+use crate::protocol::{Draft, Kind, kind_of_event};
 
 /// One unit of a payload, decoded.
 #[derive(Clone, PartialEq, Eq)]
@@ -101,51 +64,6 @@ pub struct Refused {
 /// that is what nearly every payload has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
-
-// === impl Hint ===
-
-impl Hint {
-    /// The dialect of A2A that the headers announce.
-    #[must_use]
-    pub fn dialect(&self) -> Option<Dialect> {
-        self.dialect
-    }
-
-    /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
-    /// nothing. Source: `detection` section 1, `a2a-http` section 3.4, `a2e-execution` section 11.
-    pub fn header(&mut self, name: &str, value: &str) {
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("content-type") {
-            let media_type = value
-                .split(';')
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_ascii_lowercase();
-            let lines = [
-                "application/x-ndjson",
-                "application/ndjson",
-                "application/jsonl",
-                "application/x-jsonlines",
-            ];
-            if lines.contains(&media_type.as_str()) {
-                self.framing = Framing::Lines;
-            }
-        } else if name.eq_ignore_ascii_case("a2a-version") {
-            self.dialect = match value.split('.').next() {
-                Some("1") => Some(Dialect::A2a10),
-                Some("0") => Some(Dialect::A2a03),
-                _ => self.dialect,
-            };
-        } else if name.eq_ignore_ascii_case("collaborationid") {
-            self.collaboration_id = Some(Text::from(value)).filter(|id| is_collaboration_id(id));
-        } else if name.eq_ignore_ascii_case("x-a2a-version")
-            || (name.eq_ignore_ascii_case("x-a2a-client") && value.starts_with("jaf-"))
-        {
-            self.dialect = self.dialect.or(Some(Dialect::JafDoc));
-        }
-    }
-}
 
 /// Decodes a payload into its units.
 ///
@@ -194,9 +112,6 @@ fn text_of<'a>(payload: &'a Bytes, limits: &Limits) -> Result<&'a str, DecodeErr
     limits.check_bytes(payload)?;
     check_utf8(payload)
 }
-
-/// U+FEFF, which some writers put before JSON. Source: `a2a-http` section 6.
-pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 struct Decoder<'a, 'b, U, S> {
     payload: &'a Bytes,

@@ -10,13 +10,13 @@ mod place;
 
 use std::borrow::Cow;
 
-use crate::decode::Hint;
 use crate::error::{DecodeError, DecodeErrorKind};
+use crate::hint::Hint;
 use crate::json::{Kind, Reader, Span, unescape};
 use crate::protocol::Family;
 use crate::text::Text;
 pub(crate) use e2a::Shape;
-pub use e2a::classify;
+pub use e2a::e2a_class;
 pub(crate) use place::Place;
 
 /// What one pass over an object noted.
@@ -266,9 +266,9 @@ impl<'a> Facts<'a> {
     }
 
     fn is_known_a2e_type(&self) -> bool {
-        let known = self.word(Place::Type).is_some_and(|ty| {
-            ty.contains('/') && crate::protocol::a2e_message::type_name::is_known(&ty)
-        });
+        let known = self
+            .word(Place::Type)
+            .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known(&ty));
         known && (self.is(Place::Id, Kind::String) || self.is(Place::ReqId, Kind::String))
     }
 

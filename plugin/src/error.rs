@@ -120,7 +120,9 @@ struct Problem {
 }
 
 impl DecodeError {
-    pub(crate) fn new(
+    /// An error at this offset of the payload, about the unit as a whole.
+    #[must_use]
+    pub fn new(
         kind: DecodeErrorKind,
         offset: usize,
         message: impl Into<Cow<'static, str>>,
@@ -133,7 +135,9 @@ impl DecodeError {
         }))
     }
 
-    pub(crate) fn at(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
+    /// The same error about the member at this JSON pointer.
+    #[must_use]
+    pub fn at(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
         self.0.pointer = pointer.into();
         self
     }

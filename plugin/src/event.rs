@@ -94,7 +94,7 @@ impl Data {
     /// # Errors
     /// `MalformedData` for anything else.
     pub fn json(bytes: Bytes) -> Result<Self, EventError> {
-        if crate::format::is_one_json_value(&bytes) {
+        if crate::json::is_one_json_value(&bytes) {
             return Ok(Self::known_json(bytes));
         }
         let error = EventError::new(EventErrorKind::MalformedData, "data");

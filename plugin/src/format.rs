@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
-use crate::json::{Kind, Reader, Span, unescape};
+use crate::json::{Kind, Reader, Span, is_one_json_value, unescape};
 use crate::limits::Limits;
 use crate::text::Text;
 
@@ -230,21 +230,6 @@ fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
         write_name(1, "data_base64", out);
         write_string(&BASE64.encode(bytes), out);
     }
-}
-
-/// Whether the bytes are one JSON value in UTF-8, white space around it allowed.
-pub(crate) fn is_one_json_value(bytes: &[u8]) -> bool {
-    let mut reader = Reader::new(
-        bytes,
-        &Limits {
-            max_bytes: usize::MAX,
-            max_members: u32::MAX,
-            ..Limits::default()
-        },
-    );
-    let read = simdutf8::basic::from_utf8(bytes).is_ok() && reader.value().is_ok();
-    reader.skip_white_space();
-    read && reader.peek().is_none()
 }
 
 /// Writes text as a JSON string.

@@ -13,12 +13,18 @@ use crate::limits::{DEPTH_CEILING, Limits};
 
 /// The type of a JSON value, told by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Boolean,
+    /// A number.
     Number,
+    /// A string.
     String,
+    /// An array.
     Array,
+    /// An object.
     Object,
 }
 
@@ -38,15 +44,12 @@ impl Kind {
     }
 }
 
-/// The largest document that can be read, whatever the limits say: places are 32 bit.
-pub(crate) const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
-
 /// A value's place in the document, and its type.
 ///
 /// Two words that are written and read as a whole: a result that is put together of bytes and then read as words makes
 /// the processor wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub struct Span {
     /// The end in the upper half, the start in the lower.
     bounds: u64,
     /// The kind in the lowest byte; above it whether the value is a string that holds an escape.
@@ -70,7 +73,9 @@ impl Span {
         }
     }
 
-    pub(crate) const fn kind(self) -> Kind {
+    /// The type of the value.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
         match self.tag & 0xff {
             1 => Kind::Boolean,
             2 => Kind::Number,
@@ -82,26 +87,34 @@ impl Span {
     }
 
     /// Whether it is a string that holds an escape.
-    pub(crate) const fn is_escaped(self) -> bool {
+    #[must_use]
+    pub const fn is_escaped(self) -> bool {
         self.tag & ESCAPED != 0
     }
 
-    pub(crate) const fn start(self) -> usize {
+    /// The offset of its first byte.
+    #[must_use]
+    pub const fn start(self) -> usize {
         (self.bounds & u32::MAX as u64) as usize
     }
 
-    pub(crate) const fn range(self) -> Range<usize> {
+    /// Its bytes in the document.
+    #[must_use]
+    pub const fn range(self) -> Range<usize> {
         self.start()..(self.bounds >> 32) as usize
     }
 
-    /// The token between the quotes of a string.
-    pub(crate) const fn inside_quotes(self) -> Range<usize> {
+    /// The bytes between the quotes of a string.
+    #[must_use]
+    pub const fn inside_quotes(self) -> Range<usize> {
         let Range { start, end } = self.range();
         start + 1..end - 1
     }
 }
 
-pub(crate) struct Reader<'a> {
+/// Reads a document value by value. See the [module](self).
+#[derive(Debug)]
+pub struct Reader<'a> {
     document: &'a [u8],
     /// The document, up to where reading ends.
     bytes: &'a [u8],
@@ -112,8 +125,8 @@ pub(crate) struct Reader<'a> {
     refuse_lone_surrogates: bool,
 }
 
-/// What is said of `\ud800` and its like.
-pub(crate) const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
+/// The message for `\ud800` and its like.
+pub const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
 
 /// Where a string ends, and whether it holds an escape.
 #[derive(Clone, Copy)]
@@ -163,7 +176,9 @@ impl What {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8], limits: &Limits) -> Self {
+    /// A reader at the start of the document.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], limits: &Limits) -> Self {
         Self {
             document: bytes,
             bytes,
@@ -176,7 +191,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses member names that no text can hold, which are passed over otherwise.
-    pub(crate) fn refusing_lone_surrogates(mut self) -> Self {
+    #[must_use]
+    pub fn refusing_lone_surrogates(mut self) -> Self {
         self.refuse_lone_surrogates = true;
         self
     }
@@ -204,23 +220,30 @@ impl<'a> Reader<'a> {
     }
 
     /// The exact text of a value that was read.
-    pub(crate) fn token(&self, span: Span) -> &'a [u8] {
+    #[must_use]
+    pub fn token(&self, span: Span) -> &'a [u8] {
         self.bytes.get(span.range()).unwrap_or_default()
     }
 
+    /// The next byte; `None` at the end.
+    #[must_use]
     #[inline]
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
+    /// Goes to the next byte that is not white space.
     #[inline]
-    pub(crate) fn skip_white_space(&mut self) {
+    pub fn skip_white_space(&mut self) {
         self.at = white_space_end(self.bytes, self.at);
     }
 
     /// The type of the value that starts here, white space skipped.
+    ///
+    /// # Errors
+    /// `NotJson` where no value starts.
     #[inline]
-    pub(crate) fn kind(&mut self) -> Result<Kind, DecodeError> {
+    pub fn kind(&mut self) -> Result<Kind, DecodeError> {
         self.skip_white_space();
         match self.peek().map(Kind::of) {
             Some(Some(kind)) => Ok(kind),
@@ -230,7 +253,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an object; `member` gets each name, unescaped, and must consume the value.
-    pub(crate) fn object(
+    ///
+    /// # Errors
+    /// What `member` returns; `NotJson`, `TooDeep` or `TooLarge`.
+    pub fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, &[u8]) -> Result<(), DecodeError>,
     ) -> Result<Span, DecodeError> {
@@ -274,7 +300,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an array; `element` must consume each value.
-    pub(crate) fn array(
+    ///
+    /// # Errors
+    /// What `element` returns; `NotJson`, `TooDeep` or `TooLarge`.
+    pub fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), DecodeError>,
     ) -> Result<Span, DecodeError> {
@@ -293,7 +322,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips one value, validating it.
-    pub(crate) fn value(&mut self) -> Result<Span, DecodeError> {
+    ///
+    /// # Errors
+    /// `NotJson`, `TooDeep` or `TooLarge`.
+    pub fn value(&mut self) -> Result<Span, DecodeError> {
         let kind = self.kind()?;
         let start = self.at;
         self.at = match kind {
@@ -470,8 +502,10 @@ impl<'a> Reader<'a> {
         DecodeError::new(kind, self.at, message)
     }
 
+    /// A `NotJson` error at the next byte.
     #[cold]
-    pub(crate) fn not_json(&self, message: &'static str) -> DecodeError {
+    #[must_use]
+    pub fn not_json(&self, message: &'static str) -> DecodeError {
         self.error(DecodeErrorKind::NotJson, message)
     }
 }
@@ -643,7 +677,8 @@ fn literal_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
 /// The text of a JSON string token without its quotes; `None` for a lone surrogate, which no text can hold.
 ///
 /// The token must have been read by [`Reader`]: escapes are known to be complete.
-pub(crate) fn unescape(raw: &[u8]) -> Option<String> {
+#[must_use]
+pub fn unescape(raw: &[u8]) -> Option<String> {
     let mut out = Vec::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.iter().position(|b| *b == b'\\') {
@@ -687,6 +722,37 @@ fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
         return None;
     }
     char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).map(|c| (c, 10))
+}
+
+/// U+FEFF, which some writers put before JSON. Source: `a2a-http` section 6.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The bytes as text.
+///
+/// # Errors
+/// `NotUtf8`, with the offset of the first byte that is not.
+pub fn check_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
+    simdutf8::basic::from_utf8(bytes).map_err(|_| {
+        let offset = simdutf8::compat::from_utf8(bytes)
+            .err()
+            .map_or(0, |error| error.valid_up_to());
+        DecodeError::new(DecodeErrorKind::NotUtf8, offset, "not UTF-8")
+    })
+}
+
+/// Whether the bytes are one JSON value in UTF-8, white space around it allowed.
+pub(crate) fn is_one_json_value(bytes: &[u8]) -> bool {
+    let mut reader = Reader::new(
+        bytes,
+        &Limits {
+            max_bytes: usize::MAX,
+            max_members: u32::MAX,
+            ..Limits::default()
+        },
+    );
+    let read = simdutf8::basic::from_utf8(bytes).is_ok() && reader.value().is_ok();
+    reader.skip_white_space();
+    read && reader.peek().is_none()
 }
 
 #[cfg(test)]

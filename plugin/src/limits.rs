@@ -1,7 +1,6 @@
 //! What a payload may cost before it is refused.
 
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::json::MAX_DOCUMENT_BYTES;
 
 /// Bounds on one payload: take the default, and set what is to differ. Reading stops at the first one crossed, in time and
 /// memory linear in the bytes read so far.
@@ -21,6 +20,9 @@ pub struct Limits {
 /// The deepest nesting any [`Limits`] can allow: one bit of a 128-bit stack per level.
 pub(crate) const DEPTH_CEILING: u32 = 128;
 
+/// The largest document that can be read, whatever the limits say: places are 32 bit.
+const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -33,7 +35,11 @@ impl Default for Limits {
 }
 
 impl Limits {
-    pub(crate) fn check_bytes(&self, document: &[u8]) -> Result<(), DecodeError> {
+    /// Refuses a document that is too large.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub fn check_bytes(&self, document: &[u8]) -> Result<(), DecodeError> {
         let max_bytes = self.max_bytes.min(MAX_DOCUMENT_BYTES);
         if document.len() <= max_bytes {
             return Ok(());

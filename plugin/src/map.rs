@@ -9,13 +9,16 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::attribute::{EventId, Source, Time, TypePrefix};
-use crate::decode::{Hint, Unit, Units, decode_with};
+use crate::decode::{Unit, Units, decode_with};
 use crate::detect::{Because, Place};
 use crate::event::{Attributes, Data, Event};
 use crate::extension;
+use crate::hint::Hint;
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
-use crate::protocol::{Draft, Family, Form, Kind, Message, Type};
+use crate::protocol::{
+    DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, Message, Type, kind_of_event,
+};
 use crate::text::Text;
 
 /// How the mapping words what the sources leave open: take the default, and set what is to differ.
@@ -51,9 +54,6 @@ pub enum Notifications {
     /// `mcptype` request, a type with `.req`: what EventMesh's code does.
     AsRequests,
 }
-
-/// The prefix of EventMesh's event types.
-pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 
 impl Default for MapOptions {
     fn default() -> Self {
@@ -295,15 +295,6 @@ fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOpt
             *suffix = ".req";
         }
     }
-}
-
-/// What an event that came as a CloudEvent is in its exchange: what its `mcptype` says, else a notification.
-#[must_use]
-pub fn kind_of_event(event: &Event) -> Kind {
-    let kind = event
-        .extension_text(extension::MCP_TYPE)
-        .and_then(|word| Kind::from_word(word));
-    kind.unwrap_or(Kind::Notification)
 }
 
 /// An event that wraps a unit no family recognises, untouched; `index` is its place in the payload. Source: `detection`

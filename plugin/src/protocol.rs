@@ -1,13 +1,12 @@
 //! The families of payloads, and what a decoded payload is.
 
 pub mod a2e_message;
-pub mod a2e_workflow;
 pub mod dialect;
-pub mod e2a;
 pub mod jsonrpc;
 pub mod legacy;
 
 use crate::event::{Attributes, Event, Value};
+use crate::extension;
 use crate::text::Text;
 
 /// A family of payloads that detection tells apart. Source: `detection` section 2.
@@ -96,6 +95,18 @@ impl Kind {
         .find(|kind| kind.as_str() == word)
     }
 }
+
+/// What an event that came as a CloudEvent is in its exchange: what its `mcptype` says, else a notification.
+#[must_use]
+pub fn kind_of_event(event: &Event) -> Kind {
+    let kind = event
+        .extension_text(extension::MCP_TYPE)
+        .and_then(|word| Kind::from_word(word));
+    kind.unwrap_or(Kind::Notification)
+}
+
+/// The prefix of EventMesh's event types.
+pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 
 /// What the event of a unit will be, but for what only the mapping knows.
 #[derive(Clone, PartialEq, Eq)]

@@ -68,8 +68,8 @@ fn read(payload: &[u8], secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
         ..Limits::default()
     };
     let mut reader = Reader::new(payload, &limits);
-    if payload.starts_with(crate::decode::BYTE_ORDER_MARK) {
-        reader.seek(crate::decode::BYTE_ORDER_MARK.len());
+    if payload.starts_with(crate::json::BYTE_ORDER_MARK) {
+        reader.seek(crate::json::BYTE_ORDER_MARK.len());
     }
     reader.skip_white_space();
     while reader.peek().is_some() {

@@ -7,8 +7,6 @@ use std::ops::Deref;
 use bytes::Bytes;
 use smol_str::SmolStr;
 
-use crate::error::{DecodeError, DecodeErrorKind};
-
 /// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
 ///
 /// Nothing refers to the payload a value was read from, so that a name does not keep a megabyte alive.
@@ -109,14 +107,4 @@ impl<'de> serde::Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self::from)
     }
-}
-
-/// The bytes as text.
-pub(crate) fn check_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
-    simdutf8::basic::from_utf8(bytes).map_err(|_| {
-        let offset = simdutf8::compat::from_utf8(bytes)
-            .err()
-            .map_or(0, |error| error.valid_up_to());
-        DecodeError::new(DecodeErrorKind::NotUtf8, offset, "not UTF-8")
-    })
 }

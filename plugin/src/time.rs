@@ -25,7 +25,8 @@ pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
 }
 
 /// The time of a number of E2A: seconds, or milliseconds when it is as large as that.
-pub(crate) fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
+#[must_use]
+pub fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
     if number.abs() < MILLISECONDS_FROM {
         return of_seconds(number);
     }
@@ -40,7 +41,8 @@ pub(crate) fn of_e2a_number(number: f64) -> Option<DateTime<Utc>> {
 }
 
 /// The instant an RFC 3339 time with an offset names.
-pub(crate) fn of_text(text: &str) -> Option<DateTime<Utc>> {
+#[must_use]
+pub fn of_text(text: &str) -> Option<DateTime<Utc>> {
     let time = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
     // A leap second becomes the second after it.
     let time = DateTime::from_timestamp_micros(time.timestamp_micros())?;
@@ -53,13 +55,15 @@ pub(crate) fn with_z(time: DateTime<Utc>) -> Text {
 }
 
 /// As E2A writes it, which ends in `+00:00`.
-pub(crate) fn with_offset(time: DateTime<Utc>) -> Text {
+#[must_use]
+pub fn with_offset(time: DateTime<Utc>) -> Text {
     Text::from(time.to_rfc3339_opts(decimals(time), false))
 }
 
 /// Seconds since 1970.
 #[allow(clippy::cast_precision_loss)] // Microseconds of the years 1 to 9999 are what a double can tell apart.
-pub(crate) fn seconds(time: DateTime<Utc>) -> f64 {
+#[must_use]
+pub fn seconds(time: DateTime<Utc>) -> f64 {
     time.timestamp_micros() as f64 / 1e6
 }
 

@@ -11,3 +11,4 @@ mod cloudevents;
 mod decisions;
 mod hostile;
 mod payloads;
+mod structure;

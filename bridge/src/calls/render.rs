@@ -13,12 +13,13 @@
 //! A caller of another family gets the agent's message as it is. Source: `e2a` section 10.4, `a2e-message` section 3,
 //! `eventmesh-a2a` section 2.
 
-use a2abus_plugin::protocol::e2a::{
+use a2abus_models::Json;
+use a2abus_models::e2a::{
     AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, JsonRpcId,
     Step, StepKind, Trust,
 };
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, code, splice};
-use a2abus_plugin::{Event, Family, Json, Kind, Limits, Text, extension};
+use a2abus_plugin::{Event, Family, Kind, Limits, Text, extension};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
-use a2abus_plugin::convert::{Conversion, ConvertContext, ConvertError};
-use a2abus_plugin::{Json, Limits, Text};
+use a2abus_models::Json;
+use a2abus_models::convert::{Conversion, ConvertContext, ConvertError};
+use a2abus_plugin::{Limits, Text};
 use anyhow::Context as _;
 use clap::Args;
 

@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use a2abus_executor::{Object, Value};
-use a2abus_plugin::protocol::a2e_workflow::{Code, Issue, Report, Strictness};
+use a2abus_models::a2e_workflow::{Code, Issue, Report, Strictness};
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, Subcommand};

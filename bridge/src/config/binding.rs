@@ -1,6 +1,6 @@
 //! The `bindings` section: what is read and how.
 
-use a2abus_plugin::convert::Conversion;
+use a2abus_models::convert::Conversion;
 use a2abus_plugin::{EventId, Hint, Ids, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Reading, Subscription, Topic, TopicFilter};

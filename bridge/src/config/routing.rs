@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use a2abus_plugin::convert::Conversion;
+use a2abus_models::convert::Conversion;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

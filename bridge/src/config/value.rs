@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::target::ApiBase;
+use a2abus_models::convert::Conversion;
 use a2abus_plugin::Text;
-use a2abus_plugin::convert::Conversion;
-use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Topic, TopicFilter};
 use bytesize::ByteSize;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::target::ApiBase;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Secret, SecretError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

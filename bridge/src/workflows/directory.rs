@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use a2abus_executor::{Agent, Credential, CredentialKind, Rates, Secret};
+use a2abus_models::a2e_workflow::{Allowed, Apis, Policy};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy};
 use a2abus_transports::{Revealed, SecretError};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
@@ -379,7 +379,7 @@ fn member(
 
 fn bases<'a>(
     apis: impl IntoIterator<Item = &'a Arc<ApiConfig>>,
-) -> Vec<a2abus_plugin::protocol::a2e_workflow::target::ApiBase> {
+) -> Vec<a2abus_models::a2e_workflow::target::ApiBase> {
     apis.into_iter().map(|api| api.base_url.0.clone()).collect()
 }
 

@@ -45,7 +45,7 @@ mod storage;
 use std::sync::Arc;
 
 use a2abus_executor::Quotas;
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::operation::Storage;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use a2abus_models::a2e_workflow::OperationType;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::OperationType;
 use sha2::{Digest, Sha256};
 
 use crate::value::{Value, write_string};

@@ -4,8 +4,8 @@
 
 use std::fmt::{self, Write};
 
-use a2abus_plugin::Json;
-use a2abus_plugin::protocol::a2e_workflow::{Body, Part, Template};
+use a2abus_models::Json;
+use a2abus_models::a2e_workflow::{Body, Part, Template};
 use bytes::Bytes;
 
 use crate::call::text::Bounded;

@@ -91,7 +91,7 @@ fn push_base64(text: &str, forms: &mut Vec<String>) {
 mod tests {
     use super::*;
     use crate::agent::Secret;
-    use a2abus_plugin::protocol::a2e_workflow::Apis;
+    use a2abus_models::a2e_workflow::Apis;
 
     fn header(kind: CredentialKind, secret: &str) -> String {
         let credential = Credential {

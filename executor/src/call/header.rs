@@ -4,10 +4,10 @@
 
 use std::fmt::Write;
 
+use a2abus_models::a2e_workflow::operation::HeaderValue;
+use a2abus_models::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::{Code, CredentialRefusal, Part, Template};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::HeaderValue;
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
-use a2abus_plugin::protocol::a2e_workflow::{Code, CredentialRefusal, Part, Template};
 
 use crate::agent::Credential;
 use crate::call::text::{Bounded, invalid, scalar};

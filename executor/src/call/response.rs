@@ -2,7 +2,7 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §4.8.
 
-use a2abus_plugin::protocol::a2e_workflow::Code;
+use a2abus_models::a2e_workflow::Code;
 
 use crate::call::retry::Cause;
 use crate::call::{Caller, Redactor};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Method;
+use a2abus_models::a2e_workflow::operation::Method;
 
 use crate::environment::Random;
 

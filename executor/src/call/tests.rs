@@ -15,11 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::operation::ApiCall;
+use a2abus_models::a2e_workflow::{Allowed, Apis, OperationKind, Policy, Workflow, WorkflowLimits};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::ApiCall;
-use a2abus_plugin::protocol::a2e_workflow::{
-    Allowed, Apis, OperationKind, Policy, Workflow, WorkflowLimits,
-};
 use bytes::Bytes;
 
 use super::{Caller, Redactor, RetryUnsafe, Tally, call};

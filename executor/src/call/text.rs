@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use a2abus_plugin::protocol::a2e_workflow::Path;
+use a2abus_models::a2e_workflow::Path;
 
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;

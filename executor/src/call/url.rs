@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use a2abus_plugin::protocol::a2e_workflow::target::{Target, UrlTemplate};
-use a2abus_plugin::protocol::a2e_workflow::{Part, Path, Template};
+use a2abus_models::a2e_workflow::target::{Target, UrlTemplate};
+use a2abus_models::a2e_workflow::{Part, Path, Template};
 
 use crate::call::text::{Bounded, invalid, scalar};
 use crate::failure::Failure;

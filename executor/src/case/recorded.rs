@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::target::Target;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

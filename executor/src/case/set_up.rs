@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
-use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Strictness};
-use a2abus_plugin::{Json, Text};
+use a2abus_models::Json;
+use a2abus_models::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::{Allowed, Apis, Policy, Strictness};
+use a2abus_plugin::Text;
 use bytes::Bytes;
 
 use super::recorded::Recorded;

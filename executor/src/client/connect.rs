@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::target::{is_forbidden_address, is_forbidden_host};
+use a2abus_models::a2e_workflow::target::{is_forbidden_address, is_forbidden_host};
 use futures_util::future::BoxFuture;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::Method;
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::operation::Method;
+use a2abus_models::a2e_workflow::target::Target;
 use futures_util::future::BoxFuture;
 
 use super::{Client, ClientOptions, Resolve};

@@ -1,7 +1,7 @@
 //! The operations that run others: Conditional and Loop.
 
+use a2abus_models::a2e_workflow::operation::{Conditional, Loop};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::{Conditional, Loop};
 
 use super::{Engine, Halt};
 use crate::failure::{Failure, FailureCode};

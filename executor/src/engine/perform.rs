@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::operation::{ApiCall, StoreData, Wait};
-use a2abus_plugin::protocol::a2e_workflow::transform::{Expression, Projection, Transform};
-use a2abus_plugin::protocol::a2e_workflow::{
+use a2abus_models::a2e_workflow::operation::{ApiCall, StoreData, Wait};
+use a2abus_models::a2e_workflow::transform::{Expression, Projection, Transform};
+use a2abus_models::a2e_workflow::{
     Operand, Operation, OperationKind, OperationType, OutputPath, Path,
 };
+use a2abus_plugin::Text;
 
 use futures_util::future::BoxFuture;
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::Report;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, Stream};
 

@@ -5,10 +5,8 @@ mod tally;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use a2abus_plugin::protocol::a2e_workflow::RelativePath;
-use a2abus_plugin::protocol::a2e_workflow::transform::{
-    Aggregate, AggregateFunction, Figure, Figures,
-};
+use a2abus_models::a2e_workflow::RelativePath;
+use a2abus_models::a2e_workflow::transform::{Aggregate, AggregateFunction, Figure, Figures};
 
 use self::tally::Tally;
 use super::distinct::{Distinct, Place};

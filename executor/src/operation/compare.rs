@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use a2abus_plugin::protocol::a2e_workflow::Operand;
-use a2abus_plugin::protocol::a2e_workflow::operation::Operator;
+use a2abus_models::a2e_workflow::Operand;
+use a2abus_models::a2e_workflow::operation::Operator;
 
 use super::Scope;
 use super::distinct::Distinct;

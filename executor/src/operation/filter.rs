@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use a2abus_plugin::protocol::a2e_workflow::operation::{
-    Conditional, FilterCondition, FilterData, Test,
-};
+use a2abus_models::a2e_workflow::operation::{Conditional, FilterCondition, FilterData, Test};
 
 use super::Scope;
 use super::compare::{Comparison, Lists};

@@ -1,6 +1,6 @@
 //! The functions of TransformData. Source: docs/protocols/a2e-workflows.md §4.2.
 
-use a2abus_plugin::protocol::a2e_workflow::transform::Function;
+use a2abus_models::a2e_workflow::transform::Function;
 
 use super::text::{text, write_plain};
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use a2abus_models::a2e_workflow::RelativePath;
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::RelativePath;
 use indexmap::IndexMap;
 
 use super::text::text;

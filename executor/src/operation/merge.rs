@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use a2abus_plugin::protocol::a2e_workflow::Path;
-use a2abus_plugin::protocol::a2e_workflow::operation::{MergeData, Strategy};
+use a2abus_models::a2e_workflow::Path;
+use a2abus_models::a2e_workflow::operation::{MergeData, Strategy};
 
 use super::distinct::{Distinct, Place};
 use super::{Scope, mismatch};

@@ -1,10 +1,8 @@
 //! The transforms map and select. Source: docs/protocols/a2e-workflows.md §4.2.
 
+use a2abus_models::a2e_workflow::transform::{Expression, Function, Merge, Projection, Slice};
+use a2abus_models::a2e_workflow::{FieldTemplate, RelativePath};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::transform::{
-    Expression, Function, Merge, Projection, Slice,
-};
-use a2abus_plugin::protocol::a2e_workflow::{FieldTemplate, RelativePath};
 use indexmap::IndexMap;
 
 use super::text::fill;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use a2abus_plugin::protocol::a2e_workflow::transform::{Slice, SortKey, SortOrder};
+use a2abus_models::a2e_workflow::transform::{Slice, SortKey, SortOrder};
 
 use super::slice;
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use a2abus_plugin::protocol::a2e_workflow::{OperationKind, Workflow, WorkflowLimits};
+use a2abus_models::a2e_workflow::{OperationKind, Workflow, WorkflowLimits};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 

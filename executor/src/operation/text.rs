@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use a2abus_plugin::protocol::a2e_workflow::{FieldTemplate, Part};
+use a2abus_models::a2e_workflow::{FieldTemplate, Part};
 
 use crate::failure::Failure;
 use crate::meter::Meter;

@@ -5,9 +5,7 @@ use crate::detect::Place;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::a2e_message::type_name::{
-    self, capability, is_event, is_link_local, operation,
-};
+use crate::protocol::a2e_message::{self, capability, is_event, is_link_local, operation};
 use crate::protocol::{Kind, Message, Type};
 use crate::text::Text;
 use crate::time;
@@ -53,7 +51,7 @@ impl Parser<'_> {
         let version = self.a2e_version()?;
         let id = self.a2e_id()?;
         let req_id = self.attribute(Place::ReqId);
-        let kind = type_name::kind(&ty, req_id.as_deref().unwrap_or_default());
+        let kind = a2e_message::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut message = Message::new(
             kind,
             Type::Named {

@@ -1,10 +1,10 @@
 //! A2E workflows by their facts: a document of lines, or one line of it. Source: `a2e-execution` section 11.
 
-use super::Hint;
 use super::parser::Parser;
 use crate::detect::{Because, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
+use crate::hint::Hint;
 use crate::protocol::{Family, Form, Kind, Message, Type, is_operation_id};
 use crate::text::Text;
 

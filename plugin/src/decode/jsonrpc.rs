@@ -80,7 +80,7 @@ impl Parser<'_> {
     fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
         let (method, known) = self.rpc_method()?;
         let dialect = match dialect::of_call(&method, known, || params_marks(self.facts)) {
-            Dialect::A2a03 if self.hint.dialect == Some(Dialect::JafDoc) => Dialect::JafDoc,
+            Dialect::A2a03 if self.hint.dialect() == Some(Dialect::JafDoc) => Dialect::JafDoc,
             dialect => dialect,
         };
         let legal = match self.facts.get(Place::Params).map(|params| params.kind()) {

@@ -1,12 +1,11 @@
 //! Which E2A record an object is. Source: `e2a` section 10.1, `detection` section 2 rule 8.
 
 use super::{Facts, Place};
-use crate::decode::Hint;
 use crate::error::{DecodeError, DecodeErrorKind};
+use crate::hint::Hint;
 use crate::json::{Kind, Reader};
 use crate::limits::Limits;
 use crate::protocol::Family;
-use crate::tree::Json;
 
 /// An E2A record by its members. Source: `e2a` section 10.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,20 +122,18 @@ fn is_version_1(version: &str) -> bool {
     }
 }
 
-/// The class of a JSON value on a connection that carries E2A, in the words of `e2a` section 10.1: `e2a.request`,
+/// The class of a JSON object on a connection that carries E2A, in the words of `e2a` section 10.1: `e2a.request`,
 /// `e2a.response`, `e2a.legacy_request`, `e2a.legacy_response`, `e2a.legacy_chunk`, `e2a.control`, `not_e2a`,
-/// `invalid:unsupported_version` or `invalid:missing_version`.
+/// `invalid:unsupported_version` or `invalid:missing_version`. Text that is not JSON is `not_e2a`.
 #[must_use]
-pub fn classify(value: &Json) -> &'static str {
-    let text = value.to_string();
-    let mut hint = Hint::default();
-    hint.family = Some(Family::E2a);
-    let mut facts = Facts::new(&text);
-    // What was a value is JSON, so that reading it cannot fail.
-    if facts
-        .read(&mut Reader::new(text.as_bytes(), &Limits::default()))
-        .is_err()
-    {
+pub fn e2a_class(json: &str) -> &'static str {
+    let hint = Hint {
+        family: Some(Family::E2a),
+        ..Hint::default()
+    };
+    let mut facts = Facts::new(json);
+    let mut reader = Reader::new(json.as_bytes(), &Limits::default());
+    if facts.read(&mut reader).is_err() {
         return "not_e2a";
     }
     match facts.family(&hint) {

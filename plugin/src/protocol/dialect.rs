@@ -1,7 +1,6 @@
 //! Which of the protocols that share JSON-RPC a message speaks.
 
-use crate::map::DEFAULT_TYPE_PREFIX;
-use crate::protocol::CallType;
+use crate::protocol::{CallType, DEFAULT_TYPE_PREFIX};
 
 /// A protocol over JSON-RPC 2.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

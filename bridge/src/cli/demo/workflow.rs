@@ -9,7 +9,7 @@ use a2abus_executor::{
     Agent, Client, ClientOptions, Environment, Event, Executor, MemoryStore, Options, Progress,
     Rates, Record, Request, Started, Status, SystemClock, SystemRandom,
 };
-use a2abus_plugin::protocol::a2e_workflow::{Apis, Policy};
+use a2abus_models::a2e_workflow::{Apis, Policy};
 use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::routing::get;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use a2abus_executor::{Agent, Executor, Object, Rates};
+use a2abus_models::a2e_workflow::{Allowed, Apis, Policy, Report, Strictness};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Allowed, Apis, Policy, Report, Strictness};
 use bytes::Bytes;
 
 use super::Asked;

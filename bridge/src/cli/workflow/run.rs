@@ -6,7 +6,7 @@ use a2abus_executor::{
     Event, Execution, OnError, OperationStatus, Progress, Record, Refusal, Request, Started,
     Status, Value,
 };
-use a2abus_plugin::protocol::a2e_workflow::Code;
+use a2abus_models::a2e_workflow::Code;
 use anyhow::bail;
 use clap::Args;
 use futures_util::StreamExt as _;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use a2abus_plugin::protocol::a2e_workflow::OperationType;
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::OperationType;
+use a2abus_models::a2e_workflow::operation::Storage;
 
 use super::Checker;
 use crate::config::raw::ValuePath;

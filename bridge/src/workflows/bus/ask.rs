@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use a2abus_executor::{Object, OnError, Value};
-use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits};
+use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
 use a2abus_transports::{Address, Header, Topic};

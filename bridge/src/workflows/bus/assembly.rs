@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_executor::{Object, OnError};
+use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use bytes::Bytes;
 use tokio::time::Instant;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use a2abus_plugin::protocol::a2e_workflow::OperationType;
-use a2abus_plugin::protocol::a2e_workflow::target::Target;
+use a2abus_models::a2e_workflow::OperationType;
+use a2abus_models::a2e_workflow::target::Target;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;

@@ -1,6 +1,6 @@
 //! What does each operation do, and what does its configuration look like? Told to agents that look for one.
 
-use a2abus_plugin::protocol::a2e_workflow::OperationType;
+use a2abus_models::a2e_workflow::OperationType;
 use serde_json::{Value, json};
 
 use super::search::{Kind, Thing};

@@ -1,7 +1,7 @@
 //! What does a body, or a query, ask for?
 
 use a2abus_executor::{Object, OnError, Request, Status, Value};
-use a2abus_plugin::protocol::a2e_workflow::Strictness;
+use a2abus_models::a2e_workflow::Strictness;
 use bytes::Bytes;
 
 use super::answer::Problem;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use a2abus_executor::{Agent, StoredValue, Value};
-use a2abus_plugin::protocol::a2e_workflow::operation::Storage;
+use a2abus_models::a2e_workflow::operation::Storage;
 use axum::response::Response;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use a2abus_plugin::protocol::a2e_workflow::transform::AggregateFunction;
+use a2abus_models::a2e_workflow::transform::AggregateFunction;
 
 use crate::value::{Value, compare_numbers, computed, exact_integer, number};
 

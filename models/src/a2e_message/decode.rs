@@ -1,0 +1,326 @@
+//! From a line to a message.
+//!
+//! ```text
+//! line ── JSON ──> value ── base keys ──> header, type, members ── schema ──> Message
+//!        parse_error       invalid_message, version_mismatch     schema_violation
+//! ```
+
+use bytes::Bytes;
+
+use super::Message;
+use super::body::{Body, Unknown};
+use super::header::Parts;
+use super::lines::{Line, Splitter};
+use super::refusal::{LineNames, Reason, Refusal};
+use super::value::{Problem, Violation};
+use crate::json::{Json, Object};
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+use a2abus_plugin::{DecodeError, DecodeErrorKind};
+
+/// How lines are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecodeOptions {
+    /// Bounds on a line, and on the lines of a payload (default: 8 MiB a line).
+    pub limits: Limits,
+    /// Whether a message may leave out its `id` (default: yes).
+    pub ids: Ids,
+    /// How much of a message is checked (default: all).
+    pub checks: Checks,
+}
+
+/// Whether a message may leave out its `id`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ids {
+    /// It may; no answer to it can be matched then.
+    Optional,
+    /// It may not.
+    Required,
+}
+
+/// How much of a message is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Checks {
+    /// The members of known types too, as an endpoint does.
+    Schema,
+    /// JSON and base keys alone, as a bridge does: a known type whose members do not fit stays
+    /// [`Unknown`].
+    BaseKeys,
+}
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        let mut limits = Limits::default();
+        limits.max_bytes = 8 << 20;
+        Self {
+            limits,
+            ids: Ids::Optional,
+            checks: Checks::Schema,
+        }
+    }
+}
+
+/// The members that may not stand twice, since they decide what a message is and where it goes.
+const DECIDING: [&str; 8] = [
+    "type",
+    "id",
+    "req_id",
+    "version",
+    "a2e",
+    "session_id",
+    "_agentId",
+    "_topic",
+];
+
+/// Reads one line, its end and white space around it allowed; `None` for a blank one.
+///
+/// # Errors
+/// What is wrong, with the ids to address the answer to.
+///
+/// ```
+/// use a2abus_models::a2e_message::{Body, DecodeOptions, decode};
+///
+/// let line = r#"{"type":"tool/call/req","id":"a1","tool_name":"ls","arguments":{}}"#;
+/// let message = decode(&line.into(), &DecodeOptions::default()).unwrap().unwrap();
+/// let Body::ToolCallRequest(call) = message.body else { panic!() };
+/// assert_eq!(call.tool_name, "ls");
+/// assert_eq!(call.timeout.as_i64(), Some(30));
+/// ```
+pub fn decode(line: &Bytes, options: &DecodeOptions) -> Result<Option<Message>, Refusal> {
+    if line.iter().all(|b| b" \t\r\n".contains(b)) {
+        return Ok(None);
+    }
+    let value = parse(line, &options.limits)?;
+    Message::from_json(value, options).map(Some)
+}
+
+/// Reads a payload of lines, blank ones skipped. One refused line does not harm the others; past
+/// `max_units` lines reading ends with a last refusal.
+pub fn decode_lines(payload: &Bytes, options: &DecodeOptions) -> Vec<Result<Message, Refusal>> {
+    let mut splitter = Splitter::new(options.limits.max_bytes);
+    let mut rest = payload.clone();
+    let mut results = Vec::new();
+    while let Some(line) = splitter.next_line(&mut rest).or_else(|| splitter.finish()) {
+        if results.len() == options.limits.max_units {
+            let message = "more lines than the limit";
+            results.push(Err(Refusal::new(Reason::TooLarge, message)));
+            return results;
+        }
+        match line {
+            Line::Whole(line) => results.extend(decode(&line, options).transpose()),
+            Line::TooLong => results.push(Err(Refusal::too_long())),
+        }
+    }
+    results
+}
+
+fn parse(line: &Bytes, limits: &Limits) -> Result<Json, Refusal> {
+    let error = match Json::parse(line, limits) {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    let tolerated = (error.kind() == DecodeErrorKind::NotJson)
+        .then(|| without_non_finite_words(line))
+        .flatten();
+    match tolerated.map(|line| Json::parse(&line, limits)) {
+        Some(Ok(value)) => Err(non_finite(&value)),
+        Some(Err(_)) | None => Err(error.into()),
+    }
+}
+
+/// The words that Python writes for numbers JSON cannot hold.
+const NON_FINITE_WORDS: [&[u8]; 2] = [b"NaN", b"Infinity"];
+
+/// The line with a zero for each of the words, strings left alone; `None` where there are none.
+fn without_non_finite_words(line: &[u8]) -> Option<Bytes> {
+    let mut out = Vec::with_capacity(line.len());
+    let mut rest = line;
+    let mut inside_string = false;
+    while let Some((&byte, after)) = rest.split_first() {
+        let word = NON_FINITE_WORDS
+            .iter()
+            .find(|word| !inside_string && rest.starts_with(word));
+        if let Some(word) = word {
+            out.push(b'0');
+            rest = rest.get(word.len()..).unwrap_or_default();
+            continue;
+        }
+        // An escaped character is copied with its backslash, so that an escaped quote ends nothing.
+        let length = if inside_string && byte == b'\\' { 2 } else { 1 };
+        inside_string ^= byte == b'"';
+        let (copied, left) = rest.split_at_checked(length).unwrap_or((rest, after));
+        out.extend_from_slice(copied);
+        rest = left;
+    }
+    (out.len() < line.len()).then(|| out.into())
+}
+
+fn non_finite(value: &Json) -> Refusal {
+    let refusal = Refusal::new(Reason::NonFiniteNumber, "a number that is not finite");
+    match value.as_object() {
+        Some(object) => refusal.about(LineNames::of(object)),
+        None => refusal,
+    }
+}
+
+fn holds_non_finite(value: &Json) -> bool {
+    match value {
+        // An integer is exact at any size.
+        Json::Number(number) => {
+            number.as_str().contains(['.', 'e', 'E']) && number.as_f64().is_infinite()
+        }
+        Json::Array(elements) => elements.iter().any(holds_non_finite),
+        Json::Object(members) => members.iter().any(|(_, value)| holds_non_finite(value)),
+        Json::Null | Json::Bool(_) | Json::String(_) => false,
+    }
+}
+
+// === impl Message ===
+
+impl Message {
+    /// Reads a message that is JSON already.
+    ///
+    /// # Errors
+    /// As [`decode`].
+    pub fn from_json(value: Json, options: &DecodeOptions) -> Result<Self, Refusal> {
+        if holds_non_finite(&value) {
+            return Err(non_finite(&value));
+        }
+        let Json::Object(object) = value else {
+            let message = format!(
+                "a message is an object, and this is of type {}",
+                value.type_name()
+            );
+            return Err(Refusal::new(Reason::NotAnObject, message));
+        };
+        let names = LineNames::of(&object);
+        Self::from_object(object, options).map_err(|refusal| refusal.about(names))
+    }
+
+    fn from_object(object: Object, options: &DecodeOptions) -> Result<Self, Refusal> {
+        if object.get("jsonrpc").and_then(Json::as_str) == Some("2.0") {
+            return Err(Refusal::new(Reason::JsonRpc, "a message of JSON-RPC"));
+        }
+        let repeated = object.repeated().iter();
+        if let Some(name) = repeated
+            .map(Text::as_str)
+            .find(|name| DECIDING.contains(name))
+        {
+            let message = format!("`{name}` stands twice");
+            return Err(Refusal::new(Reason::DuplicateMember, message).at(name));
+        }
+        let mut parts = Parts::of(object).map_err(Refusal::of_base_key)?;
+        let type_name = parts.type_name.take().filter(|name| !name.is_empty());
+        let Some(type_name) = type_name else {
+            let violation = Violation::new("type", Problem::Missing);
+            return Err(Refusal::of_base_key(violation));
+        };
+        if parts.id.is_none() && options.ids == Ids::Required {
+            return Err(Refusal::new(Reason::MissingId, "`id` is missing").at("id"));
+        }
+        check_version(&parts)?;
+        let (header, members) = parts.into_header();
+        let body = match options.checks {
+            Checks::Schema => Body::read(type_name, members)?,
+            Checks::BaseKeys => Body::read(type_name.clone(), members.clone())
+                .unwrap_or(Body::Unknown(Unknown { type_name, members })),
+        };
+        Ok(Self { header, body })
+    }
+}
+
+/// Major version 1, under either key, and the same under both. Source: `a2e-message` sections 1.1
+/// and 6.
+fn check_version(parts: &Parts) -> Result<(), Refusal> {
+    if let (Some(version), Some(a2e)) = (&parts.version, &parts.a2e)
+        && version != a2e
+    {
+        let message = "`version` and `a2e` differ";
+        return Err(Refusal::new(Reason::UnsupportedVersion, message).at("a2e"));
+    }
+    let (key, version) = match (&parts.version, &parts.a2e) {
+        (Some(version), _) => ("version", version),
+        (None, Some(a2e)) => ("a2e", a2e),
+        (None, None) => return Ok(()),
+    };
+    if is_spoken(version) {
+        return Ok(());
+    }
+    let message = "the major version is not 1";
+    Err(Refusal::new(Reason::UnsupportedVersion, message).at(key))
+}
+
+fn is_spoken(version: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = version.split('.');
+    parts.next() == Some("1") && parts.all(digits)
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The refusal of a line over the limit on bytes, which is not read.
+    #[must_use]
+    pub fn too_long() -> Self {
+        Self::new(Reason::TooLarge, "a line longer than the limit")
+    }
+
+    /// The refusal of a message whose type an endpoint does not serve. Source: `a2e-message`
+    /// section 6.
+    #[must_use]
+    pub fn unknown_type(message: &Message) -> Self {
+        let names = LineNames {
+            id: message.header.id.clone().unwrap_or_default(),
+            req_id: message.body.req_id().into(),
+            type_name: message.body.type_name().into(),
+        };
+        Self::new(Reason::UnknownType, "a type that is not known")
+            .at("type")
+            .about(names)
+    }
+
+    fn of_base_key(violation: Violation) -> Self {
+        Self::new(Reason::BadBaseKey, violation.to_string()).at(violation.field)
+    }
+}
+
+impl LineNames {
+    /// What an object tells. A member that stands twice tells nothing.
+    fn of(object: &Object) -> Self {
+        let text = |name: &str| {
+            let is_repeated = object.repeated().iter().any(|repeated| *repeated == name);
+            let value = object.get(name).filter(|_| !is_repeated);
+            value.and_then(Json::as_text).cloned().unwrap_or_default()
+        };
+        Self {
+            id: text("id"),
+            req_id: text("req_id"),
+            type_name: text("type"),
+        }
+    }
+}
+
+impl From<Violation> for Refusal {
+    fn from(violation: Violation) -> Self {
+        let reason = match violation.problem {
+            Problem::Missing => Reason::MissingMember,
+            Problem::Wrong(_) => Reason::BadMember,
+        };
+        Self::new(reason, violation.to_string()).at(violation.field)
+    }
+}
+
+impl From<DecodeError> for Refusal {
+    fn from(error: DecodeError) -> Self {
+        let reason = match error.kind() {
+            DecodeErrorKind::NotUtf8 => Reason::NotUtf8,
+            DecodeErrorKind::TooDeep => Reason::Depth,
+            DecodeErrorKind::TooLarge => Reason::TooLarge,
+            _ => Reason::NotJson,
+        };
+        Self::new(reason, error.to_string())
+    }
+}

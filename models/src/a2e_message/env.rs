@@ -1,0 +1,118 @@
+//! Environments: episodes of steps and observations.
+//!
+//! Source: `a2e-message` section 2.
+
+use super::header::Embedded;
+use super::value::{Float, Generated, Integer};
+use crate::json::{Json, Object};
+use a2abus_plugin::Text;
+
+records! {
+    /// Starts an episode.
+    "env/reset/req" => EnvResetRequest {
+        env_name: Text,
+        seed: Option<Integer> = null,
+        options: Object = {},
+    }
+    /// The first observation of an episode.
+    "env/reset/resp" => EnvResetResponse {
+        req_id: Text = "",
+        obs: EnvObservation,
+    }
+    /// Acts in an episode.
+    "env/step/req" => EnvStepRequest {
+        episode_id: Text,
+        action: Object,
+    }
+    /// The observation after an action.
+    "env/step/resp" => EnvStepResponse {
+        req_id: Text = "",
+        obs: EnvObservation,
+    }
+    /// Asks for the state of an episode.
+    "env/observe/req" => EnvObserveRequest {
+        episode_id: Text,
+    }
+    /// The state of an episode.
+    "env/observe/resp" => EnvObserveResponse {
+        req_id: Text = "",
+        obs: EnvObservation,
+    }
+    /// Ends an episode.
+    "env/close/req" => EnvCloseRequest {
+        episode_id: Text,
+    }
+    /// Whether the episode ended. It has no `req_id`.
+    "env/close/resp" => EnvCloseResponse {
+        closed: bool = true,
+    }
+    /// Asks which actions and states an environment has.
+    "env/space/req" => EnvSpaceRequest {
+        env_name: Text,
+    }
+    /// The actions and states of an environment. It has no `req_id`.
+    "env/space/resp" => EnvSpaceResponse {
+        action_space: Object,
+        state_schema: Object,
+    }
+    /// Asks for a picture of an episode.
+    "env/render/req" => EnvRenderRequest {
+        episode_id: Text,
+        mode: Option<Text> = "screenshot",
+    }
+    /// A picture of an episode. It has no `req_id`.
+    "env/render/resp" => EnvRenderResponse {
+        render: Json,
+    }
+    /// Asks which actions the environment suggests. Documented, but registered nowhere.
+    "env/plan/req" => EnvPlanRequest {
+        episode_id: Option<Text> = null,
+        state: Option<Object> = null,
+    }
+    /// The actions the environment suggests. It has no `req_id`.
+    "env/plan/resp" => EnvPlanResponse {
+        suggested_actions: Vec<Object> = [],
+    }
+    /// Acts in several episodes.
+    "env/batch_step/req" => EnvBatchStepRequest {
+        episode_ids: Vec<Text>,
+        actions: Vec<Object>,
+    }
+    /// The observations after several actions. It has no `req_id`.
+    "env/batch_step/resp" => EnvBatchStepResponse {
+        results: Vec<Embedded<EnvStepResponse>>,
+    }
+    /// Asks which episodes are recorded.
+    "env/exp/list/req" => EnvExpListRequest {
+        episode_id: Text = "",
+        limit: Integer = 100,
+    }
+    /// The episodes that are recorded.
+    "env/exp/list/resp" => EnvExpListResponse {
+        req_id: Text = "",
+        episodes: Vec<Object> = [],
+    }
+    /// A change of state that nobody asked for.
+    "env/state/push" => EnvStatePush {
+        episode_id: Text,
+        step_id: Integer,
+        action_id: Option<Text> = null,
+        event_type: Text,
+        reason: Text = "",
+        delta: Object = {},
+        reward: Option<Float> = null,
+        reward_info: Option<Object> = {},
+        terminal: bool = false,
+    }
+    /// What an agent sees of an episode.
+    EnvObservation {
+        episode_id: Text,
+        step_num: Integer,
+        state: Object,
+        done: bool = false,
+        truncated: bool = false,
+        reward: Option<Float> = 0.0,
+        created_at: Generated<Float> = now,
+        metadata: Option<Object> = {},
+    }
+}

@@ -1,0 +1,159 @@
+//! The keys that every message has. Source: `a2e-message` section 1.2.
+
+use super::record::Content;
+use super::shape::Shape;
+use super::value::{Float, Problem, Value, Violation};
+use crate::json::{Json, Object};
+use a2abus_plugin::Text;
+
+/// The version that is spoken, and that a message without one has.
+pub const VERSION: Text = Text::from_static("1.0");
+
+/// The base keys of a message, beside its type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The id: of a request, what its answers name as `req_id`. `None` where it is absent or empty.
+    pub id: Option<Text>,
+    /// The version of the protocol, under whatever key.
+    pub version: Text,
+    /// The keys that give the version.
+    pub version_keys: VersionKeys,
+    /// The time of writing, in seconds since 1970. Absent stays absent.
+    pub ts: Option<Float>,
+}
+
+/// The keys that give the version. The code of the SDK reads and writes one, its documents the
+/// other. Source: `a2e-message` section 1.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionKeys {
+    /// `version` alone, as the SDK writes it.
+    Version,
+    /// `version` and `a2e`, which every peer reads.
+    Both,
+}
+
+/// A whole message inside another one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedded<T> {
+    /// Its base keys.
+    pub header: Header,
+    /// Its other members.
+    pub content: T,
+}
+
+/// An object, taken apart.
+pub(super) struct Parts {
+    pub(super) type_name: Option<Text>,
+    pub(super) id: Option<Text>,
+    pub(super) version: Option<Text>,
+    pub(super) a2e: Option<Text>,
+    pub(super) ts: Option<Float>,
+    pub(super) members: Object,
+}
+
+// === impl Header ===
+
+impl Header {
+    /// The base keys of a message of our own, with both version keys.
+    #[must_use]
+    pub fn new(id: impl Into<Text>, ts: Option<Float>) -> Self {
+        Self {
+            id: Some(id.into()),
+            version: VERSION,
+            version_keys: VersionKeys::Both,
+            ts,
+        }
+    }
+
+    /// A message of this type and these members: `type`, `id`, `version`, `ts`, then the members.
+    pub(super) fn join(&self, type_name: &str, members: Object) -> Object {
+        let mut object = Object::new();
+        object.insert("type", type_name);
+        if let Some(id) = &self.id {
+            object.insert("id", id.clone());
+        }
+        object.insert("version", self.version.clone());
+        if self.version_keys == VersionKeys::Both {
+            object.insert("a2e", self.version.clone());
+        }
+        if let Some(ts) = self.ts.as_ref().and_then(Value::write) {
+            object.insert("ts", ts);
+        }
+        for (name, value) in members {
+            object.insert(name, value);
+        }
+        object
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// Takes the base keys out of an object.
+    pub(super) fn of(object: Object) -> Result<Self, Violation> {
+        let [mut type_name, mut id, mut version, mut a2e, mut ts] = [const { None }; 5];
+        let mut members = Object::new();
+        for (name, value) in object {
+            match name.as_str() {
+                "type" => type_name = Some(value),
+                "id" => id = Some(value),
+                "version" => version = Some(value),
+                "a2e" => a2e = Some(value),
+                "ts" => ts = Some(value),
+                _ => {
+                    members.insert(name, value);
+                }
+            }
+        }
+        Ok(Self {
+            type_name: base_key("type", type_name)?,
+            id: base_key("id", id)?.filter(|id: &Text| !id.is_empty()),
+            version: base_key("version", version)?,
+            a2e: base_key("a2e", a2e)?,
+            ts: base_key("ts", ts)?,
+            members,
+        })
+    }
+
+    /// The header and the members, once the type is known.
+    pub(super) fn into_header(self) -> (Header, Object) {
+        let version_keys = match self.a2e {
+            Some(_) => VersionKeys::Both,
+            None => VersionKeys::Version,
+        };
+        let header = Header {
+            id: self.id,
+            version: self.version.or(self.a2e).unwrap_or(VERSION),
+            version_keys,
+            ts: self.ts,
+        };
+        (header, self.members)
+    }
+}
+
+fn base_key<T: Value>(name: &str, value: Option<Json>) -> Result<Option<T>, Violation> {
+    let value = value.map(T::read).transpose();
+    value.map_err(|violation| violation.inside(name))
+}
+
+// === impl Embedded ===
+
+impl<T: Content> Value for Embedded<T> {
+    const SHAPE: Shape = Shape::Message(T::TYPE, T::members);
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let parts = Parts::of(Object::read(value)?)?;
+        if parts.type_name.as_ref().is_some_and(|name| name != T::TYPE) {
+            let problem = Problem::Wrong("the type of message that belongs here");
+            return Err(Violation::new("type", problem));
+        }
+        let (header, members) = parts.into_header();
+        let content = T::from_object(members)?;
+        Ok(Self { header, content })
+    }
+
+    fn write(&self) -> Option<Json> {
+        let object = self.header.join(T::TYPE, self.content.to_object());
+        Some(object.into())
+    }
+}

@@ -1,0 +1,502 @@
+//! What a member may hold: how it is read with the coercions of the SDK, and written.
+//!
+//! Source: `a2e-message` section 1.3.
+
+use std::fmt;
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+
+use super::shape::Shape;
+use crate::json::{Json, Number, Object};
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+
+/// A value of a member.
+pub(super) trait Value: Sized {
+    const SHAPE: Shape;
+
+    fn read(value: Json) -> Result<Self, Violation>;
+
+    /// `None` where the member is left out.
+    fn write(&self) -> Option<Json>;
+}
+
+/// A value that a default in a table stands for.
+pub(super) trait Preset<L> {
+    fn preset(literal: L) -> Self;
+}
+
+/// `{}` or `[]` in a table.
+pub(super) struct Empty;
+
+/// An integer of any size, as its digits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Integer(Number);
+
+/// A finite number, as its digits, with a fraction or an exponent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Float(Number);
+
+/// A value whose default is made anew by each writer: an id, or the time. `None` where it was
+/// left out, and then it is not written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Generated<T>(pub Option<T>);
+
+/// Values by name, in the order they were written. Where a name stands twice, the last value holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Named<T>(IndexMap<Text, T>);
+
+/// A value that `Debug` does not show.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret<T>(pub T);
+
+/// A member that breaks the rules of its type. Never holds what was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {problem}")]
+#[non_exhaustive]
+pub struct Violation {
+    /// The dotted path of the member; elements of lists by their index, those of maps as `*`.
+    pub field: Text,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// A required member is missing.
+    #[error("is missing")]
+    Missing,
+    /// It does not hold what it should: this.
+    #[error("is not {0}")]
+    Wrong(&'static str),
+}
+
+// === impl Violation ===
+
+impl Violation {
+    /// A violation at the top of the value that is read.
+    pub(super) fn wrong(expected: &'static str) -> Self {
+        Self::new("", Problem::Wrong(expected))
+    }
+
+    pub(super) fn new(field: &str, problem: Problem) -> Self {
+        Self {
+            field: field.into(),
+            problem,
+        }
+    }
+
+    /// The same violation, seen from outside the member.
+    pub(super) fn inside(self, member: &str) -> Self {
+        let field = if self.field.is_empty() {
+            Text::from(member)
+        } else {
+            Text::from(format!("{member}.{}", self.field))
+        };
+        Self { field, ..self }
+    }
+}
+
+// === impl Integer ===
+
+impl Integer {
+    /// The value where it has 64 bits.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        self.0.as_i64()
+    }
+
+    /// Its digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Default for Integer {
+    fn default() -> Self {
+        Self::from(0)
+    }
+}
+
+impl From<i64> for Integer {
+    fn from(value: i64) -> Self {
+        Self(value.into())
+    }
+}
+
+impl Preset<i64> for Integer {
+    fn preset(literal: i64) -> Self {
+        Self::from(literal)
+    }
+}
+
+impl Value for Integer {
+    const SHAPE: Shape = Shape::Integer;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let number = match value {
+            Json::Number(number) if is_integer(number.as_str()) => Some(number),
+            Json::Number(number) => whole(number.as_f64()),
+            Json::String(text) => integer_in(&text),
+            Json::Bool(flag) => Some(i64::from(flag).into()),
+            Json::Null | Json::Array(_) | Json::Object(_) => None,
+        };
+        number.map(Self).ok_or(Violation::wrong("an integer"))
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some(self.0.clone().into())
+    }
+}
+
+fn is_integer(digits: &str) -> bool {
+    !digits.contains(['.', 'e', 'E'])
+}
+
+/// A double as an integer of 64 bits, where it has no fraction.
+fn whole(value: f64) -> Option<Number> {
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    let fits = value.fract() == 0.0 && (-END..END).contains(&value);
+    fits.then(|| Number::from(value as i64))
+}
+
+/// Reads `4`, `+4`, `004` and `4.0`.
+fn integer_in(text: &str) -> Option<Number> {
+    let text = text.trim();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (digits, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all = |text: &str, allowed: fn(u8) -> bool| !text.is_empty() && text.bytes().all(allowed);
+    if !all(digits, |b| b.is_ascii_digit()) || !all(fraction, |b| b == b'0') {
+        return None;
+    }
+    match digits.trim_start_matches('0') {
+        "" => Some(0_i64.into()),
+        digits => number(format!("{sign}{digits}")),
+    }
+}
+
+/// A number of these digits, which must be JSON.
+fn number(digits: String) -> Option<Number> {
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    match Json::parse(&Bytes::from(digits), &limits) {
+        Ok(Json::Number(number)) => Some(number),
+        _ => None,
+    }
+}
+
+// === impl Float ===
+
+impl Float {
+    /// A finite number; `None` for the others, which JSON cannot write.
+    #[must_use]
+    pub fn new(value: f64) -> Option<Self> {
+        Number::from_f64(value).map(Self)
+    }
+
+    /// The nearest double.
+    #[must_use]
+    pub fn as_f64(&self) -> f64 {
+        self.0.as_f64()
+    }
+
+    /// Its digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Default for Float {
+    fn default() -> Self {
+        Self::preset(0.0)
+    }
+}
+
+impl Preset<f64> for Float {
+    fn preset(literal: f64) -> Self {
+        Self::new(literal).unwrap_or_else(|| Self(0_i64.into()))
+    }
+}
+
+impl Value for Float {
+    const SHAPE: Shape = Shape::Float;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let number = match value {
+            // Every digit stays, and the text shows what the member is.
+            Json::Number(digits) if is_integer(digits.as_str()) => {
+                number(format!("{}.0", digits.as_str()))
+            }
+            Json::Number(number) => Some(number),
+            Json::String(text) => text.trim().parse().ok().and_then(Number::from_f64),
+            Json::Bool(flag) => Number::from_f64(f64::from(u8::from(flag))),
+            Json::Null | Json::Array(_) | Json::Object(_) => None,
+        };
+        number
+            .filter(|number| number.as_f64().is_finite())
+            .map(Self)
+            .ok_or(Violation::wrong("a finite number"))
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some(self.0.clone().into())
+    }
+}
+
+// === the other values ===
+
+impl Value for Text {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        match value {
+            Json::String(text) => Ok(text),
+            _ => Err(Violation::wrong("a string")),
+        }
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some(self.clone().into())
+    }
+}
+
+impl Preset<&'static str> for Text {
+    fn preset(literal: &'static str) -> Self {
+        Self::from_static(literal)
+    }
+}
+
+/// The words the SDK reads as a Boolean, in any case.
+const TRUE_WORDS: [&str; 6] = ["1", "on", "t", "true", "y", "yes"];
+const FALSE_WORDS: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
+
+impl Value for bool {
+    const SHAPE: Shape = Shape::Boolean;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let flag = match &value {
+            Json::Bool(flag) => Some(*flag),
+            Json::Number(number) => flag_of(number.as_f64()),
+            Json::String(text) => flag_in(text),
+            Json::Null | Json::Array(_) | Json::Object(_) => None,
+        };
+        flag.ok_or(Violation::wrong("a Boolean"))
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some((*self).into())
+    }
+}
+
+fn flag_of(number: f64) -> Option<bool> {
+    [(0.0, false), (1.0, true)]
+        .into_iter()
+        .find_map(|(value, flag)| (number == value).then_some(flag))
+}
+
+fn flag_in(text: &str) -> Option<bool> {
+    let is_one_of = |words: [&str; 6]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if is_one_of(TRUE_WORDS) {
+        Some(true)
+    } else {
+        is_one_of(FALSE_WORDS).then_some(false)
+    }
+}
+
+impl Preset<bool> for bool {
+    fn preset(literal: bool) -> Self {
+        literal
+    }
+}
+
+impl Value for Json {
+    const SHAPE: Shape = Shape::Any;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        Ok(value)
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some(self.clone())
+    }
+}
+
+impl Preset<bool> for Json {
+    fn preset(literal: bool) -> Self {
+        Self::Bool(literal)
+    }
+}
+
+impl Preset<Empty> for Json {
+    fn preset(_: Empty) -> Self {
+        Self::Object(Object::new())
+    }
+}
+
+impl Value for Object {
+    const SHAPE: Shape = Shape::Object;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        match value {
+            Json::Object(object) => Ok(object),
+            _ => Err(Violation::wrong("an object")),
+        }
+    }
+
+    fn write(&self) -> Option<Json> {
+        Some(self.clone().into())
+    }
+}
+
+impl Preset<Empty> for Object {
+    fn preset(_: Empty) -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Value> Value for Vec<T> {
+    const SHAPE: Shape = Shape::List(&T::SHAPE);
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let Json::Array(elements) = value else {
+            return Err(Violation::wrong("an array"));
+        };
+        let read = |(index, element): (usize, Json)| {
+            T::read(element).map_err(|violation| violation.inside(&index.to_string()))
+        };
+        elements.into_iter().enumerate().map(read).collect()
+    }
+
+    fn write(&self) -> Option<Json> {
+        let elements = self.iter().filter_map(T::write);
+        Some(Json::Array(elements.collect()))
+    }
+}
+
+impl<T> Preset<Empty> for Vec<T> {
+    fn preset(_: Empty) -> Self {
+        Self::new()
+    }
+}
+
+impl Value for [Integer; 2] {
+    const SHAPE: Shape = Shape::Pair(&Integer::SHAPE);
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        Vec::read(value)?
+            .try_into()
+            .map_err(|_| Violation::wrong("an array of two"))
+    }
+
+    fn write(&self) -> Option<Json> {
+        let elements = self.iter().filter_map(Value::write);
+        Some(Json::Array(elements.collect()))
+    }
+}
+
+impl<T> Named<T> {
+    /// The value of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.0.get(name)
+    }
+
+    /// The values with their names, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Text, &T)> + ExactSizeIterator {
+        self.0.iter()
+    }
+}
+
+impl<T> FromIterator<(Text, T)> for Named<T> {
+    fn from_iter<I: IntoIterator<Item = (Text, T)>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+impl<T: Value> Value for Named<T> {
+    const SHAPE: Shape = Shape::Map(&T::SHAPE);
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        let read = |(name, value): (Text, Json)| {
+            let value = T::read(value).map_err(|violation| violation.inside("*"))?;
+            Ok((name, value))
+        };
+        Object::read(value)?.into_iter().map(read).collect()
+    }
+
+    fn write(&self) -> Option<Json> {
+        let members = self.iter();
+        let members = members.filter_map(|(name, value)| Some((name.clone(), value.write()?)));
+        Some(Json::Object(members.collect()))
+    }
+}
+
+impl<T> Preset<Empty> for Named<T> {
+    fn preset(_: Empty) -> Self {
+        Self(IndexMap::new())
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    const SHAPE: Shape = Shape::Nullable(&T::SHAPE);
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        match value {
+            Json::Null => Ok(None),
+            value => T::read(value).map(Some),
+        }
+    }
+
+    fn write(&self) -> Option<Json> {
+        self.as_ref().map_or(Some(Json::Null), T::write)
+    }
+}
+
+impl<L, T: Preset<L>> Preset<L> for Option<T> {
+    fn preset(literal: L) -> Self {
+        Some(T::preset(literal))
+    }
+}
+
+impl<T: Value> Value for Generated<T> {
+    const SHAPE: Shape = T::SHAPE;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        T::read(value).map(|value| Self(Some(value)))
+    }
+
+    fn write(&self) -> Option<Json> {
+        self.0.as_ref().and_then(T::write)
+    }
+}
+
+impl<T: Value> Value for Secret<T> {
+    const SHAPE: Shape = T::SHAPE;
+
+    fn read(value: Json) -> Result<Self, Violation> {
+        T::read(value).map(Self)
+    }
+
+    fn write(&self) -> Option<Json> {
+        self.0.write()
+    }
+}
+
+impl<L, T: Preset<L>> Preset<L> for Secret<T> {
+    fn preset(literal: L) -> Self {
+        Self(T::preset(literal))
+    }
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}

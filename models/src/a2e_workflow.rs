@@ -1,0 +1,134 @@
+//! A2E workflows (agent to execution): what does a document of JSON Lines define, and may it run?
+//!
+//! ```text
+//! bytes ── Document::parse ──> Document ── validate ──> Report { errors, warnings }
+//!                                 └── into_workflow ──> Workflow ── to_jsonl ──> text
+//! ```
+//!
+//! Paths, templates, conditions, transforms and targets are read once, here; whoever runs a
+//! [`Workflow`] reads no text again. Both dialects are read, the flat one of the specification is
+//! written.
+//! Source: `a2e-execution` sections 1 to 4 and 7.
+
+mod config;
+mod config_transform;
+mod document;
+mod facts;
+mod fields;
+mod flow;
+mod graph;
+mod issue;
+mod message;
+pub mod operation;
+mod path;
+mod policy;
+mod storage;
+pub mod target;
+mod template;
+pub mod transform;
+mod validate;
+mod words;
+mod write;
+
+use bytes::Bytes;
+
+pub use document::Document;
+pub use issue::{Code, Issue, Level, Report, Severity, Strictness};
+pub use operation::{OperationKind, OperationType};
+pub use path::{OutputPath, Path, PathError, RelativePath, Segment};
+pub use policy::{Allowed, Apis, CredentialRefusal, Policy, Refusal};
+pub use template::{Body, FieldTemplate, Operand, Part, Template};
+
+use crate::json::Object;
+use a2abus_plugin::Text;
+
+/// A workflow whose form has no errors. Source: `a2e-execution` section 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workflow {
+    /// `executionId`; the wrapped dialect has none.
+    pub execution_id: Option<Text>,
+    /// `_agentId` of the line that begins: the executor that is asked for.
+    pub agent: Option<Text>,
+    /// `input` of the line that begins: what the data model holds at the start, beside what the
+    /// request brings.
+    pub input: Object,
+    /// The dialect it was written in.
+    pub dialect: Dialect,
+    /// The operations in order of definition.
+    pub operations: Vec<Operation>,
+    /// The ids in order of execution.
+    pub order: Vec<Text>,
+    /// What its paths read of storages: the storage and the key.
+    pub stored: Vec<(operation::Storage, Text)>,
+}
+
+/// One operation of a workflow. Equal when it does the same under the same id, whatever line it
+/// stands in.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// Its id.
+    pub id: Text,
+    /// The line that defines it, from 1.
+    pub line: u32,
+    /// What it does.
+    pub kind: OperationKind,
+}
+
+/// How messages are written. Source: `a2e-execution` section 1, D1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Messages with a `type`, as specified.
+    Flat,
+    /// Messages that are one member, as the original implementation reads them.
+    Wrapped,
+}
+
+/// What a workflow may cost before it is refused. Source: `a2e-execution` section 7, limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkflowLimits {
+    /// Largest line, in bytes (default 256 KiB).
+    pub max_line_bytes: usize,
+    /// Largest document, in bytes (default 1 MiB).
+    pub max_bytes: usize,
+    /// Deepest nesting within a line, at most 128 (default 64).
+    pub max_depth: u32,
+    /// Most issues that are listed (default 1,000); one more says that there are others.
+    pub max_issues: usize,
+}
+
+// === impl Workflow ===
+
+impl Workflow {
+    /// Reads a workflow whose form must have no errors. Whether it may run,
+    /// [`Document::validate`] tells.
+    ///
+    /// # Errors
+    /// All issues of its form.
+    pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Result<Self, Vec<Issue>> {
+        Document::parse(bytes, limits).into_workflow()
+    }
+
+    /// The operation of this id.
+    #[must_use]
+    pub fn operation(&self, id: &str) -> Option<&Operation> {
+        self.operations.iter().find(|operation| operation.id == id)
+    }
+}
+
+impl PartialEq for Operation {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && self.kind == other.kind
+    }
+}
+
+impl Default for WorkflowLimits {
+    fn default() -> Self {
+        Self {
+            max_line_bytes: 256 << 10,
+            max_bytes: 1 << 20,
+            max_depth: 64,
+            max_issues: 1_000,
+        }
+    }
+}

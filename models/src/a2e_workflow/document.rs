@@ -1,0 +1,349 @@
+//! From lines to messages, and from messages to the definitions of a workflow.
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
+
+use crate::a2e_workflow::facts::Facts;
+use crate::a2e_workflow::fields::Scope;
+use crate::a2e_workflow::issue::{Code, Issue, Issues, Severity, shown};
+use crate::a2e_workflow::message::{Begin, Message, Order, Reader, Update};
+use crate::a2e_workflow::operation::{OperationKind, OperationType};
+use crate::a2e_workflow::words::from_word;
+use crate::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
+use crate::json::{Json, Object};
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+use a2abus_plugin::{DecodeError, DecodeErrorKind};
+
+/// A workflow as it was read, whatever is wrong with it.
+///
+/// ```
+/// use a2abus_models::a2e_workflow::{Document, Policy, Strictness, WorkflowLimits};
+///
+/// let lines = r#"{"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}}
+/// {"type":"beginExecution","executionId":"e-1","operationOrder":["w"]}"#;
+/// let document = Document::parse(&lines.into(), &WorkflowLimits::default());
+/// let policy = Policy { operations: ["*"].into_iter().collect(), ..Policy::default() };
+/// assert!(document.validate(&policy, None, Strictness::Moderate).is_valid());
+/// assert_eq!(document.into_workflow().unwrap().operations.len(), 1);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Document {
+    pub(super) execution_id: Option<Text>,
+    pub(super) agent: Option<Text>,
+    pub(super) input: Option<Object>,
+    pub(super) dialect: Dialect,
+    pub(super) definitions: IndexMap<Text, Definition>,
+    pub(super) order: Option<Order>,
+    pub(super) issues: Issues,
+}
+
+/// One operation that is defined.
+#[derive(Debug, Clone)]
+pub(super) struct Definition {
+    pub(super) line: u32,
+    /// `None` when its type or the number of its types is refused.
+    pub(super) content: Option<Content>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Content {
+    pub(super) of: OperationType,
+    /// `None` when its configuration has an error.
+    pub(super) kind: Option<OperationKind>,
+    pub(super) facts: Facts,
+}
+
+/// What is collected line by line. Configurations are read at the end, when it is known which
+/// definitions were replaced.
+struct Assembly<'a> {
+    limits: &'a WorkflowLimits,
+    dialect: Option<Dialect>,
+    mixed: bool,
+    updates: IndexMap<Text, Update>,
+    begin: Option<Begin>,
+    /// Whether the rest is left out for its size.
+    is_cut: bool,
+    issues: Issues,
+}
+
+// === impl Document ===
+
+impl Document {
+    /// Reads JSON Lines: `\n` or `\r\n`, blank lines ignored, a byte order mark tolerated at the
+    /// start. Every problem is collected, none ends the reading but the size of the whole.
+    /// Source: `a2e-execution` section 1.
+    #[must_use]
+    pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Self {
+        let mut assembly = Assembly::new(limits);
+        if bytes.len() > limits.max_bytes {
+            assembly.cut();
+            return assembly.finish();
+        }
+        let mark = if bytes.starts_with(b"\xef\xbb\xbf") {
+            3
+        } else {
+            0
+        };
+        let mut start = mark;
+        for (number, line) in (1..).zip(bytes.slice(mark..).split(|b| *b == b'\n')) {
+            let end = start + line.len();
+            assembly.line(&bytes.slice(start..end), number);
+            start = end + 1;
+        }
+        assembly.finish()
+    }
+
+    /// Reads lines that are split already, numbered from 1. Their sum is bounded like a document.
+    pub fn from_lines(lines: impl IntoIterator<Item = Bytes>, limits: &WorkflowLimits) -> Self {
+        let mut assembly = Assembly::new(limits);
+        let mut bytes = 0_usize;
+        for (number, line) in (1..).zip(lines) {
+            bytes = bytes.saturating_add(line.len() + 1);
+            if bytes > limits.max_bytes.saturating_add(1) {
+                assembly.cut();
+                break;
+            }
+            assembly.line(&line, number);
+        }
+        assembly.finish()
+    }
+
+    /// What is wrong with its form, as found while reading.
+    #[must_use]
+    pub fn issues(&self) -> &[Issue] {
+        self.issues.as_slice()
+    }
+
+    /// The `executionId` of the message that begins, as far as it is one.
+    #[must_use]
+    pub fn execution_id(&self) -> Option<&Text> {
+        self.execution_id.as_ref()
+    }
+
+    /// The workflow, when its form has no errors. Whether it may run, [`Document::validate`]
+    /// tells.
+    ///
+    /// # Errors
+    /// All issues of its form.
+    pub fn into_workflow(self) -> Result<Workflow, Vec<Issue>> {
+        let is_error = |issue: &Issue| issue.severity == Severity::Error;
+        let Some(order) = self
+            .order
+            .filter(|_| !self.issues.as_slice().iter().any(is_error))
+        else {
+            return Err(self.issues.into_vec());
+        };
+        let contents = self
+            .definitions
+            .values()
+            .filter_map(|it| it.content.as_ref());
+        let reads = contents.flat_map(|content| &content.facts.reads);
+        let stored = reads.filter_map(|read| {
+            let key = read.path.segments().first()?.key();
+            Some((read.path.storage()?, key))
+        });
+        let stored = stored.collect();
+        let operation = |(id, definition): (Text, Definition)| {
+            let kind = definition.content?.kind?;
+            Some(Operation {
+                id,
+                line: definition.line,
+                kind,
+            })
+        };
+        Ok(Workflow {
+            execution_id: self.execution_id,
+            agent: self.agent,
+            input: self.input.unwrap_or_default(),
+            dialect: self.dialect,
+            operations: self.definitions.into_iter().filter_map(operation).collect(),
+            order: order.ids,
+            stored,
+        })
+    }
+}
+
+// === impl Assembly ===
+
+impl<'a> Assembly<'a> {
+    fn new(limits: &'a WorkflowLimits) -> Self {
+        Self {
+            limits,
+            dialect: None,
+            mixed: false,
+            updates: IndexMap::new(),
+            begin: None,
+            is_cut: false,
+            issues: Issues::new(limits.max_issues),
+        }
+    }
+
+    fn cut(&mut self) {
+        self.is_cut = true;
+        let message = format!("more than the limit of {} bytes", self.limits.max_bytes);
+        self.issues
+            .push(Issue::new(Code::WorkflowTooLarge, message));
+    }
+
+    fn line(&mut self, line: &Bytes, number: u32) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let json = match self.json(line) {
+            Ok(json) => json,
+            Err(error) => {
+                let code = match error.kind() {
+                    DecodeErrorKind::TooLarge => Code::WorkflowTooLarge,
+                    _ => Code::InvalidJson,
+                };
+                self.issues
+                    .push(Issue::new(code, error.to_string()).at(number));
+                return;
+            }
+        };
+        let mut reader = Reader {
+            line: number,
+            has_begun: self.begin.is_some(),
+            issues: &mut self.issues,
+        };
+        let Some((dialect, message)) = reader.message(&json) else {
+            return;
+        };
+        self.speak(dialect, number);
+        match message {
+            Message::Updates(updates) => updates
+                .into_iter()
+                .for_each(|(id, update)| self.update(id, update)),
+            Message::Begin(begin) => self.begin = Some(begin),
+            Message::Nothing => {}
+        }
+    }
+
+    fn json(&self, line: &Bytes) -> Result<Json, DecodeError> {
+        let mut limits = Limits::default();
+        limits.max_bytes = self.limits.max_line_bytes;
+        limits.max_depth = self.limits.max_depth;
+        // The line end is not of the line.
+        let line = line.slice(..line.len() - usize::from(line.ends_with(b"\r")));
+        Json::parse(&line, &limits)
+    }
+
+    fn speak(&mut self, dialect: Dialect, line: u32) {
+        let spoken = *self.dialect.get_or_insert(dialect);
+        if spoken != dialect && !self.mixed {
+            self.mixed = true;
+            let message = "messages with and without a type in one workflow";
+            self.issues
+                .push(Issue::new(Code::MixedDialects, message).at(line));
+        }
+    }
+
+    /// A later definition takes the place of an earlier one (D2).
+    fn update(&mut self, id: Text, update: Update) {
+        match self.updates.entry(id) {
+            Entry::Vacant(entry) => {
+                entry.insert(update);
+            }
+            Entry::Occupied(mut entry) => {
+                let message = format!("replaces the definition in line {}", entry.get().line);
+                let issue = Issue::new(Code::OperationReplaced, message);
+                self.issues.push(issue.about(entry.key()).at(update.line));
+                entry.insert(update);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Document {
+        let dialect = self.dialect.unwrap_or(Dialect::Flat);
+        if !self.is_cut {
+            self.look_for_messages();
+        }
+        let mut definitions = IndexMap::with_capacity(self.updates.len());
+        for (id, update) in self.updates {
+            let definition = Definition {
+                line: update.line,
+                content: content(&id, &update, dialect, &mut self.issues),
+            };
+            definitions.insert(id, definition);
+        }
+        let begin = self.begin.unwrap_or_default();
+        let order = begin.order.or_else(|| {
+            let root = begin.root?;
+            let ids = order_from(&root, &definitions);
+            Some(Order {
+                line: begin.line,
+                ids,
+            })
+        });
+        Document {
+            execution_id: begin.execution_id,
+            agent: begin.agent,
+            input: begin.input,
+            dialect,
+            definitions,
+            order,
+            issues: self.issues,
+        }
+    }
+
+    fn look_for_messages(&mut self) {
+        if self.updates.is_empty() {
+            self.issues
+                .push(Issue::new(Code::EmptyWorkflow, "no operation is defined"));
+        }
+        if self.begin.is_none() {
+            let message = "no beginExecution message";
+            self.issues
+                .push(Issue::new(Code::MissingBeginExecution, message));
+        }
+    }
+}
+
+/// Reads what an operation does.
+fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) -> Option<Content> {
+    let operation = update.operation.as_ref()?;
+    let mut scope = Scope {
+        id,
+        line: update.line,
+        dialect,
+        facts: Facts::default(),
+        issues,
+    };
+    let Some(object) = operation.as_object() else {
+        return scope.invalid("operation", "an object");
+    };
+    scope.refuse_repeated(object, "operation");
+    let mut types = object.iter();
+    let (Some((word, config)), None) = (types.next(), types.next()) else {
+        let message = format!("operation: expected one type, found {}", object.len());
+        scope.issue(Code::MultipleOperationTypes, message);
+        return None;
+    };
+    let Some(of) = from_word::<OperationType>(word) else {
+        let known = OperationType::ALL.iter().map(|of| of.as_str());
+        let message = format!("{} is no operation of the catalog", shown(word));
+        let suggestion = scope.issues.nearest(word, known);
+        scope.suggest(Code::UnknownOperationType, message, suggestion);
+        return None;
+    };
+    let kind = config::read(&mut scope, of, config);
+    let facts = scope.facts;
+    Some(Content { of, kind, facts })
+}
+
+/// The order of the wrapped dialect: the root, then in order of definition what nothing controls
+/// (D1).
+fn order_from(root: &Text, definitions: &IndexMap<Text, Definition>) -> Vec<Text> {
+    let contents = definitions
+        .values()
+        .filter_map(|definition| definition.content.as_ref());
+    let controlled: std::collections::HashSet<&Text> = contents
+        .flat_map(|content| content.facts.controls())
+        .collect();
+    let others = definitions
+        .keys()
+        .filter(|id| *id != root && !controlled.contains(id));
+    std::iter::once(root).chain(others).cloned().collect()
+}

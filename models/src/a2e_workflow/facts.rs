@@ -1,0 +1,80 @@
+//! What validation needs to know of an operation, even of one that is broken in part.
+
+use std::time::Duration;
+
+use crate::a2e_workflow::path::{OutputPath, Path};
+use crate::a2e_workflow::storage::Storage;
+use crate::a2e_workflow::target::Target;
+use crate::json::Json;
+use a2abus_plugin::Text;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Facts {
+    pub(super) reads: Vec<Read>,
+    pub(super) write: Option<(OutputPath, Kind)>,
+    /// The operations of its branches.
+    pub(super) branches: Vec<Text>,
+    /// The operations of its body.
+    pub(super) body: Vec<Text>,
+    pub(super) wait: Option<Duration>,
+    pub(super) target: Option<Target>,
+    pub(super) credentials: Vec<Text>,
+    pub(super) storage: Option<Storage>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Read {
+    pub(super) path: Path,
+    pub(super) need: Need,
+}
+
+/// What a reader asks of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// To be there.
+    Any,
+    /// Nothing: it asks whether it is there.
+    Nothing,
+    /// To be an array.
+    Array,
+    /// To be an array or an object.
+    ArrayOrObject,
+}
+
+/// The kind of a value, as far as it is known before the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Unknown,
+    Array,
+    Object,
+    Scalar,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// The operations it controls.
+    pub(super) fn controls(&self) -> impl DoubleEndedIterator<Item = &Text> {
+        self.branches.iter().chain(&self.body)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(super) fn of(json: &Json) -> Self {
+        match json {
+            Json::Array(_) => Self::Array,
+            Json::Object(_) => Self::Object,
+            _ => Self::Scalar,
+        }
+    }
+
+    pub(super) fn fits(self, need: Need) -> bool {
+        match need {
+            Need::Any | Need::Nothing => true,
+            Need::Array => matches!(self, Self::Unknown | Self::Array),
+            Need::ArrayOrObject => self != Self::Scalar,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Follows the data through a workflow: is what is read there, and of the kind that is needed?
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::a2e_workflow::facts::{Kind, Need, Read};
+use crate::a2e_workflow::graph::{Graph, Node};
+use crate::a2e_workflow::issue::{Code, Issue, Issues};
+use crate::a2e_workflow::path::{OutputPath, Path, Segment};
+use crate::a2e_workflow::policy::Policy;
+use crate::json::Object;
+use a2abus_plugin::Text;
+
+/// What a loop sets for its body (D7).
+const RESERVED: [&str; 3] = ["item", "index", "parent"];
+
+/// Checks what is read and written, and the time that is waited in any case.
+pub(super) fn check(
+    graph: &Graph<'_>,
+    policy: &Policy,
+    inputs: [Option<&Object>; 2],
+    issues: &mut Issues,
+) {
+    let mut walk = Walk {
+        graph,
+        known: Known::new(inputs),
+        visited: HashSet::new(),
+        reported: HashSet::new(),
+        reserved: HashSet::new(),
+        outputs: Vec::new(),
+        issues,
+    };
+    walk.run();
+    check_wait(graph, policy, issues);
+}
+
+fn check_wait(graph: &Graph<'_>, policy: &Policy, issues: &mut Issues) {
+    let waits = graph
+        .roots()
+        .filter_map(|node| graph.node(node).content?.facts.wait);
+    let total = waits.fold(Duration::ZERO, Duration::saturating_add);
+    if total > policy.max_execution_time {
+        let (total, most) = (total.as_millis(), policy.max_execution_time.as_millis());
+        let message = format!("waits for {total} ms, an execution may take {most} ms");
+        issues.push(Issue::new(Code::ExceedsExecutionTime, message));
+    }
+}
+
+/// Where an operation runs.
+#[derive(Clone, Copy)]
+struct Place {
+    /// In how many loops, counted up to two: more make no difference to what is known.
+    loops: u8,
+    /// Whether it runs in any case.
+    sure: bool,
+}
+
+enum Step {
+    Enter(usize, Place),
+    Leave(usize, Place),
+}
+
+struct Walk<'a, 'g> {
+    graph: &'g Graph<'a>,
+    known: Known,
+    /// What is known only grows, so that a second visit among as many loops finds nothing new.
+    visited: HashSet<(usize, u8)>,
+    reported: HashSet<(usize, &'a Path)>,
+    /// The operations that were told of reserved paths.
+    reserved: HashSet<usize>,
+    /// The paths written so far, for suggestions.
+    outputs: Vec<String>,
+    issues: &'g mut Issues,
+}
+
+// === impl Walk ===
+
+impl<'a> Walk<'a, '_> {
+    fn run(&mut self) {
+        let root = Place {
+            loops: 0,
+            sure: true,
+        };
+        let mut steps: Vec<Step> = self
+            .graph
+            .roots()
+            .rev()
+            .map(|node| Step::Enter(node, root))
+            .collect();
+        while let Some(step) = steps.pop() {
+            match step {
+                Step::Enter(node, place) if self.visited.insert((node, place.loops)) => {
+                    self.enter(node, place);
+                    self.descend(node, place, &mut steps);
+                }
+                Step::Enter(..) => {}
+                Step::Leave(node, place) => self.leave(node, place),
+            }
+        }
+    }
+
+    /// Pushes what follows, the last first. A loop writes after its body.
+    fn descend(&self, node: usize, place: Place, steps: &mut Vec<Step>) {
+        let (branches, body) = self.graph.children(node);
+        let in_branch = Place {
+            sure: false,
+            ..place
+        };
+        let in_body = Place {
+            sure: false,
+            loops: (place.loops + 1).min(2),
+        };
+        steps.push(Step::Leave(node, place));
+        steps.extend(body.iter().rev().map(|child| Step::Enter(*child, in_body)));
+        steps.extend(
+            branches
+                .iter()
+                .rev()
+                .map(|child| Step::Enter(*child, in_branch)),
+        );
+    }
+
+    fn enter(&mut self, index: usize, place: Place) {
+        let graph = self.graph;
+        let node = graph.node(index);
+        let Some(content) = node.content else {
+            return;
+        };
+        for read in &content.facts.reads {
+            if !is_loop_variable(&read.path, place.loops)
+                && !self.reported.contains(&(index, &read.path))
+            {
+                self.check_read(index, node, read);
+            }
+        }
+    }
+
+    fn check_read(&mut self, index: usize, node: &Node<'a>, read: &'a Read) {
+        if read.path.storage().is_some() {
+            self.reported.insert((index, &read.path));
+            let message = format!("{} may not be stored", read.path);
+            let issue = Issue::new(Code::PathMaybeMissing, message);
+            return self.issues.push(issue.about(node.id).at(node.line));
+        }
+        let found = self.known.find(&read.path);
+        let path = &read.path;
+        let (code, message) = match found.presence {
+            Presence::Missing if read.need != Need::Nothing => (
+                Code::PathNotFound,
+                format!("{path} is not there: nothing before it writes it"),
+            ),
+            Presence::Missing => (
+                Code::PathMaybeMissing,
+                format!("nothing before it writes {path}"),
+            ),
+            Presence::Maybe => (
+                Code::PathMaybeMissing,
+                format!("{path} is written in a branch or a body alone"),
+            ),
+            Presence::Sure if found.kind.fits(read.need) => return,
+            Presence::Sure => {
+                let needed = match read.need {
+                    Need::Array => "an array",
+                    _ => "an array or an object",
+                };
+                (Code::TypeMismatch, format!("{path} is not {needed}"))
+            }
+        };
+        self.reported.insert((index, path));
+        let suggestion = if code == Code::PathNotFound {
+            self.issues
+                .nearest(&path.to_string(), self.outputs.iter().map(String::as_str))
+        } else {
+            None
+        };
+        let issue = Issue::new(code, message).about(node.id).at(node.line);
+        self.issues.push(issue.suggest(suggestion));
+    }
+
+    fn leave(&mut self, index: usize, place: Place) {
+        let graph = self.graph;
+        let node = graph.node(index);
+        let Some((output, kind)) = node
+            .content
+            .and_then(|content| content.facts.write.as_ref())
+        else {
+            return;
+        };
+        if place.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
+            let message = format!("{output} belongs to the loop");
+            self.issues.push(
+                Issue::new(Code::ReservedPath, message)
+                    .about(node.id)
+                    .at(node.line),
+            );
+        }
+        self.known.add(
+            output.path().segments().iter().map(Segment::key),
+            place.sure,
+            *kind,
+        );
+        if self.outputs.len() < 32 {
+            self.outputs.push(output.to_string());
+        }
+    }
+}
+
+fn is_loop_variable(path: &Path, loops: u8) -> bool {
+    let known = match loops {
+        0 => &[],
+        1 => &RESERVED[..2],
+        _ => &RESERVED[..],
+    };
+    let first = path.segments().first();
+    path.storage().is_none() && first.is_some_and(|first| known.contains(&first.key().as_str()))
+}
+
+fn is_reserved(output: &OutputPath) -> bool {
+    let first = output.path().segments().first();
+    first.is_some_and(|first| RESERVED.contains(&first.key().as_str()))
+}
+
+// === what is known ===
+
+/// The paths that are written so far, as a tree of their keys.
+struct Known {
+    nodes: Vec<Written>,
+    children: HashMap<(usize, Text), usize>,
+    writes: usize,
+}
+
+/// What was written to one path.
+#[derive(Default)]
+struct Written {
+    /// To the path itself.
+    here: Option<Write>,
+    /// To a path below it.
+    below: Presence,
+}
+
+#[derive(Clone, Copy)]
+struct Write {
+    presence: Presence,
+    /// Of the latest write.
+    kind: Kind,
+    number: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Presence {
+    #[default]
+    Missing,
+    Maybe,
+    Sure,
+}
+
+struct Found {
+    presence: Presence,
+    kind: Kind,
+}
+
+// === impl Known ===
+
+// Every index in `children` is one of `nodes`, and the root is always there.
+impl Known {
+    /// Of several inputs the last that has a member counts.
+    fn new(inputs: [Option<&Object>; 2]) -> Self {
+        let mut known = Self {
+            nodes: vec![Written::default()],
+            children: HashMap::new(),
+            writes: 0,
+        };
+        for (name, value) in inputs.into_iter().flatten().flat_map(Object::iter) {
+            known.add(std::iter::once(name.clone()), true, Kind::of(value));
+        }
+        known
+    }
+
+    fn add(&mut self, keys: impl Iterator<Item = Text>, sure: bool, kind: Kind) {
+        let presence = if sure {
+            Presence::Sure
+        } else {
+            Presence::Maybe
+        };
+        let mut at = 0;
+        for key in keys {
+            self.nodes[at].below = self.nodes[at].below.max(presence);
+            let next = self.nodes.len();
+            at = *self.children.entry((at, key)).or_insert(next);
+            if at == next {
+                self.nodes.push(Written::default());
+            }
+        }
+        self.writes += 1;
+        let before = self.nodes[at]
+            .here
+            .map_or(Presence::Missing, |write| write.presence);
+        self.nodes[at].here = Some(Write {
+            presence: before.max(presence),
+            kind: if sure { kind } else { Kind::Unknown },
+            number: self.writes,
+        });
+    }
+
+    /// A path is there when it, a part of it, or something below it was written. Its kind is that
+    /// of the latest write to it, unless a part of it was written since.
+    fn find(&self, path: &Path) -> Found {
+        let (mut at, mut latest) = (0, 0);
+        let mut found = Found {
+            presence: Presence::Missing,
+            kind: Kind::Unknown,
+        };
+        for segment in path.segments() {
+            found.kind = Kind::Unknown;
+            let Some(next) = self.children.get(&(at, segment.key())) else {
+                return found;
+            };
+            at = *next;
+            if let Some(write) = self.nodes[at].here {
+                found.presence = found.presence.max(write.presence);
+                if write.number > latest {
+                    (latest, found.kind) = (write.number, write.kind);
+                }
+            }
+        }
+        found.presence = found.presence.max(self.nodes[at].below);
+        found
+    }
+}

@@ -1,0 +1,258 @@
+//! The eight operations, typed.
+
+use std::fmt;
+use std::time::Duration;
+
+pub use crate::a2e_workflow::storage::Storage;
+
+use crate::a2e_workflow::path::{OutputPath, Path, RelativePath};
+use crate::a2e_workflow::target::UrlTemplate;
+use crate::a2e_workflow::template::{Body, Operand, Template};
+use crate::a2e_workflow::transform::TransformData;
+use crate::a2e_workflow::words::words;
+use a2abus_plugin::Text;
+
+/// What an operation does. Source: `a2e-execution` section 4.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OperationKind {
+    /// Requests something over HTTP.
+    ApiCall(ApiCall),
+    /// Keeps the elements of an array that fulfil conditions.
+    FilterData(FilterData),
+    /// Maps, sorts, groups, aggregates or selects.
+    TransformData(TransformData),
+    /// Runs one of two branches.
+    Conditional(Conditional),
+    /// Runs operations for every element of an array.
+    Loop(Loop),
+    /// Stores a value.
+    StoreData(StoreData),
+    /// Waits.
+    Wait(Wait),
+    /// Makes one value of several.
+    MergeData(MergeData),
+}
+
+words! {
+    /// The type of an operation. Source: `a2e-execution` section 4.
+    OperationType {
+        /// [`ApiCall`].
+        ApiCall = "ApiCall",
+        /// [`FilterData`].
+        FilterData = "FilterData",
+        /// [`TransformData`].
+        TransformData = "TransformData",
+        /// [`Conditional`].
+        Conditional = "Conditional",
+        /// [`Loop`].
+        Loop = "Loop",
+        /// [`StoreData`].
+        StoreData = "StoreData",
+        /// [`Wait`].
+        Wait = "Wait",
+        /// [`MergeData`].
+        MergeData = "MergeData",
+    }
+}
+
+words! {
+    /// The method of a call.
+    #[allow(missing_docs)] // The names are those of HTTP.
+    Method {
+        Get = "GET",
+        Post = "POST",
+        Put = "PUT",
+        Delete = "DELETE",
+        Patch = "PATCH",
+    }
+}
+
+words! {
+    /// How a field is compared with a value. Source: `a2e-execution` section 4, FilterData.
+    Operator {
+        /// JSON equality.
+        Equal = "==",
+        /// Its negation.
+        NotEqual = "!=",
+        /// Both numbers or both strings.
+        Greater = ">",
+        /// Both numbers or both strings.
+        Less = "<",
+        /// Both numbers or both strings.
+        GreaterOrEqual = ">=",
+        /// Both numbers or both strings.
+        LessOrEqual = "<=",
+        /// The value holds the field.
+        In = "in",
+        /// The field holds the value.
+        Contains = "contains",
+        /// Both strings.
+        StartsWith = "startsWith",
+        /// Both strings.
+        EndsWith = "endsWith",
+    }
+}
+
+words! {
+    /// How values are merged. Source: `a2e-execution` section 4, MergeData.
+    Strategy {
+        /// Arrays one after the other.
+        Concat = "concat",
+        /// The same without repetitions.
+        Union = "union",
+        /// What all arrays have.
+        Intersect = "intersect",
+        /// Objects by member and arrays by position.
+        DeepMerge = "deepMerge",
+    }
+}
+
+/// Requests something over HTTP. Source: `a2e-execution` section 4, ApiCall.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiCall {
+    /// The method.
+    pub method: Method,
+    /// Where to.
+    pub url: UrlTemplate,
+    /// The headers by their names as written, in order.
+    pub headers: Vec<(Text, HeaderValue)>,
+    /// What is sent, as JSON; never with GET.
+    pub body: Option<Body>,
+    /// The longest an attempt may take, 1 s to 300 s.
+    pub timeout: Duration,
+    /// Where the answer is put.
+    pub output: OutputPath,
+}
+
+/// The value of a header.
+#[derive(Clone, PartialEq)]
+pub enum HeaderValue {
+    /// Text with scalars in it, not encoded.
+    Template(Template),
+    /// A scalar of the data model.
+    Reference(Path),
+    /// The credential of this id.
+    Credential(Text),
+}
+
+/// Keeps the elements of an array that fulfil all conditions.
+/// Source: `a2e-execution` section 4, FilterData.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilterData {
+    /// The array.
+    pub input: Path,
+    /// The conditions; without any, everything is kept.
+    pub conditions: Vec<FilterCondition>,
+    /// Where the elements are put.
+    pub output: OutputPath,
+}
+
+/// One condition on an element.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilterCondition {
+    /// The field of the element.
+    pub field: RelativePath,
+    /// How it is compared.
+    pub operator: Operator,
+    /// With what.
+    pub value: Operand,
+}
+
+/// Runs one of two branches. Source: `a2e-execution` section 4, Conditional.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conditional {
+    /// The value that is tested.
+    pub path: Path,
+    /// The test.
+    pub test: Test,
+    /// The ids of the branch that runs when it holds.
+    pub if_true: Vec<Text>,
+    /// The ids of the branch that runs when it does not.
+    pub if_false: Vec<Text>,
+}
+
+/// What a Conditional asks of a value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Test {
+    /// A comparison.
+    Compare(Operator, Operand),
+    /// It is there and not null.
+    Exists,
+    /// It is missing, null, or an empty string, array or object.
+    Empty,
+}
+
+/// Runs operations for every element of an array. Source: `a2e-execution` section 4, Loop.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loop {
+    /// The array.
+    pub input: Path,
+    /// The ids of the operations, in order.
+    pub operations: Vec<Text>,
+    /// Where the array of their values is put.
+    pub output: Option<OutputPath>,
+}
+
+/// Stores a value. Source: `a2e-execution` section 4, StoreData.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreData {
+    /// The value.
+    pub input: Path,
+    /// Where.
+    pub storage: Storage,
+    /// Under which key: 1 to 256 characters without controls; for a file a relative path.
+    pub key: Text,
+}
+
+/// Waits. Source: `a2e-execution` section 4, Wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// How long, at most 600 s.
+    pub duration: Duration,
+}
+
+/// Makes one value of several. Source: `a2e-execution` section 4, MergeData.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergeData {
+    /// The values, at least two.
+    pub sources: Vec<Path>,
+    /// How.
+    pub strategy: Strategy,
+    /// Where the result is put.
+    pub output: OutputPath,
+}
+
+/// How long an attempt of a call may take when nothing is said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+// === impl OperationKind ===
+
+impl OperationKind {
+    /// Its type.
+    #[must_use]
+    pub fn operation_type(&self) -> OperationType {
+        match self {
+            Self::ApiCall(_) => OperationType::ApiCall,
+            Self::FilterData(_) => OperationType::FilterData,
+            Self::TransformData(_) => OperationType::TransformData,
+            Self::Conditional(_) => OperationType::Conditional,
+            Self::Loop(_) => OperationType::Loop,
+            Self::StoreData(_) => OperationType::StoreData,
+            Self::Wait(_) => OperationType::Wait,
+            Self::MergeData(_) => OperationType::MergeData,
+        }
+    }
+}
+
+// === impl HeaderValue ===
+
+/// Shows no text: people put secrets into headers.
+impl fmt::Debug for HeaderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Template(_) => f.write_str("Template(..)"),
+            Self::Reference(path) => write!(f, "Reference({path})"),
+            Self::Credential(id) => write!(f, "Credential({id:?})"),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Paths of the data model, read once and kept as segments.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::a2e_workflow::storage::Storage;
+use crate::json::Json;
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+
+/// Most steps of a path: data is no deeper.
+const MAX_STEPS: usize = 64;
+
+/// What every path of the data model begins with.
+const ROOT: &str = "/workflow";
+/// The storages that paths may begin with; `file` is written alone.
+const STORAGES: [Storage; 2] = [Storage::Local, Storage::Session];
+
+/// One step of a path. Source: `a2e-execution` section 2.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// `/key`: the member of an object; an all-digit key is the index of an array.
+    Slash(Text),
+    /// `.key`: as with a slash; `length` also counts arrays and strings. The first key of a
+    /// [`RelativePath`] is one of these.
+    Dot(Text),
+    /// `[7]`: an element of an array.
+    Index(u64),
+    /// `["any text"]`: the member of an object.
+    Quoted(Text),
+}
+
+/// The path of a value in the data model, such as `/workflow/users[0].name`. `Display` writes the
+/// text it was read from, but for the escapes of quoted keys. A path that begins with
+/// `/localStorage` or `/sessionStorage` finds what StoreData has stored: its first step is the key.
+/// Source: `a2e-execution` section 2.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// `None` is the data model.
+    storage: Option<Storage>,
+    segments: Vec<Segment>,
+}
+
+/// A [`Path`] that may be written to: keys by slash or dot alone.
+/// Source: `a2e-execution` section 2.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OutputPath(Path);
+
+/// A path within an item, such as `addr.city`; `.` is the item itself.
+/// Source: `a2e-execution` section 2.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RelativePath {
+    text: Text,
+    segments: Vec<Segment>,
+}
+
+/// Why a text is no path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// A path of the data model begins with `/workflow/`.
+    #[error("a path begins with /workflow/")]
+    NoRoot,
+    /// A key without characters, or with one that only a quoted key can have.
+    #[error("a key is empty or has a character that must be quoted")]
+    BadKey,
+    /// Brackets that hold neither an index nor a JSON string.
+    #[error("brackets hold an index without leading zeros or a JSON string")]
+    BadBracket,
+    /// Something other than a key or a bracket follows.
+    #[error("a key or a bracket is expected")]
+    BadEnd,
+    /// More than 64 steps.
+    #[error("a path has at most {MAX_STEPS} steps")]
+    TooLong,
+    /// Brackets in a path that is written to.
+    #[error("a path that is written to has no brackets")]
+    BracketInOutput,
+}
+
+// === impl Segment ===
+
+impl Segment {
+    /// The key, or the digits of the index.
+    #[must_use]
+    pub fn key(&self) -> Text {
+        match self {
+            Self::Slash(key) | Self::Dot(key) | Self::Quoted(key) => key.clone(),
+            Self::Index(index) => index.to_string().into(),
+        }
+    }
+
+    fn is_bracket(&self) -> bool {
+        matches!(self, Self::Index(_) | Self::Quoted(_))
+    }
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slash(key) => write!(f, "/{key}"),
+            Self::Dot(key) => write!(f, ".{key}"),
+            Self::Index(index) => write!(f, "[{index}]"),
+            Self::Quoted(key) => write!(f, "[{}]", Json::String(key.clone())),
+        }
+    }
+}
+
+// === impl Path ===
+
+impl Path {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let (path, rest) = Self::parse_prefix(text)?;
+        if rest.is_empty() {
+            Ok(path)
+        } else {
+            Err(PathError::BadEnd)
+        }
+    }
+
+    /// Reads the path a text begins with, as far as it goes, and gives the rest.
+    pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
+        let (storage, mut rest) = Self::root(text).ok_or(PathError::NoRoot)?;
+        let mut segments = Vec::new();
+        push_segments(&mut segments, &mut rest)?;
+        if storage.is_some() && matches!(segments.first(), Some(Segment::Index(_))) {
+            return Err(PathError::BadBracket);
+        }
+        Ok((Self { storage, segments }, rest))
+    }
+
+    /// Whether the text is meant as a path, well formed or not.
+    pub(super) fn is_meant(text: &str) -> bool {
+        Self::root(text).is_some()
+    }
+
+    /// What the text begins with, and what follows. Keys of storages may need quotes.
+    fn root(text: &str) -> Option<(Option<Storage>, &str)> {
+        let is_step = |rest: &&str| rest.starts_with('/');
+        if let Some(rest) = text.strip_prefix(ROOT).filter(is_step) {
+            return Some((None, rest));
+        }
+        let text = text.strip_prefix('/')?;
+        STORAGES.into_iter().find_map(|storage| {
+            let rest = text.strip_prefix(storage.as_str())?;
+            let is_path = rest.starts_with('/') || rest.starts_with("[\"");
+            is_path.then_some((Some(storage), rest))
+        })
+    }
+
+    /// The storage that it leads into, if not into the data model.
+    #[must_use]
+    pub fn storage(&self) -> Option<Storage> {
+        self.storage
+    }
+
+    /// The steps from the root of the data model or the storage, at least one.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.storage {
+            None => f.write_str(ROOT)?,
+            Some(storage) => write!(f, "/{}", storage.as_str())?,
+        }
+        self.segments.iter().try_for_each(|segment| segment.fmt(f))
+    }
+}
+
+// === impl OutputPath ===
+
+impl OutputPath {
+    /// Reads a path that may be written to.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let path = Path::parse(text)?;
+        if path.storage.is_some() {
+            return Err(PathError::NoRoot);
+        }
+        if path.segments.iter().any(Segment::is_bracket) {
+            return Err(PathError::BracketInOutput);
+        }
+        Ok(Self(path))
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl fmt::Display for OutputPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl RelativePath ===
+
+impl RelativePath {
+    /// The item itself: `.`.
+    #[must_use]
+    pub fn item() -> Self {
+        Self {
+            text: Text::from_static("."),
+            segments: Vec::new(),
+        }
+    }
+
+    /// Reads a path within an item.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let (path, rest) = Self::parse_prefix(text)?;
+        if rest.is_empty() {
+            Ok(path)
+        } else {
+            Err(PathError::BadEnd)
+        }
+    }
+
+    /// Reads the path a text begins with, as far as it goes, and gives the rest.
+    pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
+        let mut segments = Vec::new();
+        let mut rest = text;
+        if let Some(after) = text.strip_prefix('.') {
+            rest = after;
+        } else {
+            if !text.starts_with('[') {
+                segments.push(Segment::Dot(next_key(&mut rest)?));
+            }
+            push_segments(&mut segments, &mut rest)?;
+        }
+        let length = text.len() - rest.len();
+        let text = Text::from(text.get(..length).unwrap_or_default());
+        Ok((Self { text, segments }, rest))
+    }
+
+    /// The text as written: a member of exactly this name goes before the path.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// The steps from the item; none for the item itself.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl fmt::Display for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+// === the grammar ===
+
+fn push_segments(segments: &mut Vec<Segment>, rest: &mut &str) -> Result<(), PathError> {
+    while let Some(segment) = next_segment(rest)? {
+        if segments.len() == MAX_STEPS {
+            return Err(PathError::TooLong);
+        }
+        segments.push(segment);
+    }
+    Ok(())
+}
+
+fn next_segment(rest: &mut &str) -> Result<Option<Segment>, PathError> {
+    let Some(first @ ('/' | '.' | '[')) = rest.chars().next() else {
+        return Ok(None);
+    };
+    *rest = rest.get(1..).unwrap_or_default();
+    match first {
+        '/' => next_key(rest).map(Segment::Slash).map(Some),
+        '.' => next_key(rest).map(Segment::Dot).map(Some),
+        _ => next_bracket(rest).map(Some),
+    }
+}
+
+fn next_key(rest: &mut &str) -> Result<Text, PathError> {
+    let end = rest.find(|c| !is_key_char(c)).unwrap_or(rest.len());
+    let (key, after) = rest.split_at(end);
+    if key.is_empty() {
+        return Err(PathError::BadKey);
+    }
+    *rest = after;
+    Ok(key.into())
+}
+
+fn is_key_char(c: char) -> bool {
+    !c.is_control() && !"/.[]{}\"\\~ ".contains(c)
+}
+
+/// What stands between the bracket that is open already and the one that closes.
+fn next_bracket(rest: &mut &str) -> Result<Segment, PathError> {
+    let end = match rest.strip_prefix('"') {
+        Some(inside) => 1 + closing_quote(inside)? + 1,
+        None => rest.find(']').ok_or(PathError::BadBracket)?,
+    };
+    let (inside, after) = rest.split_at(end);
+    *rest = after.strip_prefix(']').ok_or(PathError::BadBracket)?;
+    if !inside.starts_with('"') {
+        return index(inside)
+            .map(Segment::Index)
+            .ok_or(PathError::BadBracket);
+    }
+    let json = Bytes::copy_from_slice(inside.as_bytes());
+    match Json::parse(&json, &Limits::default()) {
+        Ok(Json::String(key)) => Ok(Segment::Quoted(key)),
+        _ => Err(PathError::BadBracket),
+    }
+}
+
+fn closing_quote(inside: &str) -> Result<usize, PathError> {
+    let mut escaped = false;
+    for (at, byte) in inside.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => return Ok(at),
+            _ => {}
+        }
+    }
+    Err(PathError::BadBracket)
+}
+
+/// `0`, or up to ten digits without a leading zero.
+fn index(digits: &str) -> Option<u64> {
+    let plain = digits.len() <= 10 && digits.bytes().all(|b| b.is_ascii_digit());
+    let leading_zero = digits.len() > 1 && digits.starts_with('0');
+    if plain && !leading_zero {
+        digits.parse().ok()
+    } else {
+        None
+    }
+}

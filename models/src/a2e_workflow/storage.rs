@@ -1,0 +1,15 @@
+//! Where values outlive an execution.
+
+use crate::a2e_workflow::words::words;
+
+words! {
+    /// Where values are stored. Source: `a2e-execution` section 4, StoreData.
+    Storage {
+        /// Durable, per agent.
+        Local = "localStorage",
+        /// In memory, per agent and session.
+        Session = "sessionStorage",
+        /// A file.
+        File = "file",
+    }
+}

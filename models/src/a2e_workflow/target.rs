@@ -1,0 +1,401 @@
+//! Which addresses a workflow may call: the literal rules against server-side request forgery.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use url::{Host, Url};
+
+use crate::a2e_workflow::path::Path;
+use crate::a2e_workflow::template::{Part, Template};
+use a2abus_plugin::Text;
+
+/// The URL of a call: absolute text with values after the authority, or one reference that is
+/// used raw. Source: `a2e-execution` section 4, ApiCall, url, D17.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UrlTemplate {
+    /// Text; each value is percent-encoded.
+    Text(Template),
+    /// The whole URL is a value; its target is known at run time alone.
+    Reference(Path),
+}
+
+/// Where a call goes: an absolute URL as the WHATWG URL standard normalises it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    url: Url,
+    has_userinfo: bool,
+    /// Whether values are still to come, each where a [`PLACEHOLDER`] stands.
+    is_template: bool,
+}
+
+/// The base URL of an API: scheme, host, port and path prefix. `Display` writes it.
+/// Source: `a2e-execution` section 7, permission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiBase(Url);
+
+/// Why a text is no absolute URL that could be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// A space or a control character.
+    #[error("a URL has no spaces and no control characters")]
+    Space,
+    /// A brace that is not of a template, or a template that is malformed.
+    #[error("braces in a URL hold a path that begins with /workflow/")]
+    Brace,
+    /// No scheme, no host, or one that is malformed.
+    #[error("a URL begins with a scheme and a host")]
+    NotAbsolute,
+    /// A value in the scheme or the authority.
+    #[error("a template stands after the host and its slash alone")]
+    TemplateInAuthority,
+}
+
+/// Why a target is forbidden, whoever asks. Source: `a2e-execution` section 7, SSRF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Forbidden {
+    /// Another scheme than HTTP.
+    #[error("its scheme is neither https nor http")]
+    Scheme,
+    /// A user or a password in the URL.
+    #[error("its URL holds a user or a password; use a credential")]
+    UserInfo,
+    /// HTTP without TLS, where no registered base has it.
+    #[error(
+        "its scheme is http, and no permitted API is registered with that for this host and port"
+    )]
+    NotEncrypted,
+    /// A host that [`is_forbidden_host`], and no registered base covers it.
+    #[error("it is not globally reachable, and no permitted API is registered that covers the URL")]
+    NotGlobal,
+}
+
+/// Stands for a value while its URL is judged before the run. That weakens no check, for the final
+/// URL is judged too, and there this text is like any other.
+const PLACEHOLDER: &str = "%7B%7D";
+
+// === impl UrlTemplate ===
+
+impl UrlTemplate {
+    /// Reads the URL of a call.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        let template = Template::parse(text).map_err(|_| TargetError::Brace)?;
+        if let Some(path) = template.as_reference() {
+            return Ok(Self::Reference(path.clone()));
+        }
+        let first = match template.parts() {
+            [Part::Text(first), ..] => first,
+            [Part::Value(_), ..] => return Err(TargetError::TemplateInAuthority),
+            [] => return Err(TargetError::NotAbsolute),
+        };
+        let ends = authority(first).is_some_and(|(_, after)| !after.is_empty());
+        if template.parts().len() > 1 && !ends {
+            return Err(TargetError::TemplateInAuthority);
+        }
+        let url = Self::Text(template);
+        url.target().transpose()?;
+        Ok(url)
+    }
+
+    /// Where it goes as far as the text tells; `None` for a reference.
+    pub(super) fn target(&self) -> Option<Result<Target, TargetError>> {
+        let Self::Text(template) = self else {
+            return None;
+        };
+        let part = |part: &Part<Path>| match part {
+            Part::Text(text) => text.clone(),
+            Part::Value(_) => Text::from_static(PLACEHOLDER),
+        };
+        let text: String = template
+            .parts()
+            .iter()
+            .fold(String::new(), |all, p| all + &part(p));
+        Some(Target::parse(&text).map(|target| Target {
+            is_template: template.references().next().is_some(),
+            ..target
+        }))
+    }
+
+    /// The references in order.
+    #[must_use]
+    pub fn references(&self) -> Vec<&Path> {
+        match self {
+            Self::Text(template) => template.references().collect(),
+            Self::Reference(path) => vec![path],
+        }
+    }
+}
+
+impl std::fmt::Display for UrlTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(template) => template.fmt(f),
+            Self::Reference(path) => write!(f, "{{{path}}}"),
+        }
+    }
+}
+
+/// The authority of a URL, and what follows it.
+fn authority(text: &str) -> Option<(&str, &str)> {
+    let (_, rest) = text.split_once("://")?;
+    Some(rest.split_at(rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len())))
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Reads an absolute URL, of any scheme.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(TargetError::Space);
+        }
+        if text.contains(['{', '}']) {
+            return Err(TargetError::Brace);
+        }
+        let url = Url::parse(text).map_err(|_| TargetError::NotAbsolute)?;
+        let authority = authority(text)
+            .map(|(authority, _)| authority)
+            .unwrap_or_default();
+        // The standard reads hosts into "https:x" and "https:///x", which nobody means.
+        if is_http(&url) && authority.is_empty() {
+            return Err(TargetError::NotAbsolute);
+        }
+        let has_userinfo = authority.contains('@');
+        Ok(Self {
+            url,
+            has_userinfo,
+            is_template: false,
+        })
+    }
+
+    /// The normalised URL.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// The normalised host: lower case, addresses in their common form.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.url.host_str()
+    }
+
+    /// Scheme, host and port, as the key of a cache or a quota.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+
+    /// Why the rules forbid it, whoever asks; `None` where they do not.
+    /// Source: `a2e-execution` section 7, SSRF.
+    #[must_use]
+    pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
+        let has_origin = |base: &ApiBase| base.has_origin_of(self);
+        if !is_http(&self.url) {
+            Some(Forbidden::Scheme)
+        } else if self.has_userinfo {
+            Some(Forbidden::UserInfo)
+        } else if self.url.scheme() == "http" && !registered.iter().any(has_origin) {
+            Some(Forbidden::NotEncrypted)
+        } else if self.host().is_none_or(is_forbidden_host) && !self.is_within(registered) {
+            Some(Forbidden::NotGlobal)
+        } else {
+            None
+        }
+    }
+
+    /// Whether one of the bases covers it.
+    #[must_use]
+    pub fn is_within(&self, bases: &[ApiBase]) -> bool {
+        bases.iter().any(|base| base.covers(self))
+    }
+}
+
+fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https")
+}
+
+// === impl ApiBase ===
+
+impl ApiBase {
+    /// Reads a base: an HTTP URL without user information, query and fragment.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        let Target {
+            url, has_userinfo, ..
+        } = Target::parse(text)?;
+        let bare = url.query().is_none() && url.fragment().is_none() && !has_userinfo;
+        if is_http(&url) && bare {
+            Ok(Self(url))
+        } else {
+            Err(TargetError::NotAbsolute)
+        }
+    }
+
+    fn has_origin_of(&self, target: &Target) -> bool {
+        self.0.origin() == target.url.origin()
+    }
+
+    /// Whether a target has its scheme, host and port, and its path as a prefix that ends where a
+    /// segment ends, and is not led out of it by dots that a service might decode.
+    #[must_use]
+    pub fn covers(&self, target: &Target) -> bool {
+        let may_become = |segment: &str| target.is_template && segment.contains(PLACEHOLDER);
+        let mut segments = target.url.path().split('/');
+        let base = self.0.path().trim_end_matches('/');
+        self.has_origin_of(target)
+            && (base.is_empty() || !has_hidden_dots(target.url.path()))
+            && base.split('/').all(|of_base| {
+                segments
+                    .next()
+                    .is_some_and(|segment| segment == of_base || may_become(segment))
+            })
+    }
+}
+
+impl std::fmt::Display for ApiBase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+// === paths ===
+
+/// How often a path is decoded: more often than the services on its way together.
+const MAX_DECODINGS: usize = 8;
+
+/// Whether a segment of a path becomes `.` or `..` for a service that decodes it, maybe more than
+/// once, reads a backslash as a slash, or drops what follows a semicolon. Those that stand there
+/// openly are gone from a path that is normalised.
+fn has_hidden_dots(path: &str) -> bool {
+    let is_dots = |segment: &[u8]| {
+        let mut parts = segment.split(|byte| b";?#".contains(byte));
+        matches!(parts.next(), Some(b"." | b".."))
+    };
+    let mut path = path.as_bytes().to_vec();
+    for _ in 0..MAX_DECODINGS {
+        if path.split(|byte| b"/\\".contains(byte)).any(is_dots) {
+            return true;
+        }
+        let decoded = percent_decoded(&path);
+        if decoded == path {
+            return false;
+        }
+        path = decoded;
+    }
+    // Nobody encodes a name that often but to hide it.
+    true
+}
+
+/// Decodes once; a percent sign without two hexadecimal digits stays.
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let escaped = match (first, after) {
+            (b'%', [high, low, after @ ..]) => digit(*high)
+                .zip(digit(*low))
+                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
+                .map(|byte| (byte, after)),
+            _ => None,
+        };
+        let (byte, after) = escaped.unwrap_or((*first, after));
+        decoded.push(byte);
+        rest = after;
+    }
+    decoded
+}
+
+// === addresses ===
+
+/// Whether a host, as written in a URL, is `localhost`, below it, or an address, in any of the
+/// forms the URL standard reads (decimal, hexadecimal, octal, IPv6 in brackets), that is not
+/// globally reachable. A name says nothing of the addresses it resolves to: those go through
+/// [`is_forbidden_address`]. Source: `a2e-execution` section 7, SSRF.
+#[must_use]
+pub fn is_forbidden_host(host: &str) -> bool {
+    match Host::parse(host) {
+        Ok(Host::Domain(name)) => {
+            let name = name.trim_end_matches('.');
+            name.is_empty() || name == "localhost" || name.ends_with(".localhost")
+        }
+        Ok(Host::Ipv4(address)) => is_forbidden_address(address.into()),
+        Ok(Host::Ipv6(address)) => is_forbidden_address(address.into()),
+        Err(_) => true,
+    }
+}
+
+/// Whether an address is not globally reachable: loopback, private, link-local, shared (CGNAT),
+/// multicast, unspecified, unique local, documentation, reserved, or of a metadata service.
+/// Source: `a2e-execution` section 7, SSRF; the IANA special-purpose address registries.
+#[must_use]
+pub fn is_forbidden_address(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => FORBIDDEN_V4.iter().any(|(net, bits)| {
+            (address.to_bits() ^ Ipv4Addr::from(*net).to_bits()).leading_zeros() >= *bits
+        }),
+        IpAddr::V6(address) => match embedded(address) {
+            Some(embedded) => is_forbidden_address(embedded.into()),
+            None => {
+                !is_in(address, GLOBAL_UNICAST)
+                    || FORBIDDEN_V6.iter().any(|net| is_in(address, *net))
+            }
+        },
+    }
+}
+
+/// A network: its address and the bits that count.
+type Net<A> = (A, u32);
+
+const FORBIDDEN_V4: [Net<[u8; 4]>; 16] = [
+    ([0, 0, 0, 0], 8),
+    ([10, 0, 0, 0], 8),
+    ([100, 64, 0, 0], 10),
+    ([127, 0, 0, 0], 8),
+    // The platform service of Azure, which answers inside its networks alone.
+    ([168, 63, 129, 16], 32),
+    ([169, 254, 0, 0], 16),
+    ([172, 16, 0, 0], 12),
+    ([192, 0, 0, 0], 24),
+    ([192, 0, 2, 0], 24),
+    ([192, 88, 99, 0], 24),
+    ([192, 168, 0, 0], 16),
+    ([198, 18, 0, 0], 15),
+    ([198, 51, 100, 0], 24),
+    ([203, 0, 113, 0], 24),
+    ([224, 0, 0, 0], 4),
+    ([240, 0, 0, 0], 4),
+];
+
+const GLOBAL_UNICAST: Net<[u16; 8]> = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
+
+const FORBIDDEN_V6: [Net<[u16; 8]>; 4] = [
+    // Protocol assignments, Teredo among them.
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
+    ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
+    // 6to4: wherever it leads, through a relay of someone's.
+    ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
+    ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
+];
+
+const MAPPED_V4: Net<[u16; 8]> = ([0, 0, 0, 0, 0, 0xffff, 0, 0], 96);
+const NAT64: Net<[u16; 8]> = ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+
+fn is_in(address: Ipv6Addr, (net, bits): Net<[u16; 8]>) -> bool {
+    (address.to_bits() ^ Ipv6Addr::from(net).to_bits()).leading_zeros() >= bits
+}
+
+/// The IPv4 address that is really meant.
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [.., a, b, c, d] = address.octets();
+    (is_in(address, MAPPED_V4) || is_in(address, NAT64)).then(|| Ipv4Addr::new(a, b, c, d))
+}

@@ -1,0 +1,132 @@
+//! The levels of validation above the form. Source: `a2e-execution` section 3.
+
+use std::collections::BTreeSet;
+
+use crate::a2e_workflow::document::{Content, Document};
+use crate::a2e_workflow::flow;
+use crate::a2e_workflow::graph::Graph;
+use crate::a2e_workflow::issue::{Code, Issue, Issues, Report, Strictness, nearest, shown};
+use crate::a2e_workflow::policy::{CredentialRefusal, Policy, Refusal};
+use crate::a2e_workflow::storage::Storage;
+use crate::json::Object;
+use a2abus_plugin::Text;
+
+impl Document {
+    /// Judges the workflow on all five levels: what its form lacks, what the policy does not
+    /// permit, and with an order whether what it refers to is there and of the right kind.
+    /// `input` is what the data model holds at the start, beside the `input` of the line that
+    /// begins.
+    #[must_use]
+    pub fn validate(
+        &self,
+        policy: &Policy,
+        input: Option<&Object>,
+        strictness: Strictness,
+    ) -> Report {
+        let mut issues = self.issues.clone();
+        if self.definitions.len() > policy.max_operations {
+            let (defined, most) = (self.definitions.len(), policy.max_operations);
+            let message = format!("{defined} operations, more than the limit of {most}");
+            issues.push(Issue::new(Code::TooManyOperations, message));
+        }
+        self.check_permissions(policy, &mut issues);
+        if let Some(order) = &self.order {
+            let graph = Graph::new(self, order);
+            if graph.check(&mut issues) {
+                let inputs = [self.input.as_ref(), input];
+                flow::check(&graph, policy, inputs, &mut issues);
+            }
+        }
+        Report::new(issues.into_vec(), strictness)
+    }
+
+    fn check_permissions(&self, policy: &Policy, issues: &mut Issues) {
+        for (id, definition) in &self.definitions {
+            if let Some(content) = &definition.content {
+                let mut refuse = |code, message: String, suggestion| {
+                    let issue = Issue::new(code, message).about(id).at(definition.line);
+                    issues.push(issue.suggest(suggestion));
+                };
+                check_operation(content, policy, &mut refuse);
+            }
+        }
+    }
+}
+
+/// Takes a code, a message and a suggestion.
+type Refuse<'a> = dyn FnMut(Code, String, Option<String>) + 'a;
+
+fn check_operation(content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) {
+    if !policy.permits_operation(content.of) {
+        let message = format!("{} is not permitted", content.of.as_str());
+        refuse(Code::OperationNotPermitted, message, None);
+    }
+    let read = content
+        .facts
+        .reads
+        .iter()
+        .filter_map(|read| read.path.storage());
+    let storages = content.facts.storage.into_iter().chain(read);
+    let refused: BTreeSet<&str> = storages
+        .filter(|storage| !policy.permits_storage(*storage))
+        .map(Storage::as_str)
+        .collect();
+    for storage in refused {
+        let message = format!("storage {storage} is not permitted");
+        refuse(Code::StorageNotPermitted, message, None);
+    }
+    if let Some(target) = &content.facts.target
+        && let Err(refusal) = policy.check_target(target)
+    {
+        let (code, message) = match refusal {
+            Refusal::Forbidden(why) => {
+                let host = target.host().unwrap_or("it");
+                let message = format!("url: {host} may not be called: {why}");
+                (Code::ForbiddenTarget, message)
+            }
+            Refusal::NotPermitted => {
+                let message = "url: no permitted API covers it";
+                (Code::ApiNotPermitted, message.to_owned())
+            }
+        };
+        refuse(code, message, permitted_apis(policy));
+    }
+    for id in &content.facts.credentials {
+        check_credential(id, content, policy, refuse);
+    }
+}
+
+/// Names the APIs an agent may call, as the capabilities do.
+fn permitted_apis(policy: &Policy) -> Option<String> {
+    const NAMED: usize = 5;
+    let bases = policy.apis.bases.iter().take(NAMED);
+    let bases: Vec<_> = bases.map(ToString::to_string).collect();
+    (!bases.is_empty()).then(|| format!("permitted: {}", bases.join(", ")))
+}
+
+fn check_credential(id: &Text, content: &Content, policy: &Policy, refuse: &mut Refuse<'_>) {
+    // Only what is permitted may be suggested: the others are nobody's business.
+    let permitted = || {
+        let known = policy.bindings.keys().map(Text::as_str);
+        nearest(id, known.filter(|known| policy.credentials.contains(known)))
+    };
+    let (code, reason, suggestion) =
+        match policy.check_credential(id, content.facts.target.as_ref()) {
+            Ok(()) => return,
+            Err(CredentialRefusal::NotFound) => (
+                Code::CredentialNotFound,
+                "there is no such credential",
+                permitted(),
+            ),
+            Err(CredentialRefusal::NotPermitted) => (
+                Code::CredentialNotPermitted,
+                "it is not permitted, or not for this API",
+                None,
+            ),
+        };
+    refuse(
+        code,
+        format!("credential {}: {reason}", shown(id)),
+        suggestion,
+    );
+}

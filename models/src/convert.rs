@@ -1,0 +1,167 @@
+//! The conversions of the typed models by name, from JSON to JSON: what `a2abus convert` runs, and a surface for
+//! bindings to other languages.
+
+mod a2e_message;
+mod a2e_workflow;
+mod e2a;
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::json::Json;
+use a2abus_plugin::DecodeError;
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+use a2abus_plugin::json::BYTE_ORDER_MARK;
+
+/// One conversion.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversion {
+    /// Its name.
+    pub name: &'static str,
+    /// What goes in and what comes out, in a line.
+    pub about: &'static str,
+    run: fn(&Json, &ConvertContext) -> Result<Json, ConvertError>,
+}
+
+/// The conversions whose input is more than a message, and the member of it that holds the message.
+const WRAPPERS: [(&str, &str); 5] = [
+    ("envelope_from_jsonrpc_request", "request"),
+    ("encode_agent_response_for_wire", "response"),
+    ("encode_failure_agent_response", "response"),
+    ("encode_agent_chunk_for_wire", "chunk"),
+    ("encode_failure_agent_chunk", "chunk"),
+];
+
+/// A document without the byte order mark that some writers put before JSON, or before a stream of lines.
+pub(crate) fn without_byte_order_mark(document: &[u8]) -> &[u8] {
+    document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document)
+}
+
+/// What a conversion needs and cannot know.
+#[derive(Debug, Clone)]
+pub struct ConvertContext {
+    /// The time that is written as now, RFC 3339.
+    pub now: Text,
+    /// The name that is written as the converter.
+    pub converter: Text,
+    /// The identifier that is written where a new one is needed.
+    pub new_id: Text,
+}
+
+/// Why a conversion refused its input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+#[non_exhaustive]
+pub struct ConvertError {
+    /// What is wrong, in the stable word of the family's own errors.
+    pub kind: &'static str,
+    /// The dotted path of the member that is wrong; empty for the input as a whole.
+    pub field: Text,
+    /// What a person should know.
+    pub message: Cow<'static, str>,
+}
+
+/// Each name is given once.
+impl PartialEq for Conversion {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Conversion {}
+
+// === impl Conversion ===
+
+impl Conversion {
+    /// All conversions, in the order of the families.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        let families = [
+            e2a::CONVERSIONS,
+            a2e_message::CONVERSIONS,
+            a2e_workflow::CONVERSIONS,
+        ];
+        families.into_iter().flatten()
+    }
+
+    /// The conversion of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        Self::all().find(|conversion| conversion.name == name)
+    }
+
+    /// Runs it on a document as it was read. What belongs to A2E may be lines instead, which need not be JSON.
+    ///
+    /// # Errors
+    /// As [`Conversion::run`], and what is wrong with a document that is not JSON.
+    pub fn run_on(
+        &self,
+        document: &[u8],
+        limits: &Limits,
+        context: &ConvertContext,
+    ) -> Result<Json, ConvertError> {
+        let document = without_byte_order_mark(document);
+        let input = match Json::parse(document, limits) {
+            Ok(input) => input,
+            Err(error) => match Text::from_utf8(document) {
+                Some(lines) if self.takes_lines() => Json::String(lines),
+                _ => return Err(error.into()),
+            },
+        };
+        self.run(&input, context)
+    }
+
+    /// Runs it on a message as it travels, bytes to bytes. A conversion whose input is more than a message, such as
+    /// `{request, channel?}`, gets `{"request": MESSAGE}`; one that gives the text of a message, as
+    /// `a2e_message_encode` does, gives that text. `None` where the message has no counterpart.
+    ///
+    /// # Errors
+    /// As [`Conversion::run_on`].
+    pub fn run_on_message(
+        &self,
+        message: &[u8],
+        limits: &Limits,
+        context: &ConvertContext,
+    ) -> Result<Option<Bytes>, ConvertError> {
+        let wrapper = WRAPPERS.iter().find(|(name, _)| *name == self.name);
+        let converted = match wrapper {
+            None => self.run_on(message, limits, context)?,
+            Some((_, member)) => {
+                let message = Json::parse(without_byte_order_mark(message), limits)?;
+                self.run(&Json::object([(*member, message)]), context)?
+            }
+        };
+        Ok(match converted {
+            Json::Null => None,
+            Json::String(text) if text.starts_with('{') => Some(text.to_bytes()),
+            json => Some(Bytes::from(json.to_string())),
+        })
+    }
+
+    fn takes_lines(&self) -> bool {
+        let families = [a2e_message::CONVERSIONS, a2e_workflow::CONVERSIONS];
+        families
+            .into_iter()
+            .flatten()
+            .any(|other| other.name == self.name)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The family's own error; `bad_input` where the input does not have the members the conversion needs.
+    pub fn run(&self, input: &Json, context: &ConvertContext) -> Result<Json, ConvertError> {
+        (self.run)(input, context)
+    }
+}
+
+impl From<DecodeError> for ConvertError {
+    fn from(error: DecodeError) -> Self {
+        Self {
+            kind: error.kind().as_str(),
+            field: Text::default(),
+            message: Cow::Owned(error.to_string()),
+        }
+    }
+}

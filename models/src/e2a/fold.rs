@@ -1,0 +1,306 @@
+//! One exchange: records in, in whatever order they come; replies out, in the order they were made.
+//!
+//! ```text
+//! open ── first final record ──> answered ── close ──> closed
+//!  parts, in order                late parts            late
+//! ```
+//!
+//! Nothing here knows the time: the owner calls [`Fold::release`] when records were held back for
+//! long enough, and [`Fold::close`] when the time of grace after the answer is over.
+
+use std::collections::BTreeMap;
+
+use crate::e2a::parts::Trust;
+use crate::e2a::reply::{CallMode, Caller, Folded, Reply, part_for, reply_for};
+use crate::e2a::response::E2aResponse;
+use crate::e2a::write::{Form, json_bytes};
+use crate::json::Object;
+
+/// The place of a keepalive.
+const KEEPALIVE: i64 = -1;
+
+/// What an exchange may hold.
+/// Source: `e2a` sections 3 and 10.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoldLimits {
+    /// Most records held back for an earlier one (default 256).
+    pub max_held_records: usize,
+    /// Most bytes of JSON held back (default 8 MiB).
+    pub max_held_bytes: usize,
+    /// Most bytes of the text kept for the answer, and of a whole answer kept (default 6 MiB).
+    pub max_folded_bytes: usize,
+}
+
+impl Default for FoldLimits {
+    fn default() -> Self {
+        Self {
+            max_held_records: 256,
+            max_held_bytes: 8 << 20,
+            max_folded_bytes: 6 << 20,
+        }
+    }
+}
+
+/// What became of one record.
+/// Source: `e2a` section 10.3.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Step {
+    /// What the record was.
+    pub kind: StepKind,
+    /// Its place.
+    pub sequence: i64,
+    /// What the caller gets, if anything.
+    pub message: Option<Object>,
+    /// Whether records before it are missing: just before a part, anywhere before an answer.
+    pub gap: bool,
+}
+
+/// What a record was in its exchange. Source: `e2a` section 10.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// A part, in its order.
+    Part,
+    /// The record that decides the outcome.
+    Answer,
+    /// A record after the answer, within the time of grace.
+    LatePart,
+    /// An empty end after the answer, which says nothing.
+    Sentinel,
+    /// A record after the exchange is closed: for the dead letters.
+    Late,
+    /// A sign of life.
+    Keepalive,
+    /// A record that nobody asked for, outside the order.
+    Push,
+    /// A record whose place was taken already.
+    Duplicate,
+    /// A record that waits for an earlier one.
+    Held,
+}
+
+impl StepKind {
+    /// The stable word of this kind.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Part => "part",
+            Self::Answer => "answer",
+            Self::LatePart => "late_part",
+            Self::Sentinel => "sentinel",
+            Self::Late => "late",
+            Self::Keepalive => "keepalive",
+            Self::Push => "push",
+            Self::Duplicate => "duplicate",
+            Self::Held => "held",
+        }
+    }
+}
+
+/// The records of one exchange on the way to its caller. Source: `e2a` sections 10.3 and 10.4.
+///
+/// ```
+/// use a2abus_models::e2a::{CallMode, Caller, E2aResponse, Fold, FoldLimits, Trust};
+/// use a2abus_plugin::{Json, Limits};
+///
+/// let caller = Caller { id: None, mode: CallMode::Unary };
+/// let mut fold = Fold::new(caller, Trust::Untrusted, FoldLimits::default());
+/// let record = r#"{"response_kind":"e2a.complete","is_final":true,"body":{"result":{"a":1}}}"#;
+/// let record = Json::parse(record.as_bytes(), &Limits::default()).unwrap();
+/// let steps = fold.take(E2aResponse::parse(&record).unwrap());
+/// let answer = steps[0].message.as_ref().unwrap();
+/// assert_eq!(answer.to_string(), r#"{"jsonrpc":"2.0","id":null,"result":{"a":1}}"#);
+/// ```
+#[derive(Debug)]
+pub struct Fold {
+    caller: Caller,
+    trust: Trust,
+    limits: FoldLimits,
+    phase: Phase,
+    /// The place of the record that comes next.
+    next: u64,
+    held: BTreeMap<u64, Held>,
+    held_bytes: usize,
+    folded: Folded,
+    gapped: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Answered,
+    Closed,
+}
+
+#[derive(Debug)]
+struct Held {
+    record: E2aResponse,
+    bytes: usize,
+}
+
+impl Fold {
+    /// An exchange nothing came for yet. Pushes are believed from a trusted peer alone.
+    #[must_use]
+    pub fn new(caller: Caller, trust: Trust, limits: FoldLimits) -> Self {
+        Self {
+            caller,
+            trust,
+            limits,
+            phase: Phase::Open,
+            next: 0,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            folded: Folded::new(limits.max_folded_bytes),
+            gapped: false,
+        }
+    }
+
+    /// Whether the caller has its answer.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// Takes a record. Gives what became of it, and of records that waited for it.
+    /// Source: `e2a` section 10.3.
+    pub fn take(&mut self, record: E2aResponse) -> Vec<Step> {
+        if self.trust == Trust::Trusted && record.is_server_push() {
+            return vec![self.push(&record)];
+        }
+        match u64::try_from(record.sequence) {
+            Err(_) if record.sequence != KEEPALIVE => vec![step(StepKind::Duplicate, &record)],
+            Err(_) if !record.is_final => vec![step(StepKind::Keepalive, &record)],
+            // An end without a place comes after all that have one.
+            Err(_) => {
+                let mut steps = self.release();
+                steps.push(self.deliver(&record, false));
+                steps
+            }
+            Ok(place) => self.take_at(place, record),
+        }
+    }
+
+    /// Lets go of the records held back, in order and with the gaps marked: the time to wait for
+    /// the missing ones is over.
+    /// Source: `e2a` section 10.3.
+    pub fn release(&mut self) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(self.held.len());
+        while self.release_first(&mut steps) {}
+        steps
+    }
+
+    /// Ends the exchange: what is held back is let go of, and whatever comes now is late.
+    /// Source: `e2a` section 10.3.
+    pub fn close(&mut self) -> Vec<Step> {
+        let steps = self.release();
+        self.phase = Phase::Closed;
+        self.forget_parts();
+        steps
+    }
+
+    fn take_at(&mut self, place: u64, record: E2aResponse) -> Vec<Step> {
+        if place < self.next || self.held.contains_key(&place) {
+            return vec![step(StepKind::Duplicate, &record)];
+        }
+        if self.phase == Phase::Closed {
+            return vec![step(StepKind::Late, &record)];
+        }
+        if place > self.next {
+            return self.hold(place, record);
+        }
+        let mut steps = vec![self.deliver(&record, false)];
+        self.next = place + 1;
+        self.drain(&mut steps);
+        steps
+    }
+
+    fn hold(&mut self, place: u64, record: E2aResponse) -> Vec<Step> {
+        let bytes = json_bytes(&record.to_object(Form::Compact)) + json_bytes(&record.extras);
+        let mut steps = vec![step(StepKind::Held, &record)];
+        self.held_bytes += bytes;
+        self.held.insert(place, Held { record, bytes });
+        while self.held.len() > self.limits.max_held_records
+            || self.held_bytes > self.limits.max_held_bytes
+        {
+            if !self.release_first(&mut steps) {
+                break;
+            }
+        }
+        steps
+    }
+
+    /// Passes over the gap before the first record held back. Returns whether there was one.
+    fn release_first(&mut self, steps: &mut Vec<Step>) -> bool {
+        let Some((place, held)) = self.held.pop_first() else {
+            return false;
+        };
+        self.held_bytes -= held.bytes;
+        self.gapped = true;
+        steps.push(self.deliver(&held.record, true));
+        self.next = place + 1;
+        self.drain(steps);
+        true
+    }
+
+    /// Delivers the records held back that nothing is missing before any more.
+    fn drain(&mut self, steps: &mut Vec<Step>) {
+        while let Some(held) = self.held.remove(&self.next) {
+            self.held_bytes -= held.bytes;
+            self.next += 1;
+            steps.push(self.deliver(&held.record, false));
+        }
+    }
+
+    fn deliver(&mut self, record: &E2aResponse, gap: bool) -> Step {
+        let (kind, reply) = match self.phase {
+            Phase::Open if record.is_final => {
+                self.phase = Phase::Answered;
+                let reply = reply_for(&self.caller, record, &self.folded);
+                self.forget_parts();
+                (StepKind::Answer, reply)
+            }
+            Phase::Open => {
+                if self.caller.mode == CallMode::Unary {
+                    self.folded.absorb(record);
+                }
+                (StepKind::Part, part_for(&self.caller, record))
+            }
+            Phase::Answered if record.is_sentinel() => (StepKind::Sentinel, Reply::Nothing),
+            Phase::Answered => (StepKind::LatePart, part_for(&self.caller, record)),
+            Phase::Closed => (StepKind::Late, Reply::Nothing),
+        };
+        Step {
+            message: message(reply),
+            gap: gap || (kind == StepKind::Answer && self.gapped),
+            ..step(kind, record)
+        }
+    }
+
+    fn push(&self, record: &E2aResponse) -> Step {
+        Step {
+            message: message(part_for(&self.caller, record)),
+            ..step(StepKind::Push, record)
+        }
+    }
+
+    fn forget_parts(&mut self) {
+        self.folded = Folded::new(self.limits.max_folded_bytes);
+    }
+}
+
+fn step(kind: StepKind, record: &E2aResponse) -> Step {
+    Step {
+        kind,
+        sequence: record.sequence,
+        message: None,
+        gap: false,
+    }
+}
+
+fn message(reply: Reply) -> Option<Object> {
+    match reply {
+        Reply::Nothing => None,
+        Reply::Part(message) | Reply::Answer(message) => Some(message),
+    }
+}

@@ -1,0 +1,270 @@
+//! The older shapes between a gateway and its agent server. Source: `e2a` section 8.
+
+use crate::e2a::envelope::E2aEnvelope;
+use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
+use crate::e2a::parts::{E2aContext, Provenance, Trust};
+use crate::e2a::read::{Members, non_empty, scalar_text};
+use crate::e2a::write::{json_bytes, object};
+use crate::e2a::{INTERNAL_CONTEXT_KEY, MAX_FALLBACK_BYTES, SOURCE_PROTOCOL_E2A};
+use crate::json::{Json, Number, Object};
+use a2abus_plugin::Text;
+use a2abus_plugin::time;
+
+/// The channel of a request that names none.
+const DEFAULT_CHANNEL: &str = "web";
+
+/// A request in the older shape. Source: `e2a` section 8.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentRequest {
+    /// The id by which its answers are known.
+    pub request_id: Text,
+    /// Where it came in; `web` when nothing is written.
+    pub channel_id: Text,
+    /// The session.
+    pub session_id: Option<Text>,
+    /// What is asked for.
+    pub req_method: Option<Text>,
+    /// With what.
+    pub params: Object,
+    /// Whether the answer may come in parts.
+    pub is_stream: bool,
+    /// Seconds since 1970; 0 when unknown.
+    pub timestamp: f64,
+    /// What the channel adds.
+    pub metadata: Option<Object>,
+    /// The application.
+    pub app_id: Option<Text>,
+    /// The person it is from.
+    pub user_id: Option<Text>,
+}
+
+/// A whole answer in the older shape. Source: `e2a` section 8.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentResponse {
+    /// The request it answers.
+    pub request_id: Text,
+    /// Where the request came in.
+    pub channel_id: Text,
+    /// Whether it went well.
+    pub ok: bool,
+    /// The result, or what went wrong.
+    pub payload: Json,
+    /// What the agent adds.
+    pub metadata: Option<Object>,
+    /// The agent that answers.
+    pub agent_ref: Option<Object>,
+}
+
+/// A part of an answer in the older shape. Source: `e2a` section 8.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentResponseChunk {
+    /// The request it answers.
+    pub request_id: Text,
+    /// Where the request came in.
+    pub channel_id: Text,
+    /// The part.
+    pub payload: Json,
+    /// Whether it is the last one.
+    pub is_complete: bool,
+    /// The agent that answers.
+    pub agent_ref: Option<Object>,
+    /// What the agent adds.
+    pub metadata: Option<Object>,
+}
+
+impl AgentRequest {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// `not_an_object`, `duplicate_member`, `missing_id`; `bad_type` and `out_of_range` with the
+    /// member.
+    ///
+    /// Source: `e2a` section 8.
+    pub fn parse(value: &Json) -> Result<Self, E2aError> {
+        let members = Members::of_message(value)?;
+        let timestamp = match members.get("timestamp") {
+            None => 0.0,
+            Some(Json::Number(number)) => number.as_f64(),
+            Some(_) => return Err(members.error(Kind::BadType, "timestamp")),
+        };
+        if !timestamp.is_finite() {
+            return Err(members.error(Kind::OutOfRange, "timestamp"));
+        }
+        Ok(Self {
+            request_id: members.text("request_id")?.ok_or(Kind::MissingId)?,
+            channel_id: members
+                .text("channel_id")?
+                .unwrap_or(Text::from_static(DEFAULT_CHANNEL)),
+            session_id: members.text("session_id")?,
+            req_method: members.string("req_method")?,
+            params: members.free_object("params")?,
+            is_stream: members.flag("is_stream")?.unwrap_or_default(),
+            timestamp,
+            metadata: filled(members.free_object("metadata")?),
+            app_id: members.text("app_id")?,
+            user_id: members.text("user_id")?,
+        })
+    }
+
+    /// Writes the request, every member of it.
+    #[must_use]
+    pub fn to_object(&self) -> Object {
+        object([
+            ("request_id", self.request_id.clone().into()),
+            ("channel_id", self.channel_id.clone().into()),
+            ("session_id", self.session_id.clone().into()),
+            ("req_method", self.req_method.clone().into()),
+            ("params", self.params.clone().into()),
+            ("is_stream", self.is_stream.into()),
+            ("timestamp", Number::from_f64(self.timestamp).into()),
+            ("metadata", self.metadata.clone().into()),
+            ("app_id", self.app_id.clone().into()),
+            ("user_id", self.user_id.clone().into()),
+        ])
+    }
+}
+
+impl AgentResponse {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
+    ///
+    /// Source: `e2a` section 8.
+    pub fn parse(value: &Json) -> Result<Self, E2aError> {
+        let members = Members::of_message(value)?;
+        Ok(Self {
+            request_id: members.text("request_id")?.unwrap_or_default(),
+            channel_id: members.text("channel_id")?.unwrap_or_default(),
+            ok: members.flag("ok")?.unwrap_or(true),
+            payload: members.get("payload").cloned().unwrap_or_default(),
+            metadata: filled(members.free_object("metadata")?),
+            agent_ref: members.optional_object("agent_ref")?,
+        })
+    }
+
+    /// Writes the answer, every member of it.
+    #[must_use]
+    pub fn to_object(&self) -> Object {
+        object([
+            ("request_id", self.request_id.clone().into()),
+            ("channel_id", self.channel_id.clone().into()),
+            ("ok", self.ok.into()),
+            ("payload", self.payload.clone()),
+            ("metadata", self.metadata.clone().into()),
+            ("agent_ref", self.agent_ref.clone().into()),
+        ])
+    }
+}
+
+impl AgentResponseChunk {
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
+    ///
+    /// Source: `e2a` section 8.
+    pub fn parse(value: &Json) -> Result<Self, E2aError> {
+        let members = Members::of_message(value)?;
+        Ok(Self {
+            request_id: members.text("request_id")?.unwrap_or_default(),
+            channel_id: members.text("channel_id")?.unwrap_or_default(),
+            payload: members.get("payload").cloned().unwrap_or_default(),
+            is_complete: members.flag("is_complete")?.unwrap_or_default(),
+            agent_ref: members.optional_object("agent_ref")?,
+            metadata: filled(members.free_object("metadata")?),
+        })
+    }
+
+    /// Writes the part, every member of it.
+    #[must_use]
+    pub fn to_object(&self) -> Object {
+        object([
+            ("request_id", self.request_id.clone().into()),
+            ("channel_id", self.channel_id.clone().into()),
+            ("payload", self.payload.clone()),
+            ("is_complete", self.is_complete.into()),
+            ("agent_ref", self.agent_ref.clone().into()),
+            ("metadata", self.metadata.clone().into()),
+        ])
+    }
+}
+
+/// An object that says something.
+pub(super) fn filled(object: Object) -> Option<Object> {
+    (!object.is_empty()).then_some(object)
+}
+
+/// Makes an envelope of a request in the older shape, by the rules for reading any request.
+///
+/// # Errors
+/// Those of [`E2aEnvelope::parse`].
+///
+/// Source: `e2a` section 8.
+pub fn e2a_from_agent_fields(request: &AgentRequest) -> Result<E2aEnvelope, E2aError> {
+    E2aEnvelope::parse(&Json::Object(request.to_object()), Trust::Untrusted)
+}
+
+/// Makes a request in the older shape of an envelope. Departs: any method passes.
+///
+/// # Errors
+/// `fallback_envelope` for an envelope that only carries another request.
+///
+/// Source: `e2a` section 8.
+pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aError> {
+    if envelope.is_fallback() {
+        return Err(Kind::FallbackEnvelope.into());
+    }
+    let mut metadata = envelope.channel_context.clone();
+    metadata.remove(INTERNAL_CONTEXT_KEY);
+    let timestamp = envelope
+        .timestamp
+        .as_deref()
+        .and_then(time::of_text)
+        .map(time::seconds);
+    Ok(AgentRequest {
+        request_id: envelope.request_id.clone().unwrap_or_default(),
+        channel_id: non_empty(envelope.channel.as_ref())
+            .cloned()
+            .unwrap_or(Text::from_static(DEFAULT_CHANNEL)),
+        session_id: envelope.session_id.clone(),
+        req_method: envelope.method.clone(),
+        params: envelope.params.clone(),
+        is_stream: envelope.is_stream,
+        timestamp: timestamp.unwrap_or_default(),
+        app_id: metadata.get("app_id").and_then(Json::as_text).cloned(),
+        metadata: filled(metadata),
+        user_id: envelope.user_id.clone(),
+    })
+}
+
+/// Makes the envelope that carries a request in the older shape as it is, because it could not be
+/// normalised. A request of more than 512,000 bytes of JSON travels without its params.
+///
+/// Source: `e2a` section 8.
+#[must_use]
+pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnvelope {
+    let mut inner = request.clone();
+    if json_bytes(&inner) > MAX_FALLBACK_BYTES {
+        let reason = [("_e2a_fallback_error", "legacy payload too large".into())];
+        inner.insert("params", Json::object(reason));
+    }
+    let block = Json::object([
+        ("normalize_failed", Json::Bool(true)),
+        ("legacy_agent_request", inner.into()),
+    ]);
+    let id = |name: &str| request.get(name).and_then(scalar_text);
+    let details = object([("kind", "fallback".into())]);
+    // What is wrong with the request may be this very member; the request inside keeps it.
+    let is_stream = Members::nested(request, "").flag("is_stream");
+    E2aEnvelope {
+        provenance: Provenance::converted(SOURCE_PROTOCOL_E2A, details, context),
+        request_id: id("request_id"),
+        channel: id("channel_id"),
+        session_id: id("session_id"),
+        user_id: id("user_id"),
+        is_stream: is_stream.unwrap_or_default().unwrap_or_default(),
+        channel_context: object([(INTERNAL_CONTEXT_KEY, block)]),
+        ..E2aEnvelope::default()
+    }
+}

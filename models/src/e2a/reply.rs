@@ -1,0 +1,265 @@
+//! What a JSON-RPC caller gets for a record. Source: `e2a` section 10.4.
+
+use crate::e2a::a2a::e2a_response_to_a2a_stream_payload;
+use crate::e2a::acp::{acp_projection, error_of_body, is_integer, response};
+use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
+use crate::e2a::parts::JsonRpcId;
+use crate::e2a::read::Members;
+use crate::e2a::response::E2aResponse;
+use crate::e2a::write::{is_empty, json_bytes};
+use crate::e2a::{
+    CODE_RESPONSE_TOO_LARGE, DELTA_TEXT, EVENT_CHAT_FINAL, KIND_A2A_MESSAGE, KIND_A2A_STREAM_EVENT,
+    KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_OUTPUT_REQUEST, KIND_ACP_PROMPT_RESULT,
+    KIND_ACP_SESSION_UPDATE, KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
+};
+use crate::json::{Json, Object};
+
+/// Who waits for the answer.
+/// Source: `e2a` section 10.4.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caller {
+    /// The caller's own id, which every answer carries; `None` is null.
+    pub id: Option<JsonRpcId>,
+    /// How the caller takes an answer.
+    pub mode: CallMode,
+}
+
+/// How a caller takes an answer.
+/// Source: `e2a` section 10.4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallMode {
+    /// As one response.
+    Unary,
+    /// In parts as they come, and then a response.
+    Streaming,
+}
+
+/// What a caller gets for one record.
+/// Source: `e2a` section 10.4.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// Nothing: the caller takes no parts.
+    Nothing,
+    /// A part: a notification, a response that others follow, or a request of the agent.
+    Part(Object),
+    /// The response that ends the call.
+    Answer(Object),
+}
+
+/// What the parts of an exchange said so far, within a bound: the last record often says nothing.
+/// Source: `e2a` section 10.4.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Folded {
+    text: Kept<String>,
+    whole: Kept<Json>,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kept<T> {
+    Nothing,
+    Value(T),
+    TooLarge,
+}
+
+impl Caller {
+    /// Reads `id` and `mode`, which is `unary` (also when absent) or `stream`.
+    ///
+    /// # Errors
+    /// `not_an_object`; `bad_type` and `bad_value` with the member.
+    pub fn parse(value: &Json) -> Result<Self, E2aError> {
+        let object = value.as_object().ok_or(Kind::NotAnObject)?;
+        let members = Members::nested(object, "");
+        let mode = match members.string("mode")?.as_deref() {
+            None | Some("unary") => CallMode::Unary,
+            Some("stream") => CallMode::Streaming,
+            Some(_) => return Err(members.error(Kind::BadValue, "mode")),
+        };
+        Ok(Self {
+            id: members.jsonrpc_id("id")?,
+            mode,
+        })
+    }
+
+    fn answer(&self, outcome: Outcome) -> Reply {
+        Reply::Answer(match outcome {
+            Outcome::Result(result) => response(self.id.clone(), "result", result),
+            Outcome::Error(error) => response(self.id.clone(), "error", error),
+        })
+    }
+}
+
+enum Outcome {
+    Result(Json),
+    Error(Object),
+}
+
+impl Folded {
+    /// Nothing yet. `max_bytes` bounds the text, and the JSON of a whole answer.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        Self {
+            text: Kept::Nothing,
+            whole: Kept::Nothing,
+            max_bytes,
+        }
+    }
+
+    /// Takes in what a part says: text for the reader, or the whole answer.
+    /// Source: `e2a` section 10.4.
+    pub fn absorb(&mut self, record: &E2aResponse) {
+        if record.response_kind != KIND_CHUNK {
+            return;
+        }
+        let Some(delta) = record.body.get("delta") else {
+            return;
+        };
+        let word = |name| record.body.get(name).and_then(Json::as_str);
+        let inner_event = delta.get("event_type").and_then(Json::as_str);
+        if [word("event_type"), inner_event].contains(&Some(EVENT_CHAT_FINAL)) {
+            self.whole = if json_bytes(delta) > self.max_bytes {
+                Kept::TooLarge
+            } else {
+                Kept::Value(delta.clone())
+            };
+        } else if let (Some(DELTA_TEXT), Some(text)) = (word("delta_kind"), delta.as_str()) {
+            self.add_text(text);
+        }
+    }
+
+    fn add_text(&mut self, text: &str) {
+        match &mut self.text {
+            Kept::Nothing if text.len() <= self.max_bytes => {
+                self.text = Kept::Value(text.to_owned());
+            }
+            Kept::Value(all) if all.len() + text.len() <= self.max_bytes => all.push_str(text),
+            kept => *kept = Kept::TooLarge,
+        }
+    }
+
+    /// The answer that the parts make.
+    fn outcome(&self) -> Outcome {
+        match (&self.whole, &self.text) {
+            (Kept::Value(whole), _) => Outcome::Result(whole.clone()),
+            (Kept::TooLarge, _) | (Kept::Nothing, Kept::TooLarge) => self.too_large(),
+            (Kept::Nothing, Kept::Value(text)) => {
+                Outcome::Result(Json::object([("content", text.as_str().into())]))
+            }
+            (Kept::Nothing, Kept::Nothing) => Outcome::Result(Object::new().into()),
+        }
+    }
+
+    fn too_large(&self) -> Outcome {
+        let mut body = Object::new();
+        body.insert("code", CODE_RESPONSE_TOO_LARGE);
+        body.insert(
+            "message",
+            "the parts of the answer are larger than can be held",
+        );
+        let bound = u64::try_from(self.max_bytes).unwrap_or(u64::MAX);
+        body.insert("details", Json::object([("max_bytes", bound.into())]));
+        Outcome::Error(error_of_body(&body))
+    }
+}
+
+/// What the caller of an exchange gets for a record, under the caller's own id. A unary caller of
+/// an `e2a.complete` without a result gets what the parts said. Source: `e2a` section 10.4.
+#[must_use]
+pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Reply {
+    if !record.is_final {
+        return part_for(caller, record);
+    }
+    if let Some(outcome) = projected(caller, record) {
+        return caller.answer(outcome);
+    }
+    let body = || Json::Object(record.body.clone());
+    let kind = record.response_kind.as_str();
+    let failed = record.status == STATUS_FAILED;
+    caller.answer(match kind {
+        KIND_ACP_JSONRPC_ERROR => Outcome::Error(sound_error(&record.body)),
+        KIND_ERROR => Outcome::Error(error_of_body(&record.body)),
+        _ if failed => Outcome::Error(error_of_body(&record.body)),
+        KIND_ACP_PROMPT_RESULT | KIND_A2A_TASK | KIND_A2A_MESSAGE => Outcome::Result(body()),
+        KIND_COMPLETE => completion(caller, record, folded),
+        KIND_A2A_STREAM_EVENT => {
+            let payload = record.body.get("payload").cloned();
+            Outcome::Result(payload.unwrap_or_else(body))
+        }
+        _ => Outcome::Result(kind_and_body(record)),
+    })
+}
+
+/// What a streaming caller gets for a record that does not end the call.
+pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
+    if caller.mode == CallMode::Unary {
+        return Reply::Nothing;
+    }
+    Reply::Part(match record.response_kind.as_str() {
+        KIND_ACP_SESSION_UPDATE => session_update(record),
+        // Already a request in JSON-RPC, under an id of the agent.
+        KIND_ACP_OUTPUT_REQUEST => record.body.clone(),
+        _ => {
+            let event = e2a_response_to_a2a_stream_payload(record).map(Json::Object);
+            let result = event.unwrap_or_else(|| kind_and_body(record));
+            response(caller.id.clone(), "result", result)
+        }
+    })
+}
+
+/// The `session/update` of a record, which holds its params or only the update in them.
+fn session_update(record: &E2aResponse) -> Object {
+    let mut params = Object::new();
+    if record.body.contains("update") {
+        params.clone_from(&record.body);
+    } else {
+        params.insert("sessionId", record.session_id.clone());
+        params.insert("update", record.body.clone());
+    }
+    let mut notification = Object::new();
+    notification.insert("jsonrpc", "2.0");
+    notification.insert("method", "session/update");
+    notification.insert("params", params);
+    notification
+}
+
+/// The outcome that the record has ready for ACP, unless it is the answer to another call.
+fn projected(caller: &Caller, record: &E2aResponse) -> Option<Outcome> {
+    let projection = acp_projection(record)?;
+    let id = projection.get("id").filter(|id| !id.is_null());
+    if id.is_some() && id.and_then(JsonRpcId::from_json) != caller.id {
+        return None;
+    }
+    match (projection.get("result"), projection.get("error")) {
+        (Some(result), None | Some(Json::Null)) => Some(Outcome::Result(result.clone())),
+        (_, error) => {
+            let body = error.and_then(Json::as_object).cloned();
+            Some(Outcome::Error(sound_error(&body.unwrap_or_default())))
+        }
+    }
+}
+
+/// A JSON-RPC error as it is when it is one, and else what can be made of it.
+fn sound_error(body: &Object) -> Object {
+    let has_code = body.get("code").is_some_and(is_integer);
+    let has_message = body.get("message").is_some_and(|m| m.as_text().is_some());
+    if has_code && has_message {
+        body.clone()
+    } else {
+        error_of_body(body)
+    }
+}
+
+fn completion(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Outcome {
+    match record.body.get("result").filter(|result| !is_empty(result)) {
+        Some(result) => Outcome::Result(result.clone()),
+        None if caller.mode == CallMode::Unary => folded.outcome(),
+        None => Outcome::Result(Object::new().into()),
+    }
+}
+
+fn kind_and_body(record: &E2aResponse) -> Json {
+    Json::object([
+        ("response_kind", record.response_kind.clone().into()),
+        ("body", record.body.clone().into()),
+    ])
+}

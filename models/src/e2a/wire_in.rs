@@ -1,0 +1,221 @@
+//! Frames of an agent server as answers in the older shapes. Source: `e2a` section 8.
+
+use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
+use crate::e2a::legacy::{AgentResponse, AgentResponseChunk, filled};
+use crate::e2a::read::{Members, text_of};
+use crate::e2a::response::{E2aResponse, is_e2a_response_wire_dict, strip_internal_keys};
+use crate::e2a::{
+    CHUNK_LLM_REASONING, DELTA_REASONING, DELTA_TEXT, EVENT_CHAT_DELTA, KIND_ACP_OUTPUT_REQUEST,
+    KIND_CHUNK, KIND_COMPLETE, KIND_CRON, KIND_ERROR, KIND_PLAN_APPROVAL_REQUIRED, STATUS_FAILED,
+    STATUS_SUCCEEDED, WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY,
+};
+use crate::json::{Json, Object};
+use a2abus_plugin::Text;
+
+/// Reads a frame that answers as a whole: a record, or the older shape.
+///
+/// Departs: empty `details` count as missing, so that the message of an error is not lost.
+///
+/// # Errors
+/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that is no whole answer;
+/// `unrecognized_shape` for a frame that is neither.
+///
+/// Source: `e2a` section 8.
+pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aError> {
+    let members = Members::of_message(frame)?;
+    if is_e2a_response_wire_dict(frame) {
+        let record = E2aResponse::parse(frame)?;
+        return match legacy_blob(&record, WIRE_LEGACY_AGENT_RESPONSE_KEY) {
+            Some(blob) => AgentResponse::parse(&blob),
+            None => response_of(record),
+        };
+    }
+    if has_all(members, &["request_id", "channel_id", "ok"]) {
+        return AgentResponse::parse(frame);
+    }
+    Err(Kind::UnrecognizedShape.into())
+}
+
+/// Reads a frame of a stream: a record, or the older shape. The metadata of the older shape are not
+/// taken over.
+///
+/// # Errors
+/// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that no part has a form for;
+/// `unrecognized_shape` for a frame that is neither.
+///
+/// Source: `e2a` section 8.
+pub fn parse_agent_server_wire_chunk(frame: &Json) -> Result<AgentResponseChunk, E2aError> {
+    let members = Members::of_message(frame)?;
+    if is_e2a_response_wire_dict(frame) {
+        let record = E2aResponse::parse(frame)?;
+        return match legacy_blob(&record, WIRE_LEGACY_AGENT_CHUNK_KEY) {
+            Some(blob) => AgentResponseChunk::parse(&blob),
+            None => chunk_of(record),
+        };
+    }
+    let shape = ["request_id", "channel_id", "is_complete", "payload"];
+    if has_all(members, &shape) && !members.object().contains("ok") {
+        let chunk = AgentResponseChunk::parse(frame)?;
+        return Ok(AgentResponseChunk {
+            metadata: None,
+            ..chunk
+        });
+    }
+    Err(Kind::UnrecognizedShape.into())
+}
+
+fn has_all(members: Members<'_>, names: &[&str]) -> bool {
+    names.iter().all(|name| members.object().contains(name))
+}
+
+/// The whole legacy answer a record carries, with the id of the record when it has none.
+fn legacy_blob(record: &E2aResponse, key: &str) -> Option<Json> {
+    let mut blob = record.metadata.get(key)?.as_object()?.clone();
+    let id = blob.get("request_id").map(text_of).unwrap_or_default();
+    if id.is_empty() {
+        blob.insert("request_id", record.request_id.clone());
+    }
+    Some(Json::Object(blob))
+}
+
+fn response_of(record: E2aResponse) -> Result<AgentResponse, E2aError> {
+    let (kind, status) = (record.response_kind.as_str(), record.status.as_str());
+    let (ok, payload) = if kind == KIND_COMPLETE && status == STATUS_SUCCEEDED {
+        let result = record.body.get("result").and_then(Json::as_object);
+        (true, result.cloned().unwrap_or_default())
+    } else if kind == KIND_ERROR || status == STATUS_FAILED {
+        let details = details(&record.body).unwrap_or_else(|| failure(&record.body));
+        (false, details)
+    } else {
+        return Err(Kind::UnsupportedKind.into());
+    };
+    Ok(AgentResponse {
+        request_id: record.request_id.unwrap_or_default(),
+        channel_id: record.channel.unwrap_or_default(),
+        ok,
+        payload: Json::Object(payload),
+        metadata: for_channel(record.metadata),
+        agent_ref: record.agent_ref,
+    })
+}
+
+/// Metadata without what no channel may see.
+fn for_channel(mut metadata: Object) -> Option<Object> {
+    strip_internal_keys(&mut metadata);
+    filled(metadata)
+}
+
+fn details(body: &Object) -> Option<Object> {
+    let details = body.get("details").and_then(Json::as_object);
+    details.filter(|details| !details.is_empty()).cloned()
+}
+
+fn failure(body: &Object) -> Object {
+    let message = body.get("message").map(text_of).unwrap_or_default();
+    let message = if message.is_empty() {
+        Text::from_static("Agent error")
+    } else {
+        message
+    };
+    let mut failure = Object::new();
+    failure.insert("error", message);
+    failure.insert("code", member(body, "code"));
+    failure
+}
+
+fn chunk_of(record: E2aResponse) -> Result<AgentResponseChunk, E2aError> {
+    let body = &record.body;
+    let (payload, is_complete) = match (record.response_kind.as_str(), record.is_final) {
+        (KIND_COMPLETE, true) => (completion(body), true),
+        (KIND_ERROR, true) => (details(body).unwrap_or_else(|| body.clone()), true),
+        (KIND_CHUNK, false) => (part(body), false),
+        (KIND_CRON, _) => {
+            let names = ["action", "status", "data", "message"];
+            (event("cron.response", body, &names), true)
+        }
+        (KIND_ACP_OUTPUT_REQUEST, _) => {
+            let mut payload = event(KIND_ACP_OUTPUT_REQUEST, body, &[]);
+            payload.insert("jsonrpc", body.clone());
+            (payload, false)
+        }
+        (KIND_PLAN_APPROVAL_REQUIRED, _) => {
+            let names = ["plan_content", "plan_slug", "plan_path"];
+            let mut payload = event(KIND_PLAN_APPROVAL_REQUIRED, body, &names);
+            payload.insert("session_id", record.session_id.clone());
+            (payload, true)
+        }
+        _ => return Err(Kind::UnsupportedKind.into()),
+    };
+    Ok(AgentResponseChunk {
+        request_id: record.request_id.unwrap_or_default(),
+        channel_id: record.channel.unwrap_or_default(),
+        payload: Json::Object(payload),
+        is_complete,
+        agent_ref: record.agent_ref,
+        metadata: for_channel(record.metadata),
+    })
+}
+
+fn completion(body: &Object) -> Object {
+    let result = body.get("result").and_then(Json::as_object);
+    match result.filter(|result| !result.is_empty()) {
+        Some(result) => result.clone(),
+        None => Object::from_iter([(Text::from_static("is_complete"), Json::Bool(true))]),
+    }
+}
+
+/// The named members of a body as an event; null for those that are not there.
+fn event(event_type: &'static str, body: &Object, names: &[&'static str]) -> Object {
+    let mut event = Object::new();
+    event.insert("event_type", event_type);
+    for name in names {
+        event.insert(Text::from_static(name), member(body, name));
+    }
+    event
+}
+
+fn member(body: &Object, name: &str) -> Json {
+    body.get(name).cloned().unwrap_or_default()
+}
+
+fn part(body: &Object) -> Object {
+    let string = |name: &str| body.get(name).and_then(Json::as_str);
+    let kind = string("delta_kind");
+    let is_text = matches!(kind, Some(DELTA_TEXT | DELTA_REASONING));
+    if is_text || string("event_type") == Some(EVENT_CHAT_DELTA) {
+        return text_part(body, kind == Some(DELTA_REASONING));
+    }
+    let event_type = body.get("event_type").filter(|event| !event.is_null());
+    let mut payload = Object::new();
+    match body.get("delta") {
+        Some(Json::Object(delta)) => payload.extend(delta.clone()),
+        Some(delta) if !delta.is_null() => {
+            payload.insert("content", delta.clone());
+        }
+        _ => {}
+    }
+    if let Some(event_type) = event_type
+        && !payload.contains("event_type")
+    {
+        payload.insert("event_type", event_type.clone());
+    }
+    payload
+}
+
+/// The counterpart of the encoder: what it kept beside the text is taken back.
+fn text_part(body: &Object, is_reasoning: bool) -> Object {
+    let mut payload = Object::new();
+    payload.insert("event_type", EVENT_CHAT_DELTA);
+    payload.insert("content", body.get("delta").cloned().unwrap_or("".into()));
+    if is_reasoning {
+        payload.insert("source_chunk_type", CHUNK_LLM_REASONING);
+    }
+    for (name, value) in body.iter() {
+        let own = matches!(name.as_str(), "delta_kind" | "delta");
+        let says_nothing = name == "source_chunk_type" && value.is_null();
+        if !own && !says_nothing && !payload.contains(name) {
+            payload.insert(name.clone(), value.clone());
+        }
+    }
+    payload
+}

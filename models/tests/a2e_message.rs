@@ -1,0 +1,22 @@
+//! Are A2E messages read and written as the sources say? Source: `vectors/a2e_message.json`,
+//! `a2e-message` sections 1 to 6.
+
+// Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "a2e_message/answers.rs"]
+mod answers;
+#[path = "a2e_message/properties.rs"]
+mod properties;
+#[path = "a2e_message/rules.rs"]
+mod rules;
+#[path = "a2e_message/vectors.rs"]
+mod vectors;
+
+use a2abus_models::a2e_message::{DecodeOptions, Message, Refusal, decode};
+
+fn read(line: &str) -> Result<Message, Refusal> {
+    let line = line.to_owned().into();
+    decode(&line, &DecodeOptions::default())
+        .map(|message| message.expect("a line that is not blank"))
+}

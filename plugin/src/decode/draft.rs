@@ -1,0 +1,87 @@
+//! From the facts of one object to what its event will be, by the parser of its family.
+
+use bytes::Bytes;
+
+use super::a2e_workflow::Lines;
+use super::parser::Parser;
+use crate::detect::{Because, Place};
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::event::Event;
+use crate::format;
+use crate::json::BYTE_ORDER_MARK;
+use crate::limits::Limits;
+use crate::protocol::jsonrpc::JsonRpc;
+use crate::protocol::{Draft, Family};
+
+impl Parser<'_> {
+    /// What the unit is and says. `lines` is told of every line of a workflow, and forgotten at anything else.
+    pub(super) fn draft(
+        &self,
+        bytes: &Bytes,
+        limits: &Limits,
+        lines: &mut Option<Lines>,
+    ) -> Result<(Because, Option<JsonRpc>, Draft), DecodeError> {
+        let because = self.family().inspect_err(|_| *lines = None)?;
+        if because.family != Family::A2eWorkflow {
+            *lines = None;
+        }
+        let message = match because.family {
+            Family::CloudEvent => {
+                let event = self.cloud_event(bytes, limits)?;
+                return Ok((because, None, Draft::Event(event)));
+            }
+            Family::JsonRpc => {
+                let (json_rpc, message) = self.json_rpc()?;
+                return Ok((because, Some(json_rpc), Draft::Message(message)));
+            }
+            Family::Legacy => self.legacy()?,
+            Family::A2eMessage => self.a2e_message()?,
+            Family::A2eWorkflow => {
+                if let Some(lines) = lines {
+                    lines.note(self, because);
+                }
+                self.workflow_line()?
+            }
+            Family::E2a => self.e2a()?,
+        };
+        Ok((because, None, Draft::Message(message)))
+    }
+
+    fn family(&self) -> Result<Because, DecodeError> {
+        let Some(because) = self.facts.family(self.hint)? else {
+            let message = if self.facts.has(Place::Method) {
+                "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""
+            } else {
+                "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member"
+            };
+            return Err(self.refused(DecodeErrorKind::Unknown, Place::Root, message));
+        };
+        match self.hint.family {
+            Some(declared) if self.hint.strict && declared != because.family => {
+                let message = format!(
+                    "this binding carries {} only, the payload is {}",
+                    declared.as_str(),
+                    because.family.as_str()
+                );
+                Err(self.refused(DecodeErrorKind::WrongFamily, Place::Root, message))
+            }
+            _ => Ok(because),
+        }
+    }
+
+    fn cloud_event(&self, bytes: &Bytes, limits: &Limits) -> Result<Event, DecodeError> {
+        let trimmed = if bytes.starts_with(BYTE_ORDER_MARK) {
+            bytes.slice(BYTE_ORDER_MARK.len()..)
+        } else {
+            bytes.clone()
+        };
+        format::read(&trimmed, limits).map_err(|error| {
+            let pointer = match error.attribute() {
+                "" => String::new(),
+                attribute => format!("/{attribute}"),
+            };
+            let at = self.facts.span.start();
+            DecodeError::new(DecodeErrorKind::BadCloudEvent, at, error.to_string()).at(pointer)
+        })
+    }
+}

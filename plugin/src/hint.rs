@@ -1,0 +1,86 @@
+//! What is known about a payload before anybody reads it.
+
+use crate::protocol::dialect::Dialect;
+use crate::protocol::{Family, is_collaboration_id};
+use crate::text::Text;
+
+/// What the transport and the binding say about a payload before anybody reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hint {
+    pub(crate) framing: Framing,
+    pub(crate) dialect: Option<Dialect>,
+    /// The family the binding is declared to carry: its weak shapes count too. Source: `detection` section 2.
+    pub family: Option<Family>,
+    /// Refuses payloads of any other family than the declared one.
+    pub strict: bool,
+    /// Ties the lines of a workflow together that come as payloads of their own. Source: `a2e-execution` section 11.
+    pub collaboration_id: Option<Text>,
+    /// The agent that workflows go to when they name none (default `a2e-executor`).
+    pub executor: Option<Text>,
+    /// Workflows are to be validated, not executed.
+    pub validate_workflows: bool,
+    /// Takes no E2A record without a `protocol_version`. Source: `e2a` section 10.1, `e2a.shapes: strict`.
+    pub e2a_versions_only: bool,
+    /// Believes the marks that only an E2A server sets. A binding declared to carry E2A is trusted as well.
+    /// Source: `e2a` section 9, S3.
+    pub e2a_trusted: bool,
+    /// Refuses A2E messages without an `id` instead of making one. Source: `a2e-message` section 1.2.
+    pub strict_ids: bool,
+    /// Refuses the A2E messages that belong to the connection between an agent and its environment: handshakes (which
+    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: `a2e-message` section 8.3.
+    pub refuse_link_local: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Told by the bytes.
+    #[default]
+    Auto,
+    /// One value per line, whatever the bytes look like.
+    Lines,
+}
+
+// === impl Hint ===
+
+impl Hint {
+    /// The dialect of A2A that the headers announce.
+    #[must_use]
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.dialect
+    }
+
+    /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
+    /// nothing. Source: `detection` section 1, `a2a-http` section 3.4, `a2e-execution` section 11.
+    pub fn header(&mut self, name: &str, value: &str) {
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("content-type") {
+            let media_type = value
+                .split(';')
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_ascii_lowercase();
+            let lines = [
+                "application/x-ndjson",
+                "application/ndjson",
+                "application/jsonl",
+                "application/x-jsonlines",
+            ];
+            if lines.contains(&media_type.as_str()) {
+                self.framing = Framing::Lines;
+            }
+        } else if name.eq_ignore_ascii_case("a2a-version") {
+            self.dialect = match value.split('.').next() {
+                Some("1") => Some(Dialect::A2a10),
+                Some("0") => Some(Dialect::A2a03),
+                _ => self.dialect,
+            };
+        } else if name.eq_ignore_ascii_case("collaborationid") {
+            self.collaboration_id = Some(Text::from(value)).filter(|id| is_collaboration_id(id));
+        } else if name.eq_ignore_ascii_case("x-a2a-version")
+            || (name.eq_ignore_ascii_case("x-a2a-client") && value.starts_with("jaf-"))
+        {
+            self.dialect = self.dialect.or(Some(Dialect::JafDoc));
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Do the crates and files depend on each other as ARCHITECTURE.md draws it?
+//!
+//! A file depends on another when a path that begins with `crate`, `super` or `self` leads into it, in a `use` or
+//! anywhere else; names that a file re-exports lead to where they are defined. The short names of its own submodules
+//! (`child::f`) are the inside of a file. Code for tests does not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// The crates of the workspace that are published.
+const CRATES: [&str; 5] = ["plugin", "models", "transports", "executor", "bridge"];
+
+/// The import circles that are left, by crate, each with its files in order. This list may only shrink: whoever breaks
+/// a circle, or takes a file out of one, changes it here.
+const CIRCLES: &[(&str, &[&str])] = &[
+    ("transports", &["kafka::producer", "kafka::singly"]),
+    ("transports", &["nats::jetstream", "nats::lookup"]),
+    (
+        "bridge",
+        &[
+            "account",
+            "adapt",
+            "answer",
+            "bus",
+            "calls",
+            "calls::render",
+            "cancel",
+            "config",
+            "config::binding",
+            "config::problem",
+            "config::raw",
+            "config::reference",
+            "config::routing",
+            "config::schema",
+            "config::service",
+            "config::value",
+            "config::workflows",
+            "headers",
+            "metrics",
+            "metrics::agents",
+            "metrics::workflows",
+            "outbound",
+            "pending",
+            "reply",
+            "reply_place",
+            "route",
+            "route::condition",
+            "route::explain",
+            "route::template",
+        ],
+    ),
+    ("bridge", &["cli::demo", "cli::demo::show"]),
+    (
+        "bridge",
+        &[
+            "cli::workflow",
+            "cli::workflow::profile",
+            "cli::workflow::run",
+        ],
+    ),
+    (
+        "bridge",
+        &["http", "workflows::rest", "workflows::rest::gate"],
+    ),
+    ("bridge", &["http::rpc", "http::rpc::unit"]),
+    ("bridge", &["workflows", "workflows::reload"]),
+    ("bridge", &["workflows::bus", "workflows::bus::execute"]),
+    (
+        "bridge",
+        &[
+            "workflows::bus::answer",
+            "workflows::bus::ask",
+            "workflows::bus::assembly",
+        ],
+    ),
+];
+
+type Module = Vec<String>;
+
+/// The modules of a crate that are files, each with the modules it depends on.
+type Imports = BTreeMap<Module, BTreeSet<Module>>;
+
+#[test]
+fn no_file_imports_itself_through_others() {
+    let mut found = Vec::new();
+    for name in CRATES {
+        for circle in circles(&imports(&source(name))) {
+            found.push((name, circle));
+        }
+    }
+    let known: Vec<(&str, Vec<String>)> = CIRCLES
+        .iter()
+        .map(|(name, files)| (*name, files.iter().map(ToString::to_string).collect()))
+        .collect();
+    assert!(
+        found == known,
+        "the import circles are not those of CIRCLES, which may only shrink. They are:\n{found:#?}"
+    );
+}
+
+#[test]
+fn crates_depend_on_each_other_as_drawn() {
+    let drawn = drawn();
+    assert_eq!(
+        drawn.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        CRATES.into()
+    );
+    for (name, allowed) in &drawn {
+        let manifest = read(&root().join(name).join("Cargo.toml"));
+        let dependencies: BTreeSet<String> = manifest
+            .lines()
+            .filter_map(|line| line.strip_prefix("a2abus-")?.split_once(['.', ' ', '=']))
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        assert_eq!(&dependencies, allowed, "{name}/Cargo.toml");
+        let mut used = BTreeSet::new();
+        for file in source(name).into_values() {
+            crates_in(file, &mut used);
+        }
+        used.remove(name);
+        assert_eq!(&used, allowed, "{name}/src");
+    }
+}
+
+#[test]
+fn circles_are_found() {
+    let crate_of = |files: &[(&str, &str)]| -> BTreeMap<Module, TokenStream> {
+        let module = |path: &str| {
+            path.split("::")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        files
+            .iter()
+            .map(|(path, text)| (module(path), text.parse().unwrap()))
+            .collect()
+    };
+    let found = |files: &[(&str, &str)]| circles(&imports(&crate_of(files)));
+    let none: Vec<Vec<String>> = Vec::new();
+    assert_eq!(
+        found(&[
+            ("", "mod a; mod b;"),
+            ("a", "use crate::b::B;"),
+            ("b", "fn f() {}")
+        ]),
+        none
+    );
+    for b in [
+        "use crate::{a::A as X};",
+        "use super::a::{self, A};",
+        "fn f() { crate::a::g(); }",
+        "macro_rules! m { () => { $crate::a::A }; }",
+        "mod inner { use super::super::a; }",
+        "use crate::A;",
+    ] {
+        let files = [
+            ("", "pub use a::A; mod a; mod b;"),
+            ("a", "use crate::b;"),
+            ("b", b),
+        ];
+        assert_eq!(found(&files), [["a", "b"]], "{b}");
+    }
+    let test_only = "#[cfg(test)] mod tests { use crate::a; } #[cfg(test)] mod more; // crate::a\nconst T: &str = \"crate::a\";";
+    let files = [
+        ("", ""),
+        ("a", "use crate::b;"),
+        ("b", test_only),
+        ("b::more", "use crate::a;"),
+    ];
+    assert_eq!(found(&files), none);
+}
+
+// === what ARCHITECTURE.md draws ===
+
+/// The crates that each crate uses: the lines `crate: crates it uses` of the first block marked `crates`.
+fn drawn() -> BTreeMap<String, BTreeSet<String>> {
+    let text = read(&root().join("ARCHITECTURE.md"));
+    let (_, block) = text
+        .split_once("```crates\n")
+        .expect("ARCHITECTURE.md draws the crates");
+    let (block, _) = block.split_once("```").unwrap();
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+    let line = |line: &str| {
+        let (name, used) = line.split_once(':').unwrap();
+        (name.trim().to_owned(), words(used))
+    };
+    block.lines().map(line).collect()
+}
+
+// === what the sources say ===
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files of a crate's library by their module path.
+fn source(name: &str) -> BTreeMap<Module, TokenStream> {
+    let mut files = BTreeMap::new();
+    add_folder(&root().join(name).join("src"), &Module::new(), &mut files);
+    files
+}
+
+fn add_folder(folder: &Path, parent: &Module, files: &mut BTreeMap<Module, TokenStream>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let module = || [parent.as_slice(), &[name.to_owned()]].concat();
+        if path.is_dir() {
+            add_folder(&path, &module(), files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && name != "main" {
+            let module = if name == "lib" {
+                Module::new()
+            } else {
+                module()
+            };
+            files.insert(module, read(&path).parse().unwrap());
+        }
+    }
+}
+
+/// The crates of the workspace that are named in the tokens.
+fn crates_in(tokens: TokenStream, used: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => crates_in(group.stream(), used),
+            TokenTree::Ident(name) => {
+                used.extend(name.to_string().strip_prefix("a2abus_").map(str::to_owned))
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// The paths in one file.
+#[derive(Default)]
+struct Paths {
+    /// Those that begin with `crate`, `super` or `self`, from the root of the crate.
+    named: Vec<Module>,
+    /// What each name that is imported stands for, relative to the file.
+    imported: BTreeMap<String, Module>,
+    /// The submodules that only tests have.
+    test_only: Vec<Module>,
+}
+
+fn imports(files: &BTreeMap<Module, TokenStream>) -> Imports {
+    let mut paths: BTreeMap<&Module, Paths> = BTreeMap::new();
+    for (module, tokens) in files {
+        let mut of_file = Paths::default();
+        of_file.read(tokens.clone(), module);
+        paths.insert(module, of_file);
+    }
+    let test_only: Vec<Module> = paths
+        .values()
+        .flat_map(|file| file.test_only.clone())
+        .collect();
+    paths.retain(|module, _| !test_only.iter().any(|test| module.starts_with(test)));
+    let targets = |module: &Module, of_file: &Paths| {
+        let targets = of_file
+            .named
+            .iter()
+            .map(|path| target(path.clone(), &paths));
+        targets.filter(|target| target != module).collect()
+    };
+    paths
+        .iter()
+        .map(|(module, of_file)| ((*module).clone(), targets(module, of_file)))
+        .collect()
+}
+
+/// The file that a path leads into.
+fn target(mut path: Module, paths: &BTreeMap<&Module, Paths>) -> Module {
+    // As many re-exports as a path may lead over.
+    for _ in 0..8 {
+        let mut file = path.clone();
+        while !paths.contains_key(&file) {
+            file.pop();
+        }
+        let imported = path
+            .get(file.len())
+            .and_then(|name| paths[&file].imported.get(name));
+        match imported {
+            Some(imported) if *imported != path => path = imported.clone(),
+            _ => return file,
+        }
+    }
+    path
+}
+
+impl Paths {
+    fn read(&mut self, tokens: TokenStream, module: &Module) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut rest = tokens.as_slice();
+        while let Some((token, after)) = rest.split_first() {
+            rest = after;
+            match (token, after) {
+                (TokenTree::Punct(hash), [TokenTree::Group(attribute), after @ ..])
+                    if hash.as_char() == '#'
+                        && attribute.stream().to_string().replace(' ', "") == "cfg(test)" =>
+                {
+                    rest = self.skip_item(after, module);
+                }
+                (
+                    TokenTree::Ident(word),
+                    [TokenTree::Ident(name), TokenTree::Group(body), after @ ..],
+                ) if word == "mod" && body.delimiter() == Delimiter::Brace => {
+                    self.read(
+                        body.stream(),
+                        &[module.as_slice(), &[name.to_string()]].concat(),
+                    );
+                    rest = after;
+                }
+                (TokenTree::Ident(word), _) if word == "use" => rest = self.read_use(after, module),
+                (TokenTree::Ident(word), _)
+                    if word == "crate" || word == "super" || word == "self" =>
+                {
+                    let (path, after) = path_at(rest, vec![word.to_string()]);
+                    if path.len() > 1 {
+                        self.named.extend(absolute(&path, module));
+                    }
+                    rest = after;
+                }
+                (TokenTree::Group(group), _) => self.read(group.stream(), module),
+                _ => {}
+            }
+        }
+    }
+
+    /// Passes over an item that only tests have.
+    fn skip_item<'a>(&mut self, item: &'a [TokenTree], module: &Module) -> &'a [TokenTree] {
+        let end = item.iter().position(|token| match token {
+            TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+            TokenTree::Punct(punct) => punct.as_char() == ';',
+            _ => false,
+        });
+        let (item, rest) = item.split_at(end.map_or(item.len(), |end| end + 1));
+        if let [
+            ..,
+            TokenTree::Ident(word),
+            TokenTree::Ident(name),
+            TokenTree::Punct(_),
+        ] = item
+            && word == "mod"
+        {
+            self.test_only
+                .push([module.as_slice(), &[name.to_string()]].concat());
+        }
+        rest
+    }
+
+    fn read_use<'a>(&mut self, tokens: &'a [TokenTree], module: &Module) -> &'a [TokenTree] {
+        let is_end =
+            |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';');
+        let end = tokens.iter().position(is_end).unwrap_or(tokens.len());
+        let (tree, rest) = tokens.split_at(end);
+        let mut leaves = Vec::new();
+        leaves_of(tree, &Module::new(), &mut leaves);
+        for (path, name) in leaves {
+            let is_own = matches!(
+                path.first().map(String::as_str),
+                Some("crate" | "super" | "self")
+            );
+            let whole = if is_own {
+                let Some(path) = absolute(&path, module) else {
+                    continue;
+                };
+                self.named.push(path.clone());
+                path
+            } else {
+                [module.as_slice(), &path].concat()
+            };
+            self.imported.insert(name, whole);
+        }
+        rest
+    }
+}
+
+/// A path that goes on with `::name`, and what follows it.
+fn path_at(mut tokens: &[TokenTree], mut path: Module) -> (Module, &[TokenTree]) {
+    while let [
+        TokenTree::Punct(first),
+        TokenTree::Punct(second),
+        TokenTree::Ident(name),
+        rest @ ..,
+    ] = tokens
+        && first.as_char() == ':'
+        && second.as_char() == ':'
+    {
+        path.push(name.to_string());
+        tokens = rest;
+    }
+    (path, tokens)
+}
+
+/// Every path of the tree of a `use`, with the name it gets.
+fn leaves_of(tree: &[TokenTree], prefix: &Module, leaves: &mut Vec<(Module, String)>) {
+    let mut path = prefix.clone();
+    let mut renamed = None;
+    let mut rest = tree;
+    while let Some((token, after)) = rest.split_first() {
+        rest = after;
+        match token {
+            TokenTree::Ident(word) if word == "as" => {
+                renamed = after.first().map(ToString::to_string);
+                break;
+            }
+            TokenTree::Ident(word) => path.push(word.to_string()),
+            TokenTree::Group(group) => {
+                let inside: Vec<TokenTree> = group.stream().into_iter().collect();
+                let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',');
+                for branch in inside.split(is_comma).filter(|branch| !branch.is_empty()) {
+                    leaves_of(branch, &path, leaves);
+                }
+                return;
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+    if path.len() > 1 && path.last().is_some_and(|name| name == "self") {
+        path.pop();
+    }
+    let name = renamed.or_else(|| path.last().cloned());
+    leaves.extend(name.map(|name| (path, name)));
+}
+
+/// A path from the root of the crate.
+fn absolute(path: &[String], module: &Module) -> Option<Module> {
+    let (first, mut rest) = path.split_first()?;
+    let mut whole = match first.as_str() {
+        "crate" => Module::new(),
+        "self" => module.clone(),
+        _ => module.split_last()?.1.to_vec(),
+    };
+    while let Some((word, after)) = rest.split_first().filter(|(word, _)| *word == "super") {
+        debug_assert_eq!(word, "super");
+        whole.pop();
+        rest = after;
+    }
+    whole.extend_from_slice(rest);
+    Some(whole)
+}
+
+// === circles ===
+
+/// The groups of files of which each leads to every other, in order.
+fn circles(imports: &Imports) -> Vec<Vec<String>> {
+    let reached: BTreeMap<&Module, BTreeSet<&Module>> = imports
+        .keys()
+        .map(|module| (module, reached_from(module, imports)))
+        .collect();
+    let mut circles = BTreeSet::new();
+    for (module, reached_from_it) in &reached {
+        let circle: Vec<String> = reached_from_it
+            .iter()
+            .filter(|other| reached[*other].contains(module))
+            .map(|module| module.join("::"))
+            .collect();
+        if !circle.is_empty() {
+            circles.insert(circle);
+        }
+    }
+    circles.into_iter().collect()
+}
+
+fn reached_from<'a>(module: &Module, imports: &'a Imports) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&Module> = imports[module].iter().collect();
+    while let Some(module) = next.pop() {
+        if reached.insert(module) {
+            next.extend(&imports[module]);
+        }
+    }
+    reached
+}
