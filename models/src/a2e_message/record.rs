@@ -1,26 +1,99 @@
 //! From a table of members to types that read and write themselves.
 
-use super::shape::{Member, Shape};
-use super::value::{Value, Violation};
+use super::shape::{Member, Presence, Shape};
+use super::value::{Problem, Value, Violation};
 use crate::json::{Json, Object};
-use a2abus_plugin::Text;
 
 /// An object with members of its own, and others, which are kept.
 pub trait Record: Default {
     /// The members this type names, in the order they are written.
     fn members() -> &'static [Member];
 
+    /// The values of [`Record::members`] in the same order, and the members that this type does not name.
+    #[doc(hidden)]
+    fn parts(&self) -> (Vec<&dyn Field>, &Object);
+
+    /// The same, to set them.
+    #[doc(hidden)]
+    fn parts_mut(&mut self) -> (Vec<&mut dyn Field>, &mut Object);
+
+    /// Whether the values fit each other.
+    #[doc(hidden)]
+    fn check(&self) -> Result<(), Violation> {
+        Ok(())
+    }
+
     /// Reads an object.
     ///
     /// # Errors
     /// The first member, in the order of the type, that is missing or wrong.
-    fn from_object(object: Object) -> Result<Self, Violation>;
+    fn from_object(mut object: Object) -> Result<Self, Violation> {
+        let mut record = Self::default();
+        let (values, extras) = record.parts_mut();
+        for (member, value) in Self::members().iter().zip(values) {
+            match object.remove(member.name) {
+                Some(json) => {
+                    let set = value.set(json);
+                    set.map_err(|violation| violation.inside(member.name))?;
+                }
+                None if member.presence == Presence::Required => {
+                    return Err(Violation::new(member.name, Problem::Missing));
+                }
+                None => {}
+            }
+        }
+        extras.extend(object);
+        record.check()?;
+        Ok(record)
+    }
 
     /// Writes an object: all members of the type in their order, defaults too, then the others.
-    fn to_object(&self) -> Object;
+    fn to_object(&self) -> Object {
+        let (values, extras) = self.parts();
+        let members = Self::members().iter().zip(values);
+        let own = members.filter_map(|(member, value)| Some((member.name.into(), value.json()?)));
+        let others = extras
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()));
+        own.chain(others).collect()
+    }
 
     /// Of a message, the id of the request it belongs to; empty for none.
-    fn req_id(&self) -> &str;
+    fn req_id(&self) -> &str {
+        let (values, extras) = self.parts();
+        let mut members = Self::members().iter().zip(values);
+        let own = members.find(|(member, _)| member.name == "req_id");
+        own.and_then(|(_, value)| value.text())
+            .or_else(|| extras.get("req_id")?.as_str())
+            .unwrap_or_default()
+    }
+}
+
+/// The value of a member, whatever its type.
+pub trait Field {
+    /// Reads it.
+    fn set(&mut self, json: Json) -> Result<(), Violation>;
+
+    /// Writes it; `None` where the member is left out.
+    fn json(&self) -> Option<Json>;
+
+    /// The text of a string.
+    fn text(&self) -> Option<&str>;
+}
+
+impl<T: Value> Field for T {
+    fn set(&mut self, json: Json) -> Result<(), Violation> {
+        *self = T::read(json)?;
+        Ok(())
+    }
+
+    fn json(&self) -> Option<Json> {
+        self.write()
+    }
+
+    fn text(&self) -> Option<&str> {
+        self.as_text()
+    }
 }
 
 /// The members of a message type, beside the base keys.
@@ -41,9 +114,9 @@ impl<T: Record> Value for T {
     }
 }
 
-/// For the modules beside this one. Declares types by a table of their members: name, type, and the
-/// default where there is one. A member without a default is required. A string before the name
-/// makes it a message type; a name after `if` is a last check.
+/// For the modules beside this one. Declares types by a table of their members: name, type, and the default where there
+/// is one. A member without a default is required. A string before the name of the type makes it a message type; a
+/// function after `if` checks the members together.
 macro_rules! records {
     ($(
         $(#[$doc:meta])*
@@ -78,56 +151,47 @@ macro_rules! records {
         impl super::record::Record for $name {
             fn members() -> &'static [super::shape::Member] {
                 const MEMBERS: &[super::shape::Member] = &[$(super::shape::Member {
-                    name: wire_name!($member $($wire)?),
+                    name: [$($wire,)? stringify!($member)][0],
                     shape: <$type as super::value::Value>::SHAPE,
-                    presence: presence_of!($($default)?),
+                    presence: super::shape::Presence::of(&[$(stringify!($default))?]),
                 },)*];
                 MEMBERS
             }
 
-            fn from_object(
-                object: crate::json::Object,
-            ) -> Result<Self, super::value::Violation> {
-                $(let mut $member = None;)*
-                let mut extras = crate::json::Object::new();
-                for (name, value) in object {
-                    match name.as_str() {
-                        $(wire_name!($member $($wire)?) => $member = Some(value),)*
-                        _ => {
-                            extras.insert(name, value);
-                        }
-                    }
-                }
-                let record = Self {
-                    $($member: read_member!($member, wire_name!($member $($wire)?), $($default)?),)*
-                    extras,
-                };
-                $($check(&record)?;)?
-                Ok(record)
+            fn parts(&self) -> (Vec<&dyn super::record::Field>, &crate::json::Object) {
+                (vec![$(&self.$member),*], &self.extras)
             }
 
-            fn to_object(&self) -> crate::json::Object {
-                let mut object = crate::json::Object::new();
-                $(
-                    if let Some(value) = super::value::Value::write(&self.$member) {
-                        object.insert(wire_name!($member $($wire)?), value);
-                    }
-                )*
-                for (name, value) in self.extras.iter() {
-                    object.insert(name.clone(), value.clone());
-                }
-                object
+            fn parts_mut(&mut self) -> (Vec<&mut dyn super::record::Field>, &mut crate::json::Object) {
+                (vec![$(&mut self.$member),*], &mut self.extras)
             }
 
-            fn req_id(&self) -> &str {
-                super::record::req_id_of([$(own_req_id!(self, $member)),*], &self.extras)
-            }
+            $(fn check(&self) -> Result<(), super::value::Violation> {
+                $check(self)
+            })?
         }
 
         $(impl super::record::Content for $name {
             const TYPE: &'static str = $type_name;
         })?
     )*};
+}
+
+/// The value of a member that is left out, or of a required one before it is set.
+macro_rules! default_of {
+    ({}) => {
+        super::value::Preset::preset(super::value::Empty)
+    };
+    ([]) => {
+        default_of!({})
+    };
+    ($literal:literal) => {
+        super::value::Preset::preset($literal)
+    };
+    // A required member, `null`, `now`, `new_id`, and `default` for the first of a set of words.
+    ($($word:ident)?) => {
+        Default::default()
+    };
 }
 
 /// Declares closed sets of words; the first is the default.
@@ -180,90 +244,4 @@ macro_rules! words {
             }
         }
     )*};
-}
-
-/// The name of a member on the wire.
-macro_rules! wire_name {
-    ($member:ident) => {
-        stringify!($member)
-    };
-    ($member:ident $wire:literal) => {
-        $wire
-    };
-}
-
-/// The value of a member that is left out, or of a required one before it is set.
-macro_rules! default_of {
-    () => {
-        Default::default()
-    };
-    ({}) => {
-        super::value::Preset::preset(super::value::Empty)
-    };
-    ([]) => {
-        default_of!({})
-    };
-    ($literal:literal) => {
-        super::value::Preset::preset($literal)
-    };
-    // `null`, `now`, `new_id`, and `default` for the first of a set of words.
-    ($word:ident) => {
-        Default::default()
-    };
-}
-
-macro_rules! presence_of {
-    () => {
-        super::shape::Presence::Required
-    };
-    ($default:tt) => {
-        super::shape::Presence::Default(stringify!($default))
-    };
-}
-
-/// Reads a member that may have been found.
-macro_rules! read_member {
-    ($found:ident, $name:expr, $($default:tt)?) => {
-        match $found {
-            Some(value) => super::value::Value::read(value)
-                .map_err(|violation| violation.inside($name))?,
-            None => absent!($name, $($default)?),
-        }
-    };
-}
-
-macro_rules! absent {
-    ($name:expr,) => {
-        return Err(super::value::Violation::new(
-            $name,
-            super::value::Problem::Missing,
-        ))
-    };
-    ($name:expr, $default:tt) => {
-        default_of!($default)
-    };
-}
-
-/// The member `req_id`, where this is it.
-macro_rules! own_req_id {
-    ($record:ident, req_id) => {
-        Some(&$record.req_id)
-    };
-    ($record:ident, $other:ident) => {
-        None
-    };
-}
-
-/// The `req_id` that the type names, or else the one that was put into a message of a type without.
-pub(super) fn req_id_of<'a, const N: usize>(
-    own: [Option<&'a Text>; N],
-    extras: &'a Object,
-) -> &'a str {
-    let extra = || extras.get("req_id").and_then(|value| value.as_str());
-    own.into_iter()
-        .flatten()
-        .next()
-        .map(Text::as_str)
-        .or_else(extra)
-        .unwrap_or_default()
 }

@@ -21,6 +21,16 @@ pub enum Presence {
     Default(&'static str),
 }
 
+impl Presence {
+    /// Of the default in a table, if there is one.
+    pub(super) const fn of(default: &[&'static str]) -> Self {
+        match default {
+            [] => Self::Required,
+            [default, ..] => Self::Default(default),
+        }
+    }
+}
+
 /// What a member may hold, before the coercions of `a2e-message` section 1.3.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {

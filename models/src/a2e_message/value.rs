@@ -20,6 +20,11 @@ pub(super) trait Value: Sized {
 
     /// `None` where the member is left out.
     fn write(&self) -> Option<Json>;
+
+    /// The text of a string.
+    fn as_text(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// A value that a default in a table stands for.
@@ -264,6 +269,10 @@ impl Value for Text {
 
     fn write(&self) -> Option<Json> {
         Some(self.clone().into())
+    }
+
+    fn as_text(&self) -> Option<&str> {
+        Some(self)
     }
 }
 
