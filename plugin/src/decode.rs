@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
-use crate::detect::{Because, Facts, Place};
+use crate::detect::{Detection, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
@@ -40,7 +40,7 @@ pub struct Unit {
     /// white space included.
     pub bytes: Bytes,
     /// Why it is of its family.
-    pub because: Because,
+    pub because: Detection,
     /// What it says, when it is JSON-RPC.
     pub json_rpc: Option<JsonRpc>,
     pub(crate) draft: Draft,

@@ -35,7 +35,7 @@ pub(crate) struct Facts<'a> {
 /// The rule that decided a family, and the member that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Because {
+pub struct Detection {
     /// The family.
     pub family: Family,
     /// The rule of `detection` section 2, or 10 where a binding is declared to carry the family and no rule matched.
@@ -193,10 +193,10 @@ impl<'a> Facts<'a> {
     ///
     /// # Errors
     /// `UnsupportedVersion` where a member names a version that is not spoken.
-    pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Because>, DecodeError> {
+    pub(crate) fn family(&self, hint: &Hint) -> Result<Option<Detection>, DecodeError> {
         let because = |family, rule, place: Place| {
             let member = place.name();
-            Ok(Some(Because {
+            Ok(Some(Detection {
                 family,
                 rule,
                 member,

@@ -65,7 +65,7 @@
 mod attribute;
 mod decode;
 mod detect;
-pub mod error;
+mod error;
 pub mod event;
 pub mod extension;
 pub mod format;
@@ -81,7 +81,7 @@ pub mod time;
 
 pub use attribute::{EventId, Source, Time, TypePrefix};
 pub use decode::{IntoIter, Refused, Unit, Units, decode};
-pub use detect::{Because, e2a_class};
+pub use detect::{Detection, e2a_class};
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
 pub use event::{Data, Event, Value};
 pub use hint::Hint;

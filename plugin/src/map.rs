@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::attribute::{EventId, Source, Time, TypePrefix};
 use crate::decode::{Unit, Units, decode_with};
-use crate::detect::{Because, Place};
+use crate::detect::{Detection, Place};
 use crate::event::{Attributes, Data, Event};
 use crate::extension;
 use crate::hint::Hint;
@@ -149,7 +149,7 @@ pub struct Mapped {
     /// The exact bytes of the unit, shared with the payload.
     pub bytes: Bytes,
     /// Why it is of its family.
-    pub because: Because,
+    pub because: Detection,
     /// What it is in its exchange.
     pub kind: Kind,
     /// What it says, when it is JSON-RPC.
@@ -167,7 +167,7 @@ impl Mapped {
         Self {
             index,
             bytes,
-            because: Because {
+            because: Detection {
                 family: Family::CloudEvent,
                 rule: 1,
                 member: Place::Specversion.name(),

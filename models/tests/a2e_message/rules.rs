@@ -13,7 +13,7 @@ use a2abus_plugin::protocol::a2e_message as type_name;
 use a2abus_plugin::{Kind, Limits};
 use bytes::Bytes;
 
-use super::read;
+use super::{is_registered, read};
 
 fn reason(line: &str) -> Reason {
     read(line).unwrap_err().reason()
@@ -50,9 +50,7 @@ fn there_are_121_known_types_and_119_registered_ones() {
     let mut types = Body::TYPES.to_vec();
     types.sort_unstable();
     assert_eq!(types, type_name::TYPES);
-    let registered = Body::TYPES
-        .iter()
-        .filter(|name| type_name::is_registered(name));
+    let registered = Body::TYPES.iter().filter(|name| is_registered(name));
     assert_eq!(registered.count(), 119);
     for name in Body::TYPES {
         assert!(

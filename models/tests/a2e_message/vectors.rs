@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use a2abus_models::Json;
 use a2abus_models::a2e_message::{DecodeOptions, Message, RefusalKind, decode};
 use a2abus_models::convert::{Conversion, ConvertContext, ConvertError};
-use a2abus_plugin::protocol::a2e_message::is_registered;
 use a2abus_plugin::{Kind, Limits};
 use serde_json::{Value, json};
+
+use super::is_registered;
 
 const VECTORS: &str = include_str!("../../../tests/vectors/a2e_message.json");
 

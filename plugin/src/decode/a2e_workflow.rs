@@ -1,7 +1,7 @@
 //! A2E workflows by their facts: a document of lines, or one line of it. Source: `a2e-execution` section 11.
 
 use super::parser::Parser;
-use crate::detect::{Because, Place};
+use crate::detect::{Detection, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::hint::Hint;
@@ -14,7 +14,7 @@ const DEFAULT_EXECUTOR: Text = Text::from_static("a2e-executor");
 /// What the lines of a workflow read so far say.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    because: Option<Because>,
+    because: Option<Detection>,
     execution_id: Option<Text>,
     agent: Option<Text>,
     /// What is wrong with the whole of it.
@@ -22,7 +22,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn note(&mut self, parser: &Parser<'_>, because: Because) {
+    pub(super) fn note(&mut self, parser: &Parser<'_>, because: Detection) {
         self.because.get_or_insert(because);
         if parser.is_begin_line() && self.execution_id.is_none() {
             self.execution_id = parser.execution_id();
@@ -33,8 +33,8 @@ impl Lines {
         }
     }
 
-    pub(super) fn because(&self) -> Because {
-        self.because.unwrap_or(Because {
+    pub(super) fn because(&self) -> Detection {
+        self.because.unwrap_or(Detection {
             family: Family::A2eWorkflow,
             rule: 5,
             member: Place::Type.name(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::a2e_workflow::Lines;
 use super::parser::Parser;
-use crate::detect::{Because, Place};
+use crate::detect::{Detection, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::event::Event;
 use crate::format;
@@ -20,7 +20,7 @@ impl Parser<'_> {
         bytes: &Bytes,
         limits: &Limits,
         lines: &mut Option<Lines>,
-    ) -> Result<(Because, Option<JsonRpc>, Draft), DecodeError> {
+    ) -> Result<(Detection, Option<JsonRpc>, Draft), DecodeError> {
         let because = self.family().inspect_err(|_| *lines = None)?;
         if because.family != Family::A2eWorkflow {
             *lines = None;
@@ -47,7 +47,7 @@ impl Parser<'_> {
         Ok((because, None, Draft::Message(message)))
     }
 
-    fn family(&self) -> Result<Because, DecodeError> {
+    fn family(&self) -> Result<Detection, DecodeError> {
         let Some(because) = self.facts.family(self.hint)? else {
             let message = if self.facts.has(Place::Method) {
                 "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""

@@ -132,9 +132,6 @@ pub const TYPES: [&str; 121] = [
 /// The namespaces whose requests end without `/req`.
 const BARE_NAMESPACES: [&str; 2] = ["multi_agent", "planning"];
 
-/// Known types that no reader of the SDK has registered; it keeps only their base keys.
-const UNREGISTERED: [&str; 2] = ["mcp/server/push", "env/plan/req"];
-
 /// The capability that serves each namespace.
 const CAPABILITIES: [(&str, &str); 11] = [
     ("tool", "tools"),
@@ -171,13 +168,6 @@ pub const OBJECT_MEMBERS: [&str; 12] = [
 #[must_use]
 pub fn is_known(type_name: &str) -> bool {
     TYPES.binary_search(&type_name).is_ok()
-}
-
-/// Whether the readers of the SDK know the type too; messages of others lose all but their base
-/// keys there.
-#[must_use]
-pub fn is_registered(type_name: &str) -> bool {
-    is_known(type_name) && !UNREGISTERED.contains(&type_name)
 }
 
 /// Whether it is progress of a call.
