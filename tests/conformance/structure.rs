@@ -37,6 +37,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "config::service",
             "config::value",
             "config::workflows",
+            "delivery",
             "headers",
             "metrics",
             "metrics::agents",
