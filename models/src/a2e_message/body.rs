@@ -31,29 +31,29 @@ impl fmt::Debug for Unknown {
 
 /// Declares the sum of the message types.
 macro_rules! bodies {
-    ($($module:ident::$name:ident,)*) => {
+    ($($module:ident: $($name:ident)+;)+) => {
         /// The members of a message beside its base keys, by its type.
         // The large ones are those that carry results: the common ones.
         #[allow(clippy::large_enum_variant)]
         #[derive(Debug, Clone, PartialEq)]
         pub enum Body {
-            $(
+            $($(
                 #[doc = concat!("[`", stringify!($module), "::", stringify!($name), "`].")]
                 $name($module::$name),
-            )*
+            )+)+
             /// Any other type, kept whole.
             Unknown(Unknown),
         }
 
         impl Body {
             /// The type strings that have a variant.
-            pub const TYPES: &[&str] = &[$(<$module::$name as Content>::TYPE),*];
+            pub const TYPES: &[&str] = &[$($(<$module::$name as Content>::TYPE,)+)+];
 
             /// The type string.
             #[must_use]
             pub fn type_name(&self) -> &str {
                 match self {
-                    $(Self::$name(_) => <$module::$name as Content>::TYPE,)*
+                    $($(Self::$name(_) => <$module::$name as Content>::TYPE,)+)+
                     Self::Unknown(unknown) => &unknown.type_name,
                 }
             }
@@ -62,7 +62,7 @@ macro_rules! bodies {
             #[must_use]
             pub fn req_id(&self) -> &str {
                 match self {
-                    $(Self::$name(content) => content.req_id(),)*
+                    $($(Self::$name(content) => content.req_id(),)+)+
                     Self::Unknown(unknown) => req_id_in(&unknown.members),
                 }
             }
@@ -71,7 +71,7 @@ macro_rules! bodies {
             #[must_use]
             pub fn to_object(&self) -> Object {
                 match self {
-                    $(Self::$name(content) => content.to_object(),)*
+                    $($(Self::$name(content) => content.to_object(),)+)+
                     Self::Unknown(unknown) => unknown.members.clone(),
                 }
             }
@@ -82,26 +82,26 @@ macro_rules! bodies {
                     <mcp::McpSampleRequest as Content>::TYPE if !req_id_in(&members).is_empty() => {
                         mcp::McpSampleResponse::from_object(members).map(Self::McpSampleResponse)
                     }
-                    $(<$module::$name as Content>::TYPE => {
+                    $($(<$module::$name as Content>::TYPE => {
                         $module::$name::from_object(members).map(Self::$name)
-                    })*
+                    })+)+
                     _ => Ok(Self::Unknown(Unknown { type_name, members })),
                 }
             }
 
             pub(super) fn members(type_name: &str) -> Option<&'static [Member]> {
                 match type_name {
-                    $(<$module::$name as Content>::TYPE => Some($module::$name::members()),)*
+                    $($(<$module::$name as Content>::TYPE => Some($module::$name::members()),)+)+
                     _ => None,
                 }
             }
         }
 
-        $(impl From<$module::$name> for Body {
+        $($(impl From<$module::$name> for Body {
             fn from(content: $module::$name) -> Self {
                 Self::$name(content)
             }
-        })*
+        })+)+
     };
 }
 
@@ -117,125 +117,45 @@ fn req_id_in(members: &Object) -> &str {
 }
 
 bodies! {
-    session::HandshakeRequest,
-    session::HandshakeResponse,
-    session::Ping,
-    session::Pong,
-    session::Shutdown,
-    session::ErrorMessage,
-    session::InvokeEvent,
-    tools::ToolListRequest,
-    tools::ToolListResponse,
-    tools::ToolCallRequest,
-    tools::ToolEvent,
-    tools::ToolCallResponse,
-    skills::SkillDiscoverRequest,
-    skills::SkillDiscoverResponse,
-    skills::SkillCallRequest,
-    skills::SkillCallResponse,
-    skills::SkillEvent,
-    proc::ProcSpawnRequest,
-    proc::ProcSpawnResponse,
-    proc::ProcWriteRequest,
-    proc::ProcWriteResponse,
-    proc::ProcReadEvent,
-    proc::ProcKillRequest,
-    proc::ProcKillResponse,
-    proc::ProcStatusRequest,
-    proc::ProcStatusResponse,
-    memory::MemoryInitRequest,
-    memory::MemoryInitResponse,
-    memory::MemoryStoreRequest,
-    memory::MemoryStoreResponse,
-    memory::MemoryRetrieveRequest,
-    memory::MemoryRetrieveResponse,
-    memory::MemoryForgetRequest,
-    memory::MemoryForgetResponse,
-    chains::ChainRequest,
-    chains::ChainEvent,
-    chains::ChainResponse,
-    toolkits::ToolkitListRequest,
-    toolkits::ToolkitListResponse,
-    toolkits::ToolkitConfigureRequest,
-    toolkits::ToolkitConfigureResponse,
-    multi_agent::MultiAgentSpawnRequest,
-    multi_agent::MultiAgentDelegateRequest,
-    multi_agent::MultiAgentAwaitRequest,
-    multi_agent::MultiAgentListRequest,
-    multi_agent::MultiAgentTerminateRequest,
-    multi_agent::MultiAgentSpawnResponse,
-    multi_agent::MultiAgentDelegateResponse,
-    multi_agent::MultiAgentAwaitResponse,
-    multi_agent::MultiAgentListResponse,
-    multi_agent::MultiAgentTerminateResponse,
-    planning::PlanningPlanCreateRequest,
-    planning::PlanningPlanListRequest,
-    planning::PlanningTaskAddRequest,
-    planning::PlanningTaskUpdateRequest,
-    planning::PlanningTaskListRequest,
-    planning::PlanningPlanBoardRequest,
-    planning::PlanningPlanCreateResponse,
-    planning::PlanningPlanListResponse,
-    planning::PlanningTaskAddResponse,
-    planning::PlanningTaskUpdateResponse,
-    planning::PlanningTaskListResponse,
-    planning::PlanningPlanBoardResponse,
-    env::EnvResetRequest,
-    env::EnvResetResponse,
-    env::EnvStepRequest,
-    env::EnvStepResponse,
-    env::EnvObserveRequest,
-    env::EnvObserveResponse,
-    env::EnvCloseRequest,
-    env::EnvCloseResponse,
-    env::EnvSpaceRequest,
-    env::EnvSpaceResponse,
-    env::EnvRenderRequest,
-    env::EnvRenderResponse,
-    env::EnvPlanRequest,
-    env::EnvPlanResponse,
-    env::EnvBatchStepRequest,
-    env::EnvBatchStepResponse,
-    env::EnvExpListRequest,
-    env::EnvExpListResponse,
-    env::EnvStatePush,
-    learn::LearnFeedbackRequest,
-    learn::LearnFeedbackResponse,
-    learn::LearnExperienceRequest,
-    learn::LearnExperienceResponse,
-    learn::LearnAdaptRequest,
-    learn::LearnAdaptResponse,
-    learn::LearnStatsRequest,
-    learn::LearnStatsResponse,
-    learn::LearnRefinementPlanRequest,
-    learn::LearnRefinementPlanResponse,
-    learn::LearnRefinementApplyRequest,
-    learn::LearnRefinementApplyResponse,
-    learn::LearnRefinementRollbackRequest,
-    learn::LearnRefinementRollbackResponse,
-    learn::LearnRefinementReviewRequest,
-    learn::LearnRefinementReviewResponse,
-    learn::LearnRefinementHistoryRequest,
-    learn::LearnRefinementHistoryResponse,
-    mcp::McpServerListRequest,
-    mcp::McpServerListResponse,
-    mcp::McpServerRegisterRequest,
-    mcp::McpServerRegisterResponse,
-    mcp::McpServerUnregisterRequest,
-    mcp::McpServerUnregisterResponse,
-    mcp::McpResourceListRequest,
-    mcp::McpResourceListResponse,
-    mcp::McpResourceReadRequest,
-    mcp::McpResourceReadResponse,
-    mcp::McpResourceSubscribeRequest,
-    mcp::McpResourceSubscribeResponse,
-    mcp::McpPromptListRequest,
-    mcp::McpPromptListResponse,
-    mcp::McpPromptGetRequest,
-    mcp::McpPromptGetResponse,
-    mcp::McpRootListRequest,
-    mcp::McpRootListResponse,
-    mcp::McpSampleRequest,
-    mcp::McpSampleResponse,
-    mcp::McpServerPush,
+    session: HandshakeRequest HandshakeResponse Ping Pong Shutdown ErrorMessage InvokeEvent;
+    tools: ToolListRequest ToolListResponse ToolCallRequest ToolEvent ToolCallResponse;
+    skills: SkillDiscoverRequest SkillDiscoverResponse SkillCallRequest SkillCallResponse SkillEvent;
+    proc:
+        ProcSpawnRequest ProcSpawnResponse ProcWriteRequest ProcWriteResponse ProcReadEvent
+        ProcKillRequest ProcKillResponse ProcStatusRequest ProcStatusResponse;
+    memory:
+        MemoryInitRequest MemoryInitResponse MemoryStoreRequest MemoryStoreResponse
+        MemoryRetrieveRequest MemoryRetrieveResponse MemoryForgetRequest MemoryForgetResponse;
+    chains: ChainRequest ChainEvent ChainResponse;
+    toolkits: ToolkitListRequest ToolkitListResponse ToolkitConfigureRequest ToolkitConfigureResponse;
+    multi_agent:
+        MultiAgentSpawnRequest MultiAgentDelegateRequest MultiAgentAwaitRequest
+        MultiAgentListRequest MultiAgentTerminateRequest MultiAgentSpawnResponse
+        MultiAgentDelegateResponse MultiAgentAwaitResponse MultiAgentListResponse
+        MultiAgentTerminateResponse;
+    planning:
+        PlanningPlanCreateRequest PlanningPlanListRequest PlanningTaskAddRequest
+        PlanningTaskUpdateRequest PlanningTaskListRequest PlanningPlanBoardRequest
+        PlanningPlanCreateResponse PlanningPlanListResponse PlanningTaskAddResponse
+        PlanningTaskUpdateResponse PlanningTaskListResponse PlanningPlanBoardResponse;
+    env:
+        EnvResetRequest EnvResetResponse EnvStepRequest EnvStepResponse EnvObserveRequest
+        EnvObserveResponse EnvCloseRequest EnvCloseResponse EnvSpaceRequest EnvSpaceResponse
+        EnvRenderRequest EnvRenderResponse EnvPlanRequest EnvPlanResponse EnvBatchStepRequest
+        EnvBatchStepResponse EnvExpListRequest EnvExpListResponse EnvStatePush;
+    learn:
+        LearnFeedbackRequest LearnFeedbackResponse LearnExperienceRequest
+        LearnExperienceResponse LearnAdaptRequest LearnAdaptResponse LearnStatsRequest
+        LearnStatsResponse LearnRefinementPlanRequest LearnRefinementPlanResponse
+        LearnRefinementApplyRequest LearnRefinementApplyResponse LearnRefinementRollbackRequest
+        LearnRefinementRollbackResponse LearnRefinementReviewRequest
+        LearnRefinementReviewResponse LearnRefinementHistoryRequest
+        LearnRefinementHistoryResponse;
+    mcp:
+        McpServerListRequest McpServerListResponse McpServerRegisterRequest
+        McpServerRegisterResponse McpServerUnregisterRequest McpServerUnregisterResponse
+        McpResourceListRequest McpResourceListResponse McpResourceReadRequest
+        McpResourceReadResponse McpResourceSubscribeRequest McpResourceSubscribeResponse
+        McpPromptListRequest McpPromptListResponse McpPromptGetRequest McpPromptGetResponse
+        McpRootListRequest McpRootListResponse McpSampleRequest McpSampleResponse McpServerPush;
 }

@@ -47,9 +47,6 @@ fn the_examples_of_the_source_are_read() {
 #[test]
 fn there_are_121_known_types_and_119_registered_ones() {
     assert_eq!(Body::TYPES.len(), 121);
-    let mut types = Body::TYPES.to_vec();
-    types.sort_unstable();
-    assert_eq!(types, type_name::TYPES);
     let registered = Body::TYPES.iter().filter(|name| is_registered(name));
     assert_eq!(registered.count(), 119);
     for name in Body::TYPES {

@@ -4,147 +4,82 @@
 
 use crate::protocol::Kind;
 
-/// The known types, in order of their bytes.
-pub const TYPES: [&str; 121] = [
-    "chain/event",
-    "chain/req",
-    "chain/resp",
-    "env/batch_step/req",
-    "env/batch_step/resp",
-    "env/close/req",
-    "env/close/resp",
-    "env/exp/list/req",
-    "env/exp/list/resp",
-    "env/observe/req",
-    "env/observe/resp",
-    "env/plan/req",
-    "env/plan/resp",
-    "env/render/req",
-    "env/render/resp",
-    "env/reset/req",
-    "env/reset/resp",
-    "env/space/req",
-    "env/space/resp",
-    "env/state/push",
-    "env/step/req",
-    "env/step/resp",
-    "error",
-    "handshake/req",
-    "handshake/resp",
-    "invoke/event",
-    "learn/adapt/req",
-    "learn/adapt/resp",
-    "learn/experience/req",
-    "learn/experience/resp",
-    "learn/feedback/req",
-    "learn/feedback/resp",
-    "learn/refinement/apply/req",
-    "learn/refinement/apply/resp",
-    "learn/refinement/history/req",
-    "learn/refinement/history/resp",
-    "learn/refinement/plan/req",
-    "learn/refinement/plan/resp",
-    "learn/refinement/review/req",
-    "learn/refinement/review/resp",
-    "learn/refinement/rollback/req",
-    "learn/refinement/rollback/resp",
-    "learn/stats/req",
-    "learn/stats/resp",
-    "mcp/prompt/get/req",
-    "mcp/prompt/get/resp",
-    "mcp/prompt/list/req",
-    "mcp/prompt/list/resp",
-    "mcp/resource/list/req",
-    "mcp/resource/list/resp",
-    "mcp/resource/read/req",
-    "mcp/resource/read/resp",
-    "mcp/resource/subscribe/req",
-    "mcp/resource/subscribe/resp",
-    "mcp/root/list/req",
-    "mcp/root/list/resp",
-    "mcp/sample/req",
-    "mcp/sample/resp",
-    "mcp/server/list/req",
-    "mcp/server/list/resp",
-    "mcp/server/push",
-    "mcp/server/register/req",
-    "mcp/server/register/resp",
-    "mcp/server/unregister/req",
-    "mcp/server/unregister/resp",
-    "memory/forget/req",
-    "memory/forget/resp",
-    "memory/init/req",
-    "memory/init/resp",
-    "memory/retrieve/req",
-    "memory/retrieve/resp",
-    "memory/store/req",
-    "memory/store/resp",
-    "multi_agent/await",
-    "multi_agent/await/resp",
-    "multi_agent/delegate",
-    "multi_agent/delegate/resp",
-    "multi_agent/list",
-    "multi_agent/list/resp",
-    "multi_agent/spawn",
-    "multi_agent/spawn/resp",
-    "multi_agent/terminate",
-    "multi_agent/terminate/resp",
-    "ping",
-    "planning/plan/board",
-    "planning/plan/board/resp",
-    "planning/plan/create",
-    "planning/plan/create/resp",
-    "planning/plan/list",
-    "planning/plan/list/resp",
-    "planning/task/add",
-    "planning/task/add/resp",
-    "planning/task/list",
-    "planning/task/list/resp",
-    "planning/task/update",
-    "planning/task/update/resp",
-    "pong",
-    "proc/kill/req",
-    "proc/kill/resp",
-    "proc/read/event",
-    "proc/spawn/req",
-    "proc/spawn/resp",
-    "proc/status/req",
-    "proc/status/resp",
-    "proc/write/req",
-    "proc/write/resp",
-    "shutdown",
-    "skill/call/req",
-    "skill/call/resp",
-    "skill/discover/req",
-    "skill/discover/resp",
-    "skill/event",
-    "tool/call/req",
-    "tool/call/resp",
-    "tool/event",
-    "tool/list/req",
-    "tool/list/resp",
-    "toolkit/configure/req",
-    "toolkit/configure/resp",
-    "toolkit/list/req",
-    "toolkit/list/resp",
-];
-
 /// The namespaces whose requests end without `/req`.
 const BARE_NAMESPACES: [&str; 2] = ["multi_agent", "planning"];
 
-/// The capability that serves each namespace.
-const CAPABILITIES: [(&str, &str); 11] = [
-    ("tool", "tools"),
-    ("skill", "skill"),
-    ("proc", "proc"),
-    ("memory", "memory"),
-    ("chain", "chains"),
-    ("toolkit", "toolkits"),
-    ("multi_agent", "multi_agent"),
-    ("planning", "planning"),
-    ("env", "env"),
-    ("learn", "learning"),
-    ("mcp", "mcp"),
+/// The known types without a namespace.
+const BASE_TYPES: [&str; 4] = ["error", "ping", "pong", "shutdown"];
+
+/// The namespaces: the capability that serves each, and what follows the first slash in its known types.
+const NAMESPACES: [(&str, Option<&str>, &str); 13] = [
+    ("handshake", None, "req resp"),
+    ("invoke", None, "event"),
+    (
+        "tool",
+        Some("tools"),
+        "call/req call/resp event list/req list/resp",
+    ),
+    (
+        "skill",
+        Some("skill"),
+        "call/req call/resp discover/req discover/resp event",
+    ),
+    (
+        "proc",
+        Some("proc"),
+        "kill/req kill/resp read/event spawn/req spawn/resp status/req status/resp \
+         write/req write/resp",
+    ),
+    (
+        "memory",
+        Some("memory"),
+        "forget/req forget/resp init/req init/resp retrieve/req retrieve/resp store/req \
+         store/resp",
+    ),
+    ("chain", Some("chains"), "event req resp"),
+    (
+        "toolkit",
+        Some("toolkits"),
+        "configure/req configure/resp list/req list/resp",
+    ),
+    (
+        "multi_agent",
+        Some("multi_agent"),
+        "await await/resp delegate delegate/resp list list/resp spawn spawn/resp \
+         terminate terminate/resp",
+    ),
+    (
+        "planning",
+        Some("planning"),
+        "plan/board plan/board/resp plan/create plan/create/resp plan/list plan/list/resp \
+         task/add task/add/resp task/list task/list/resp task/update task/update/resp",
+    ),
+    (
+        "env",
+        Some("env"),
+        "batch_step/req batch_step/resp close/req close/resp exp/list/req exp/list/resp \
+         observe/req observe/resp plan/req plan/resp render/req render/resp reset/req \
+         reset/resp space/req space/resp state/push step/req step/resp",
+    ),
+    (
+        "learn",
+        Some("learning"),
+        "adapt/req adapt/resp experience/req experience/resp feedback/req feedback/resp \
+         refinement/apply/req refinement/apply/resp refinement/history/req \
+         refinement/history/resp refinement/plan/req refinement/plan/resp \
+         refinement/review/req refinement/review/resp refinement/rollback/req \
+         refinement/rollback/resp stats/req stats/resp",
+    ),
+    (
+        "mcp",
+        Some("mcp"),
+        "prompt/get/req prompt/get/resp prompt/list/req prompt/list/resp \
+         resource/list/req resource/list/resp resource/read/req resource/read/resp \
+         resource/subscribe/req resource/subscribe/resp root/list/req root/list/resp \
+         sample/req sample/resp server/list/req server/list/resp server/push \
+         server/register/req server/register/resp server/unregister/req \
+         server/unregister/resp",
+    ),
 ];
 
 /// The members that name what a request is about: the first one that holds a string that is not
@@ -167,7 +102,12 @@ pub const OBJECT_MEMBERS: [&str; 12] = [
 /// Whether the type is one of the 121 known ones. Case and blanks count.
 #[must_use]
 pub fn is_known(type_name: &str) -> bool {
-    TYPES.binary_search(&type_name).is_ok()
+    match type_name.split_once('/') {
+        None => BASE_TYPES.contains(&type_name),
+        Some((name, rest)) => NAMESPACES
+            .iter()
+            .any(|(known, _, types)| *known == name && types.split(' ').any(|word| word == rest)),
+    }
 }
 
 /// Whether it is progress of a call.
@@ -241,12 +181,38 @@ pub fn kind(type_name: &str, req_id: &str) -> Kind {
 #[must_use]
 pub fn capability(type_name: &str) -> Option<&'static str> {
     let namespace = namespace(type_name);
-    CAPABILITIES
-        .into_iter()
-        .find_map(|(name, capability)| (name == namespace).then_some(capability))
+    let known = NAMESPACES.iter().find(|(name, ..)| *name == namespace);
+    known.and_then(|(_, capability, _)| *capability)
 }
 
 /// What stands before the first slash; nothing where there is none.
 fn namespace(type_name: &str) -> &str {
     type_name.split_once('/').map_or("", |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_the_121_types_is_known_and_nothing_like_it() {
+        let in_namespaces = NAMESPACES.iter().flat_map(|(name, _, types)| {
+            types.split(' ').map(move |rest| format!("{name}/{rest}"))
+        });
+        let base_types = BASE_TYPES.iter().map(ToString::to_string);
+        let types: std::collections::BTreeSet<String> = in_namespaces.chain(base_types).collect();
+        assert_eq!(types.len(), 121);
+        for name in types {
+            assert!(is_known(&name), "{name}");
+            for other in [
+                format!("/{name}"),
+                format!("{name}/"),
+                format!(" {name}"),
+                name.to_uppercase(),
+            ] {
+                assert!(!is_known(&other), "{other}");
+            }
+        }
+        assert!(!is_known("") && !is_known("tool/") && !is_known("tool/list/req list/resp"));
+    }
 }
