@@ -2,7 +2,7 @@
 //!
 //! An agent may answer with a CloudEvent, with headers copied from the request, or with nothing but a JSON-RPC response
 //! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
-//! whatever its headers say; only the request itself is none. Source: `design` sections 3 and 4.
+//! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! The identity of a call: 128 bits that say where its answer belongs and that nobody can guess.
 //!
-//! Source: `design` section 3. A JSON-RPC id is never an identity; this is what takes its place on the bus.
+//! Source: docs/design.md §1. A JSON-RPC id is never an identity; this is what takes its place on the bus.
 
 use std::fmt;
 use std::str::FromStr;

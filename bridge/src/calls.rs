@@ -9,7 +9,7 @@
 //!
 //! `impl Calls` is in four files: here what others may ask of it, in `calls/open.rs` what comes before a request is
 //! published, in `calls/publish.rs` requests, notifications and cancels on their way to the bus, and in
-//! [`crate::answer`] what comes back. Source: `design` sections 3 and 4.
+//! [`crate::answer`] what comes back. Source: docs/design.md §1, §2 and §5.
 
 mod answer;
 mod error;

@@ -125,7 +125,7 @@ impl Cancel {
 
     /// The JSON-RPC message to send. A2A cancels a task, which only a part of the answer names; before there is one,
     /// and in protocols without a cancel of their own, MCP's notification carries the id of the call.
-    /// Source: `a2a-http` sections 3.1, 4.2, 5.
+    /// Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
     pub(crate) fn payload(&self) -> String {
         let call = self.call.to_string();
         let message = match (self.dialect, &self.task) {

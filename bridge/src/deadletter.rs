@@ -1,7 +1,8 @@
 //! Messages that can go nowhere, kept with the reason.
 //!
 //! A dead letter is the original bytes, key and headers, untouched, under headers that begin `bus-dlq-`. It can be
-//! read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted. Source: `design` section 5.
+//! read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
+//! Source: docs/design.md §6.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -2,8 +2,7 @@
 //!
 //! Those that are nobody's business but that of the two ends, such as a trace context, and that a list allows: a header
 //! may instruct whoever reads the copy, so nothing passes that nobody has thought of. What belongs to CloudEvents, to
-//! the transports or to the bridge itself is written anew for each copy and never copied.
-//! Source: `reliability` section 6, T5.
+//! the transports or to the bridge itself is written anew for each copy and never copied. Source: docs/design.md §T5.
 
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::{self, Binding};
@@ -31,7 +30,7 @@ pub const TRACE_HEADERS: [&str; 7] = [
 ];
 
 /// The headers of an HTTP request that reach the agent by default: those of [`TRACE_HEADERS`] but `baggage`, which a
-/// caller fills with what it likes, and those of A2A. Source: `a2a-http` sections 2.7, 3.2 and 3.4.
+/// caller fills with what it likes, and those of A2A. Source: docs/protocols/a2a.md §6.
 pub const DOOR_HEADERS: [&str; 13] = [
     "traceparent",
     "tracestate",

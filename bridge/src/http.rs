@@ -8,7 +8,7 @@
 //! [`router`] is the front door, [`admin::router`] the door for operators, and [`serve`] puts either on a socket.
 //! An answer travels as the bytes the agent wrote; nothing is parsed or written again on the way.
 //!
-//! Source: `a2a-http` section 2, `reliability` sections 2.6, 2.8 and 2.9.
+//! Source: docs/design.md §7, §8 and §9.
 
 pub mod admin;
 pub(crate) mod body;

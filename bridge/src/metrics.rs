@@ -5,7 +5,7 @@
 //! keeps a bounded number, are the exception. Handles of bindings and transports are
 //! resolved once, so that counting a message is one atomic addition.
 //!
-//! Source: `reliability` section 2.9.
+//! Source: docs/design.md §10.
 
 mod agents;
 mod workflows;

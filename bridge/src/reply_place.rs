@@ -13,7 +13,7 @@
 //! | matched by `reply_topics` of the binding | allowed |
 //! | anything else | refused |
 //!
-//! Source: `reliability` T5.
+//! Source: docs/design.md §T4.
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;

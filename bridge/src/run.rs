@@ -1,7 +1,7 @@
 //! The life of a bridge: start, run, drain.
 //!
 //! Every task is owned by [`Bridge::run`] and ends with it. A bus that is away keeps its bindings and its reply leg
-//! trying; the process does not exit for it. Source: `reliability` section 2.8.
+//! trying; the process does not exit for it. Source: docs/design.md §9.
 
 use std::sync::Arc;
 use std::time::Duration;

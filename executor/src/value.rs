@@ -2,7 +2,7 @@
 //!
 //! Arrays and objects are shared, so that handing a value from one operation to the next copies
 //! nothing. Each knows its weight, so that limits of memory cost nothing to check.
-//! Source: `a2e-execution` section 4, D11.
+//! Source: docs/protocols/a2e-workflows.md §D11.
 
 mod number;
 mod write;

@@ -19,7 +19,7 @@ use crate::cancel::Cancel;
 use crate::outbound::Outgoing;
 use crate::pending::{Handed, Piece};
 
-/// How long records wait for an earlier one that does not come. Source: `reliability` section 2.3.
+/// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.

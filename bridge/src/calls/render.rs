@@ -4,14 +4,14 @@
 //! |---|---|
 //! | a JSON-RPC response | the same bytes with the caller's own id |
 //! | a JSON-RPC notification (progress, logging) | the same bytes with the caller's own progress token, as a part |
-//! | an E2A record | what `e2a` section 10.4 says, the parts folded for a caller that takes one answer |
+//! | an E2A record | what docs/protocols/e2a.md §10.4 says, the parts folded for a caller that takes one answer |
 //! | an A2E message | `error`: an error; an event: a part; else a result. The message is the result, or the error's data |
 //! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
 //! | a CloudEvent | what its data are; parts by `mcptype` and `isfinal` |
 //! | any other JSON | a result |
 //!
-//! A caller of another family gets the agent's message as it is. Source: `e2a` section 10.4, `a2e-message` section 3,
-//! `eventmesh-a2a` section 2.
+//! A caller of another family gets the agent's message as it is. Source: docs/protocols/e2a.md §10.4,
+//! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
 
 use a2abus_models::Json;
 use a2abus_models::e2a::{
@@ -149,7 +149,7 @@ impl Reply<'_> {
         )
     }
 
-    /// Source: `a2e-message` sections 3 and 8.2.
+    /// Source: docs/protocols/a2e-messages.md §3 and §8.2.
     fn a2e_message(&self, bytes: &Bytes, kind: Kind, event: &Event) -> Result<Bytes, CallError> {
         let is_error = event
             .extension_text(extension::A2E_TYPE)
@@ -174,8 +174,8 @@ impl Reply<'_> {
         }
     }
 
-    /// Source: FIPA ACL, `eventmesh-a2a` section 2. What came to the place of an answer answers, whether or not it
-    /// repeats a correlation id.
+    /// Source: FIPA ACL, docs/protocols/eventmesh-a2a.md §2. What came to the place of an answer answers, whether or
+    /// not it repeats a correlation id.
     fn legacy(&self, bytes: &Bytes, kind: Kind, event: &Event) -> Result<Bytes, CallError> {
         let act = event.extension_text(extension::A2A_METHOD);
         let act = act.map(|act| act.replace('-', "_")).unwrap_or_default();
@@ -237,7 +237,7 @@ impl Reply<'_> {
             .collect())
     }
 
-    /// An answer in the shapes of before E2A. Source: `e2a` section 8.
+    /// An answer in the shapes of before E2A. Source: docs/protocols/e2a.md §8.
     fn earlier_shape(&self, json: &Json) -> Option<Part> {
         if json.get("response_kind").is_some() {
             return None;

@@ -1,7 +1,7 @@
 //! The door for operators: is the process alive, is it ready, what has it counted?
 //!
 //! It changes nothing and has no authentication. Liveness does not depend on brokers: restarting this process does not
-//! mend a broker. Source: `reliability` sections 2.8 and 2.9.
+//! mend a broker. Source: docs/design.md §9 and §10.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What does the head of a request say: is the body JSON, what may the answer be, how long does the caller wait?
 //!
-//! Source: `a2a-http` sections 2.5, 2.7 and 3.4, RFC 9110 section 12.5.1.
+//! Source: docs/design.md §7.1 and §7.2, docs/protocols/a2a.md §6, RFC 9110 section 12.5.1.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
 /// The longest timeout that is told apart from a longer one; calls are capped far below it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The headers that help decoding. Source: `a2a-http` section 3.4.
+/// The headers that help decoding. Source: docs/protocols/a2a.md §6.
 const HINT_HEADERS: [&str; 4] = [
     "content-type",
     "a2a-version",
@@ -118,7 +118,7 @@ fn allows(ranges: &[Range<'_>], main: &str, sub: &str) -> bool {
 }
 
 /// Whether the body is JSON, as far as its headers say; without a `Content-Type` it may be.
-/// Source: `a2a-http` section 3.4.
+/// Source: docs/design.md §7.1.
 pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return true;

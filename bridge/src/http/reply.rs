@@ -3,7 +3,7 @@
 //! One table says which code each reason has in each dialect. A message says the cause and the cure to a person; what
 //! happened inside (addresses, topics, errors of clients) stays in the logs.
 //!
-//! Source: `a2a-http` section 2.6, JSON-RPC 2.0 section 5.1.
+//! Source: docs/protocols/a2a.md §5, JSON-RPC 2.0 section 5.1.
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
@@ -83,10 +83,10 @@ const SOON: u32 = 1;
 // === impl Reason ===
 
 impl Reason {
-    /// The table of `a2a-http` section 2.6.
+    /// The table of docs/protocols/a2a.md §5.
     ///
     /// Beyond it: the first three rows, which are JSON-RPC's own; `content_type` for the others, since the dialect of a
-    /// body that is not read is not known; and `unsupported`, which section 2.5 makes -32004 in a batch of any dialect.
+    /// body that is not read is not known; and `unsupported`, which is -32004 in a batch of any dialect.
     #[rustfmt::skip]
     fn row(self) -> Row {
         use code::{INTERNAL_ERROR as INTERNAL, INVALID_PARAMS as PARAMS, INVALID_REQUEST as REQUEST, PARSE_ERROR as PARSE};
@@ -276,7 +276,7 @@ impl Failure {
         Value::Object(data)
     }
 
-    /// Typed objects instead of one plain one. Source: A2A 1.0 section 9.5, `a2a-http` section 2.6.
+    /// Typed objects instead of one plain one. Source: A2A 1.0 section 9.5, docs/protocols/a2a.md §5.
     fn data_array(&self, error_info: &str, now: &str) -> Value {
         let mut metadata = Map::from_iter([
             ("cause".to_owned(), Value::from(self.word)),

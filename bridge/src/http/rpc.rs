@@ -6,7 +6,7 @@
 //!                     └──────> batch ─────> one array, in the order of the requests
 //! ```
 //!
-//! Source: `a2a-http` sections 2.2 and 2.5 to 2.7.
+//! Source: docs/design.md §7.
 
 mod batch;
 mod unit;

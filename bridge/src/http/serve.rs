@@ -87,7 +87,7 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// How long a client may take nothing of what is sent to it.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes. Source: `reliability` section 2.6 asks for 32 KiB at least.
+/// Largest head of a request, in bytes. Source: docs/design.md §8.
 const MAX_HEAD_BYTES: u32 = 64 << 10;
 /// Most requests at a time on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;

@@ -1,6 +1,6 @@
 //! How does an answer travel in parts? As server-sent events: one event for each part.
 //!
-//! Source: `a2a-http` section 2.5; WHATWG HTML section 9.2, "Server-sent events".
+//! Source: docs/design.md §7.2; WHATWG HTML section 9.2, "Server-sent events".
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -16,7 +16,7 @@
 //! | `a2e.execution.started`, `a2e.operation.progress` | at once or never: a slow bus loses them | by `seq` |
 //! | `a2e.execution.resp`, or a JSON-RPC response | once for each request, until it is confirmed | last |
 //!
-//! Source: `a2e-execution` section 11.
+//! Source: docs/protocols/a2e-workflows.md §11.
 
 mod answer;
 mod ask;

@@ -31,7 +31,7 @@
 //! `{"error":{"type","code","message","operationId","details","suggestions"}}`, but for 429, which is
 //! `{"error","message","retry_after"}`.
 //!
-//! Source: `a2e-execution` sections 8 and 10, D41 to D46.
+//! Source: docs/protocols/a2e-workflows.md §8, §10 and §D41 to §D46.
 
 mod answer;
 mod capabilities;

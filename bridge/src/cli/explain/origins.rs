@@ -1,4 +1,5 @@
-//! Where each attribute of an event comes from. Source: `eventmesh-a2a` section 2, `detection` section 3.
+//! Where each attribute of an event comes from. Source: docs/protocols/eventmesh-a2a.md §2,
+//! docs/protocols/detection.md §3.
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
 use a2abus_plugin::{Family, Kind, Mapped, extension};

@@ -18,7 +18,7 @@ const AT_A_TIME: usize = 64;
 const NAMED: usize = 64;
 
 /// Makes the requests of a batch, up to 64 at a time in their order, and beside them sends its notifications one after
-/// the other. Source: JSON-RPC 2.0 section 6, `a2a-http` section 2.5.
+/// the other. Source: JSON-RPC 2.0 section 6, docs/design.md §7.3.
 pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Response {
     let mut notifications = Vec::new();
     // In the order of the batch: requests to make, and the errors of what is refused.

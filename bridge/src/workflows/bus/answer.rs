@@ -1,6 +1,6 @@
 //! What the executor sends back, as events.
 //!
-//! Source: `a2e-execution` section 11.
+//! Source: docs/protocols/a2e-workflows.md §11.
 
 use a2abus_executor::{Failure, FailureCode, Progress, Record, Value};
 use a2abus_plugin::protocol::jsonrpc::code;
@@ -69,7 +69,7 @@ pub(super) enum Content {
 pub(super) struct Refused {
     /// The code of a JSON-RPC error.
     rpc_code: i32,
-    /// The error object of `a2e-execution` section 9.
+    /// The error object of docs/protocols/a2e-workflows.md §9.
     error: Value,
 }
 
@@ -156,7 +156,7 @@ impl Refused {
         )
     }
 
-    /// Another workflow has its execution id. Source: `a2e-execution` D45.
+    /// Another workflow has its execution id. Source: docs/protocols/a2e-workflows.md §D45.
     pub(super) fn conflict(execution_id: &Text) -> Self {
         let message = format!("another workflow has run under the execution id {execution_id}");
         let suggestion = "give the workflow an executionId of its own";

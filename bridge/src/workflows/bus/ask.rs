@@ -1,6 +1,6 @@
 //! What does an event ask of the executor, and who asks?
 //!
-//! Source: `a2e-execution` section 11.
+//! Source: docs/protocols/a2e-workflows.md §11.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -403,7 +403,8 @@ impl Job {
         }
     }
 
-    /// What the body of a REST request, or the parameters of a call, ask for. Source: `a2e-execution` section 10.
+    /// What the body of a REST request, or the parameters of a call, ask for.
+    /// Source: docs/protocols/a2e-workflows.md §10.
     fn of_params(action: Action, client: WorkflowClient, params: &Value) -> Ask {
         let refuse = |client, message: &str| {
             let refused = Refused::request(code::INVALID_PARAMS, "invalid_request", message.into());
@@ -551,8 +552,8 @@ fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// The source and the id, which may be those of several calls since callers count from one; so also the call that it is,
-/// and where it was read first. Source: `eventmesh-a2a` D4.
+/// The source and the id, which may be those of several calls since callers count from one; so also the call that it
+/// is, and where it was read first. Source: docs/protocols/eventmesh-a2a.md §D4.
 fn identity_of_call(event: &Event, place: Option<&Text>) -> Text {
     let call = event.extension_text(extension::CALL_ID);
     let place = event.extension_text(extension::ORIGIN).or(place);

@@ -5,7 +5,7 @@
 //! begins is the last. The deliveries are held meanwhile, within the budget of the subscription, so that what never
 //! becomes whole must not fill it: assemblies have half of the budget, and when that is spent, the oldest of the
 //! requester that holds most is answered as it is. None waits longer than [`LIFETIME`].
-//! Source: `a2e-execution` section 11.
+//! Source: docs/protocols/a2e-workflows.md §11.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

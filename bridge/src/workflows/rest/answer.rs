@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::metrics::Refused;
 
-/// A request that is refused. Source: `a2e-execution` D42.
+/// A request that is refused. Source: docs/protocols/a2e-workflows.md §D42.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -46,7 +46,7 @@ pub(super) fn value(status: StatusCode, value: &Value) -> Response {
     json(status, Bytes::from(value.to_string()))
 }
 
-/// Marks an answer as that of an execution that was there before. Source: `a2e-execution` D45.
+/// Marks an answer as that of an execution that was there before. Source: docs/protocols/a2e-workflows.md §D45.
 pub(super) fn replayed(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(REPLAY, HeaderValue::from_static("true"));
@@ -72,7 +72,7 @@ fn put(headers: &mut HeaderMap, limit: u32, remaining: u32, reset: u64) {
     headers.insert(RESET, HeaderValue::from(reset));
 }
 
-/// The answer to one request too many. Source: `a2e-execution` section 8.
+/// The answer to one request too many. Source: docs/protocols/a2e-workflows.md §8.
 pub(super) fn too_many(exceeded: &Exceeded, of: &str) -> Response {
     let rule = format!("{} {of} per {}", exceeded.limit, exceeded.window);
     let mut response = rate_limited(&rule, exceeded.retry_after);

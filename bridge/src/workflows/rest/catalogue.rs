@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::search::{Kind, Thing};
 
-/// An operation, with the JSON Schema of its configuration. Source: `a2e-execution` section 4.
+/// An operation, with the JSON Schema of its configuration. Source: docs/protocols/a2e-workflows.md §4.
 pub(super) fn operation(operation: OperationType) -> Thing {
     let (description, words, schema) = match operation {
         OperationType::ApiCall => (

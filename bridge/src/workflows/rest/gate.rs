@@ -22,7 +22,7 @@ pub(super) enum Caller {
 
 /// The header for a key, beside `Authorization`.
 const KEY_HEADER: &str = "x-api-key";
-/// How often one may ask without a key. Source: `a2e-execution` section 8.
+/// How often one may ask without a key. Source: docs/protocols/a2e-workflows.md §8.
 const WITHOUT_KEY: [Limit; 1] = [Limit::new(60, Window::Minute)];
 /// The agents whose requests are remembered: more than configurations hold.
 pub(super) const MAX_AGENTS: usize = 100_000;
@@ -62,7 +62,7 @@ impl Rest {
     }
 }
 
-/// The key that a request shows. Source: `a2e-execution` D41.
+/// The key that a request shows. Source: docs/protocols/a2e-workflows.md §D41.
 fn key(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get(header::AUTHORIZATION);
     let bearer = authorization.and_then(|value| {
