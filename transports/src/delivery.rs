@@ -56,6 +56,9 @@ pub(crate) trait Settle: Send + Sync {
     fn is_current(&self) -> bool {
         true
     }
+
+    /// See [`Acknowledger::set_waiting`].
+    fn set_waiting(&self, _is_waiting: bool) {}
 }
 
 // === impl Acknowledger ===
@@ -83,6 +86,14 @@ impl Acknowledger {
         self.settle
             .as_ref()
             .is_none_or(|settle| settle.is_current())
+    }
+
+    /// Tells the source whether nothing is left to do but to wait for somebody's answer. A source that gives the delivery
+    /// to another reader (Kafka, when a partition is revoked) then does so at once: there is nothing to finish first.
+    pub fn set_waiting(&self, is_waiting: bool) {
+        if let Some(settle) = &self.settle {
+            settle.set_waiting(is_waiting);
+        }
     }
 
     /// Tells the source what became of the message. Never waits.

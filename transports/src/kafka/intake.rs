@@ -92,15 +92,16 @@ struct State {
 // === impl Intake ===
 
 impl Intake {
-    /// An intake with nothing assigned. A partition may hold back twice the budgeted messages, and never less than
-    /// 4096 offsets, before it is paused: more than that is behind an offset that somebody forgot.
+    /// An intake with nothing assigned. A partition may hold back eight times the budgeted messages, and never less than
+    /// 4096 offsets, before it is paused: a request that waits for its answer holds back what was read after it, and all
+    /// of that is repeated if the process dies.
     pub(super) fn new(keeping: Keeping, budget: Budget) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
             keeping,
             budget,
-            most_held: budget.messages.saturating_mul(2).max(LEAST_HELD),
+            most_held: budget.messages.saturating_mul(8).max(LEAST_HELD),
         }
     }
 
@@ -231,8 +232,9 @@ impl Intake {
         })
     }
 
-    /// Waits until nothing of these lanes is out; false when something was at the end. The end may come closer while it
-    /// waits.
+    /// Waits until nothing of these lanes is out but what waits for an answer, which may take as long as the agent likes
+    /// and is asked for again by whoever reads it next. False when something was out at the end, which may come closer
+    /// meanwhile.
     pub(super) fn wait_for_verdicts(&self, lanes: &[u32], until: impl Fn() -> Instant) -> bool {
         loop {
             let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
@@ -379,6 +381,17 @@ impl Settle for Settlement {
         self.ticket
             .is_none_or(|ticket| state.ledger.is_current(ticket))
     }
+
+    fn set_waiting(&self, is_waiting: bool) {
+        let Some(ticket) = self.ticket else { return };
+        let mut state = self.intake.state();
+        state.ledger.set_waiting(ticket, is_waiting);
+        let watched = state.watched;
+        drop(state);
+        if watched {
+            self.intake.changed.notify_all();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -504,5 +517,41 @@ mod tests {
         assert!(!intake.wait_for_verdicts(&[lane], || soon));
         out.settle(Outcome::Abandoned).unwrap();
         assert!(intake.wait_for_verdicts(&[lane], || soon));
+    }
+
+    #[test]
+    fn a_revocation_does_not_wait_for_the_answer_to_a_request_but_for_its_publication() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let request = granted(intake.admit(lane, epoch, 0, 1));
+        let event = granted(intake.admit(lane, epoch, 1, 1));
+        let now = Instant::now();
+        request.set_waiting(true);
+        assert!(!intake.wait_for_verdicts(&[lane], || now));
+        event.settle(Outcome::Settled).unwrap();
+        assert!(intake.wait_for_verdicts(&[lane], || now));
+        assert!(!intake.wait_for_all(now), "it is still to be answered");
+        // Its answer is on its way to the requester.
+        request.set_waiting(false);
+        assert!(!intake.wait_for_verdicts(&[lane], || now));
+        request.set_waiting(true);
+        assert_eq!(intake.take_moved(), [], "nothing behind it is passed");
+        request.settle(Outcome::Settled).unwrap();
+        assert!(intake.wait_for_all(now));
+        assert_eq!(intake.take_moved(), [(Topic::new("t").unwrap(), 3, 2)]);
+    }
+
+    #[test]
+    fn what_waits_in_a_lost_partition_changes_nothing() {
+        let (intake, lane, epoch) = intake(Keeping::Offsets, 100, 10);
+        let request = granted(intake.admit(lane, epoch, 0, 1));
+        intake.revoke(&[lane]);
+        intake.assign(&[lane]);
+        request.set_waiting(true);
+        let (epoch, _) = intake.arrive(lane).unwrap();
+        let again = granted(intake.admit(lane, epoch, 0, 1));
+        request.settle(Outcome::Settled).unwrap();
+        assert!(!intake.wait_for_verdicts(&[lane], Instant::now));
+        again.settle(Outcome::Settled).unwrap();
+        assert!(intake.wait_for_verdicts(&[lane], Instant::now));
     }
 }

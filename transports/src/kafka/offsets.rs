@@ -48,6 +48,8 @@ struct Lane {
     base: u64,
     /// How many entries are [`State::Out`].
     out: usize,
+    /// How many entries are [`State::Waiting`].
+    waiting: usize,
     /// After the settled prefix of this assignment.
     position: Option<i64>,
     /// `position` changed since it was last taken.
@@ -63,6 +65,8 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Out,
+    /// Out, with nothing left to do but to wait for somebody's answer.
+    Waiting,
     Settled,
     /// Given up: never passed, and nobody waits for it either.
     Abandoned,
@@ -135,6 +139,16 @@ impl Ledger {
         self.epoch(ticket.lane) == Some(ticket.epoch)
     }
 
+    /// Notes whether nothing is left to do about an offset but to wait for somebody's answer.
+    pub(super) fn set_waiting(&mut self, ticket: Ticket, is_waiting: bool) {
+        if let Some(lane) = self
+            .lane_mut(ticket.lane)
+            .filter(|lane| lane.epoch == ticket.epoch)
+        {
+            lane.set_waiting(ticket.sequence, is_waiting);
+        }
+    }
+
     /// Notes what became of an offset.
     pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> Verdict {
         let state = match outcome {
@@ -171,14 +185,14 @@ impl Ledger {
         self.lane(lane).and_then(|lane| lane.position)
     }
 
-    /// How many offsets are out without a verdict.
+    /// How many offsets are out without a verdict and still have something to be done about them.
     pub(super) fn out(&self, lane: u32) -> usize {
         self.lane(lane).map_or(0, |lane| lane.out)
     }
 
-    /// How many offsets are out without a verdict on all lanes.
+    /// How many offsets are out without a verdict on all lanes, those that wait for an answer included.
     pub(super) fn all_out(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.out).sum()
+        self.lanes.iter().map(|lane| lane.out + lane.waiting).sum()
     }
 
     /// How many offsets are remembered because the oldest of them is not settled.
@@ -209,16 +223,44 @@ impl Lane {
 
     /// False when the entry is unknown or has its verdict already.
     fn settle(&mut self, sequence: u64, state: State) -> bool {
-        let entry = sequence
-            .checked_sub(self.base)
-            .and_then(|index| usize::try_from(index).ok())
-            .and_then(|index| self.ring.get_mut(index))
-            .filter(|entry| entry.state == State::Out);
-        let Some(entry) = entry else { return false };
-        entry.state = state;
-        self.out -= 1;
+        let Some(entry) = self.entry_mut(sequence) else {
+            return false;
+        };
+        match std::mem::replace(&mut entry.state, state) {
+            State::Waiting => self.waiting -= 1,
+            _ => self.out -= 1,
+        }
         self.advance();
         true
+    }
+
+    fn set_waiting(&mut self, sequence: u64, is_waiting: bool) {
+        let state = if is_waiting {
+            State::Waiting
+        } else {
+            State::Out
+        };
+        let Some(entry) = self.entry_mut(sequence) else {
+            return;
+        };
+        match (std::mem::replace(&mut entry.state, state), state) {
+            (State::Out, State::Waiting) => {
+                self.out -= 1;
+                self.waiting += 1;
+            }
+            (State::Waiting, State::Out) => {
+                self.waiting -= 1;
+                self.out += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// An entry that has no verdict yet.
+    fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
+        let index = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
+        let entry = self.ring.get_mut(index)?;
+        matches!(entry.state, State::Out | State::Waiting).then_some(entry)
     }
 
     fn advance(&mut self) {
