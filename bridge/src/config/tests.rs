@@ -416,6 +416,28 @@ fn loops_that_a_condition_rules_out_are_none() {
 }
 
 #[test]
+fn payloads_that_no_message_can_hold_are_warned_of() {
+    let base = "
+transports: {k: {type: kafka, brokers: [\"k:9092\"]}, m: {type: memory, max_message_bytes: 4000000}}
+default_route: [{transport: k, topic: a}, {transport: m, topic: a}]
+http: {body_limit: 3MiB}
+";
+    check(&format!("{base}limits: {{max_bytes: 900KiB}}\n"), &[]);
+    check(
+        &format!("{base}limits: {{max_bytes: 2MiB}}\n"),
+        &[
+            "f:2:17: warning: transports.k.max_message_bytes: 1000000 bytes are less than limits.max_bytes (2097152 bytes): larger payloads become dead letters; raise it, or lower limits.max_bytes",
+        ],
+    );
+    check(
+        &base.replace("4000000", "1000"),
+        &[
+            "f:2:90: warning: transports.m.max_message_bytes: 1000 bytes are less than limits.max_bytes (983040 bytes): larger payloads become dead letters; raise it, or lower limits.max_bytes",
+        ],
+    );
+}
+
+#[test]
 fn attributes_that_are_nearly_known_ones_are_questioned() {
     check_more(
         "

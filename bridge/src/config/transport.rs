@@ -65,6 +65,18 @@ impl TransportConfig {
         }
     }
 
+    /// The largest message that it sends, in bytes, where the configuration says so.
+    pub(super) fn max_message_bytes(&self) -> Option<u64> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => Some(config.max_message_bytes.into()),
+            // The server says so.
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => None,
+            Self::Memory(config) => u64::try_from(config.max_message_bytes.get()).ok(),
+        }
+    }
+
     /// Whether the bridge itself makes a stream that takes the topic.
     pub(super) fn manages(&self, topic: &Topic) -> bool {
         match self {

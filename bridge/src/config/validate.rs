@@ -33,6 +33,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.something_to_do();
     checker.names();
     checker.transports();
+    checker.message_sizes();
     checker.bindings();
     checker.destinations();
     checker.dead_letters();
@@ -171,6 +172,27 @@ impl<'a> Checker<'a> {
             }
             for (place, message) in transport.iter().flat_map(TransportConfig::warnings) {
                 self.warning(section.key(name).below(&place), message);
+            }
+        }
+    }
+
+    /// A payload that is read and that no message of a transport can hold is a dead letter each time.
+    fn message_sizes(&mut self) {
+        let Some(limits) = &self.sections.limits else {
+            return;
+        };
+        let largest = limits.max_bytes.0;
+        let section = ValuePath::root().key("transports");
+        for (name, transport) in &self.sections.transports {
+            let most = transport
+                .as_ref()
+                .and_then(TransportConfig::max_message_bytes);
+            if let Some(most) = most.filter(|most| *most < largest.as_u64()) {
+                let message = format!(
+                    "{most} bytes are less than limits.max_bytes ({} bytes): larger payloads become dead letters; raise it, or lower limits.max_bytes",
+                    largest.as_u64()
+                );
+                self.warning(section.key(name).key("max_message_bytes"), message);
             }
         }
     }
