@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{Event, Text, extension};
+use tracing::Span;
 
 use crate::callid::CallId;
 use crate::calls::{CallError, Outcome};
 use crate::metrics::{AgentInFlight, Metrics};
+use crate::stage;
 
 /// The target of the access log.
 const TARGET: &str = "a2abus::access";
@@ -41,6 +43,8 @@ pub(crate) struct Account {
     metrics: Arc<Metrics>,
     in_flight: Option<AgentInFlight>,
     is_open: bool,
+    /// Ends with the account.
+    _span: Span,
 }
 
 // === impl Line ===
@@ -71,6 +75,7 @@ fn cut(name: &str) -> &str {
 impl Account {
     /// Of a call that begins now.
     pub(crate) fn open(metrics: &Arc<Metrics>, call: CallId, caller: Text) -> Self {
+        let span = stage::call(call, &caller);
         Self {
             call,
             caller,
@@ -80,6 +85,7 @@ impl Account {
             metrics: Arc::clone(metrics),
             in_flight: None,
             is_open: true,
+            _span: span,
         }
     }
 

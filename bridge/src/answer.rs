@@ -4,13 +4,13 @@
 //! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
 //! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use a2abus_plugin::{Event, Limits, Text, extension};
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
+use tracing::Level;
 
 use crate::bus::BusId;
 use crate::callid::CallId;
@@ -19,9 +19,10 @@ use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
 use crate::outbound::Outgoing;
 use crate::pending::{Asked, Fingerprint, Handed, Parts, Progress};
+use crate::recent::Recent;
 use crate::reply::spring;
 use crate::reply_place::attribute_header;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
@@ -267,17 +268,11 @@ fn last_word(topic: &Topic) -> Option<CallId> {
         .and_then(|word| word.parse().ok())
 }
 
-/// The calls that ended lately, and the log of answers that reached no caller.
-#[derive(Debug, Default)]
+/// The calls that ended lately with their agents, and the log of answers that reached no caller.
+#[derive(Debug)]
 pub(crate) struct Ended {
-    calls: Mutex<Recent>,
+    calls: Mutex<Recent<CallId, Text>>,
     log: Seldom,
-}
-
-#[derive(Debug, Default)]
-struct Recent {
-    agents: HashMap<CallId, Text>,
-    order: VecDeque<CallId>,
 }
 
 /// The most calls that are remembered once they have ended.
@@ -286,17 +281,17 @@ const MAX_ENDED: usize = 4_096;
 // === impl Ended ===
 
 impl Ended {
+    pub(crate) fn new(log: &LogLimits) -> Self {
+        Self {
+            calls: Mutex::new(Recent::new(MAX_ENDED)),
+            log: log.seldom(Level::WARN, "more answers reached no caller"),
+        }
+    }
+
     /// Notes that a call for this agent has ended.
     pub(crate) fn note(&self, call: CallId, agent: &Text) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        if calls.order.len() == MAX_ENDED
-            && let Some(oldest) = calls.order.pop_front()
-        {
-            calls.agents.remove(&oldest);
-        }
-        if calls.agents.insert(call, agent.clone()).is_none() {
-            calls.order.push_back(call);
-        }
+        calls.insert(call, agent.clone());
     }
 
     /// Logs what reached no caller, and why.
@@ -318,7 +313,7 @@ impl Ended {
             return;
         };
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let agent = call.and_then(|call| calls.agents.get(&call));
+        let agent = call.and_then(|call| calls.get(&call));
         let call = call.map(|call| call.to_string());
         tracing::warn!(
             call, agent = agent.map(Text::as_str), %topic,

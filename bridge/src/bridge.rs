@@ -27,6 +27,7 @@ use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Log};
 use crate::delivery::{Destinations, Publisher};
 use crate::exchange::Exchanges;
+use crate::exchange::room::WaitingRoom;
 use crate::headers::PassedHeaders;
 use crate::http::Readiness;
 use crate::metrics::Metrics;
@@ -35,6 +36,7 @@ use crate::pipeline::{DataLook, Pipeline};
 use crate::reply::ReplyLegs;
 use crate::reply_place::ReplyPlaces;
 use crate::route::RouteTable;
+use crate::seldom::LogLimits;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::{Seen, Watch, Workflows, WorkflowsError};
 
@@ -81,6 +83,7 @@ pub struct Bridge {
     pub(crate) cancels: mpsc::Receiver<Cancel>,
     pub(crate) bindings: Vec<(Work, Subscription)>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) log: LogLimits,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) limits: Limits,
     pub(crate) door: Option<TcpListener>,
@@ -167,7 +170,8 @@ impl Bridge {
             Arc::new(Adapters::new(&config)),
         );
         let readiness = Arc::new(Readiness::new());
-        let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness));
+        let log = LogLimits::default();
+        let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness), &log);
         let replica = Replica::draw().map_err(BridgeError::Random)?;
         let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
         let legs = ReplyLegs::new(
@@ -177,7 +181,7 @@ impl Bridge {
             partitions,
             replica,
         );
-        let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone());
+        let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), &log);
         let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
         let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
         let calls = Calls::new(
@@ -187,9 +191,10 @@ impl Bridge {
             source,
             canceller,
             Arc::clone(&metrics),
+            &log,
         );
         let calls = Arc::new(calls);
-        let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone()));
+        let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
         let parts = Parts {
             config: &config,
             outbound: &outbound,
@@ -197,6 +202,7 @@ impl Bridge {
             exchanges: &exchanges,
             calls: &calls,
             metrics: &metrics,
+            log: &log,
         };
         let (workflows, watch) = workflows(&config, world, &metrics)?;
         let mut bindings = parts.misplaced_answers()?;
@@ -220,6 +226,7 @@ impl Bridge {
             cancels,
             bindings,
             metrics,
+            log,
             readiness,
             limits,
             door,
@@ -349,6 +356,7 @@ struct Parts<'a> {
     exchanges: &'a Arc<Exchanges>,
     calls: &'a Arc<Calls>,
     metrics: &'a Arc<Metrics>,
+    log: &'a LogLimits,
 }
 
 // === impl Parts ===
@@ -413,11 +421,12 @@ impl Parts<'_> {
                 is_backed: dead.transport.binding() != Binding::Nats
                     || binding.is_at_least_once(own.transport.binding()),
                 metrics: metrics.clone(),
-                log: Arc::new(Log::default()),
+                log: Arc::new(Log::new(name, self.log)),
             },
             outbound: self.outbound.clone(),
             publisher: self.publisher.clone(),
             exchanges: Arc::clone(self.exchanges),
+            waiting: waiting_room(binding),
             calls: Arc::clone(self.calls),
             metrics,
             counts: Arc::clone(self.metrics),
@@ -439,7 +448,7 @@ impl Parts<'_> {
         })?;
         let pipeline = self.pipeline(binding)?;
         let instance = self.config.instance.text();
-        let binding = WorkflowBinding::new(pipeline, binding, workflows, instance);
+        let binding = WorkflowBinding::new(pipeline, binding, workflows, instance, self.log);
         Ok(Work::Workflows(Box::new(binding)))
     }
 
@@ -486,6 +495,12 @@ fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     all.flat_map(|route| route.destinations())
         .filter_map(|to| buses.find(to.transport()))
         .collect()
+}
+
+/// The room for requests of a binding that wait for their answers.
+fn waiting_room(binding: &BindingConfig) -> WaitingRoom {
+    let budget = binding.subscription();
+    WaitingRoom::new(budget.budget_messages, budget.budget_bytes)
 }
 
 fn call_limits(config: &Config) -> CallLimits {

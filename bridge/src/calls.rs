@@ -25,6 +25,7 @@ use std::time::Duration;
 use a2abus_plugin::{Event, MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use bytes::Bytes;
+use tracing::Level;
 
 pub use answer::Answer;
 pub use error::{Bound, CallError, NotTaken, Outcome, Silence};
@@ -41,7 +42,7 @@ use crate::metrics::{Metrics, ReplyOutcome};
 use crate::outbound::Outbound;
 use crate::pending::PendingCalls;
 use crate::reply::ReplyLegs;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 use crate::shares::Shares;
 
 /// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
@@ -130,6 +131,7 @@ impl Calls {
         source: Text,
         canceller: Canceller,
         metrics: Arc<Metrics>,
+        log: &LogLimits,
     ) -> Self {
         let pending = PendingCalls::new(limits.max_pending, metrics.pending_calls.clone());
         let (options, draining) = (MapOptions::default(), AtomicBool::new(false));
@@ -151,8 +153,8 @@ impl Calls {
             canceller,
             metrics,
             draining,
-            ended: Ended::default(),
-            cancels_lost: Seldom::new(),
+            ended: Ended::new(log),
+            cancels_lost: log.seldom(Level::WARN, "more cancels were not published"),
         }
     }
 
@@ -160,6 +162,11 @@ impl Calls {
     #[must_use]
     pub fn pending(&self) -> &PendingCalls {
         &self.pending
+    }
+
+    /// Whether this is a call of this replica that no longer waits.
+    pub(crate) fn has_ended(&self, call: CallId) -> bool {
+        self.legs.is_ours(call) && !self.pending.contains(call)
     }
 
     /// The memory for requests and answers in hand.

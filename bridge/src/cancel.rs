@@ -8,10 +8,11 @@ use prometheus::IntCounter;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tracing::Level;
 
 use crate::callid::CallId;
 use crate::outbound::Outgoing;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 
 /// A call to cancel: whose it was and where its request went.
 #[derive(Debug)]
@@ -40,9 +41,9 @@ const QUEUE_CANCELS: usize = 1_024;
 impl Canceller {
     /// The two ends of the queue; `dropped` counts the cancels that find no room in it.
     #[must_use]
-    pub fn channel(dropped: IntCounter) -> (Self, mpsc::Receiver<Cancel>) {
+    pub fn channel(dropped: IntCounter, log: &LogLimits) -> (Self, mpsc::Receiver<Cancel>) {
         let (queue, receiver) = mpsc::channel(QUEUE_CANCELS);
-        let log = Seldom::new();
+        let log = log.seldom(Level::WARN, "more cancels were dropped");
         (
             Self {
                 queue,

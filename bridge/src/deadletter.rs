@@ -11,13 +11,14 @@ use a2abus_plugin::{Event, Text, blank_secrets, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
+use tracing::Level;
 
 use crate::bus::BusId;
 use crate::config::Mode;
 use crate::headers::carries;
 use crate::metrics::BindingMetrics;
 use crate::outbound::{Letter, Outgoing, Place};
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 
 /// Where a binding's dead letters go.
 #[derive(Debug, Clone)]
@@ -40,10 +41,11 @@ pub struct DeadLetters {
 }
 
 /// The log lines of one binding, each kind rate-limited on its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Log {
     letters: Seldom,
     drops: Seldom,
+    reductions: Seldom,
     losses: Seldom,
 }
 
@@ -116,6 +118,25 @@ fn is_ours(name: &str) -> bool {
 
 /// The longest detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 4_096;
+
+// === impl Log ===
+
+impl Log {
+    /// The lines of this binding.
+    #[must_use]
+    pub fn new(binding: &Text, limits: &LogLimits) -> Self {
+        let seldom = |level, more| limits.seldom_of(binding, level, more);
+        Self {
+            letters: seldom(Level::WARN, "more messages became dead letters"),
+            drops: seldom(Level::WARN, "more messages were dropped"),
+            reductions: seldom(
+                Level::ERROR,
+                "more dead letters were stored without their bodies",
+            ),
+            losses: seldom(Level::ERROR, "more dead letters were lost"),
+        }
+    }
+}
 
 // === impl DeadLetters ===
 
@@ -199,10 +220,12 @@ impl DeadLetters {
     pub fn instead(&self, letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
         let state = letter.letter?;
         if error.disposition() == Disposition::DeadLetter && !state.is_reduced {
-            tracing::error!(
-                binding = %self.name, topic = %letter.address.topic, %error,
-                "the dead letter is too large for its topic: it is stored without its body"
-            );
+            if let Some(suppressed) = self.log.reductions.allow() {
+                tracing::error!(
+                    binding = %self.name, topic = %letter.address.topic, %error, suppressed,
+                    "the dead letter is too large for its topic: it is stored without its body"
+                );
+            }
             return Some(self.reduced(letter, error));
         }
         self.metrics.dead_letters_lost.inc();
@@ -214,21 +237,6 @@ impl DeadLetters {
             );
         }
         None
-    }
-
-    /// Logs how many lines were suppressed lately, if no later line did.
-    pub fn summarise(&self) {
-        for (log, what) in [
-            (&self.log.letters, "more messages became dead letters"),
-            (&self.log.drops, "more messages were dropped"),
-        ] {
-            if let Some(suppressed) = log.unreported() {
-                tracing::warn!(binding = %self.name, suppressed, "{what}");
-            }
-        }
-        if let Some(suppressed) = self.log.losses.unreported() {
-            tracing::error!(binding = %self.name, suppressed, "more dead letters were lost");
-        }
     }
 
     /// What is kept of a letter that its own topic refuses for good, as too large: everything but the body and the

@@ -21,7 +21,7 @@ use a2abus_transports::{
 };
 use tokio::time::Instant;
 
-pub use destinations::Destinations;
+pub use destinations::{Destinations, Holder};
 
 use crate::bus::BusId;
 use crate::outbound::{Outbound, Outgoing, Place};
@@ -121,10 +121,11 @@ impl Publisher {
         }
     }
 
-    /// Notes that a copy is held and will be sent again.
-    pub fn held(&self, copy: &Outgoing, error: &TransportError) {
-        self.destinations.failed(&Destination::of(copy), error);
+    /// Notes that a copy is held and will be sent again; what is returned is to be kept until it is.
+    pub fn held(&self, copy: &Outgoing, error: &TransportError) -> Holder {
         self.count_retry(copy, error);
+        self.destinations
+            .failed(&Destination::of(copy), copy.place, error)
     }
 
     /// Why the destination of this copy takes nothing at the moment, if that is known.
@@ -146,7 +147,20 @@ impl Publisher {
     /// # Errors
     /// Why no bus will ever take it ([`Verdict::Refuse`]).
     pub async fn until_confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        self.send_while(copy, Patience::Unlimited, || ()).await
+        self.until_confirmed_if(copy, || true).await.map(drop)
+    }
+
+    /// The same, as long as the copy is wanted: `false` when it was not before some attempt.
+    ///
+    /// # Errors
+    /// As [`Publisher::until_confirmed`].
+    pub async fn until_confirmed_if(
+        &self,
+        copy: &Outgoing,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<bool, TransportError> {
+        self.send_while(copy, Patience::Unlimited, is_wanted, || ())
+            .await
     }
 
     /// Sends a copy, or what `instead` gives in place of one that no bus will ever take, until something is confirmed:
@@ -174,20 +188,27 @@ impl Publisher {
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), TransportError> {
-        self.send_while(copy, Patience::UntilRefused, handed_over)
+        self.send_while(copy, Patience::UntilRefused, || true, handed_over)
             .await
+            .map(drop)
     }
 
     async fn send_while(
         &self,
         copy: &Outgoing,
         patience: Patience,
+        is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
-    ) -> Result<(), TransportError> {
+    ) -> Result<bool, TransportError> {
         let destination = Destination::of(copy);
-        let mut interest = self.destinations.interest(&destination, copy);
+        let mut interest = self.destinations.interest(copy);
+        let mut held: Option<Holder> = None;
         loop {
-            let probe = self.destinations.turn(&destination, patience).await;
+            let turn = self.destinations.turn(&destination, copy.place, patience);
+            let probe = turn.await;
+            if !is_wanted() {
+                return Ok(false);
+            }
             let Err(error) = self.attempt(copy, &handed_over).await else {
                 interest.unreported = None;
                 match probe {
@@ -198,7 +219,7 @@ impl Publisher {
                     }
                     None => {}
                 }
-                return Ok(());
+                return Ok(true);
             };
             if patience == Patience::UntilRefused {
                 // Dead letters are reported on their own; here a caller may have more copies, or be gone.
@@ -211,8 +232,11 @@ impl Publisher {
                     }
                     return Err(error);
                 }
-                (Verdict::Hold, Some(probe)) => probe.failed(&error),
-                (Verdict::Hold, None) => self.destinations.failed(&destination, &error),
+                (Verdict::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
+                (Verdict::Hold, None) => {
+                    let holder = self.destinations.failed(&destination, copy.place, &error);
+                    drop(held.replace(holder));
+                }
             }
             if patience == Patience::UntilRefused && needs_a_person(&error) {
                 return Err(error);

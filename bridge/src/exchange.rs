@@ -10,8 +10,9 @@
 //! to the requester's own reply address, with its own id, correlation headers and key. A request that its source keeps
 //! (Kafka, JetStream) is settled once its answer is on the bus; until then it comes again when the bridge dies.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+pub mod room;
+mod unsettled;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,15 +21,14 @@ use a2abus_plugin::{
     Event, EventId, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text,
     extension, map, wrap_unknown,
 };
-use a2abus_transports::{
-    Acknowledger, Address, Header, Outcome, Topic, TransportError, TransportErrorKind,
-};
+use a2abus_transports::{Address, Header, Topic, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Level;
 
 use crate::bus::BusId;
 use crate::calls::{Answer, CallError, Part};
@@ -36,8 +36,12 @@ use crate::delivery::Publisher;
 use crate::http::reply::{Failure, Recipient};
 use crate::metrics::BindingMetrics;
 use crate::outbound::{Outbound, Outgoing, RoutingError};
+use crate::recent::Recent;
 use crate::reply::spring;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
+use room::Part as RoomPart;
+use unsettled::Publishing;
+pub(crate) use unsettled::Unsettled;
 
 /// The requests of all bindings that wait for their answers.
 #[derive(Debug)]
@@ -45,11 +49,13 @@ pub struct Exchanges {
     outbound: Outbound,
     publisher: Publisher,
     /// By where they were read: a request that comes again waits for the answer that is on its way.
-    running: DashMap<Text, Vec<Share>>,
-    answered: Mutex<Recent>,
+    running: DashMap<Text, Vec<Unsettled>>,
+    /// Those that were answered lately, so that one that comes again is not answered twice.
+    answered: Mutex<Recent<Text>>,
     tasks: TaskTracker,
     stop: CancellationToken,
     undelivered: Seldom,
+    left: Seldom,
 }
 
 /// Who made a request on the bus, and how it is answered.
@@ -106,33 +112,20 @@ pub(crate) struct InHand {
 #[derive(Debug)]
 pub(crate) enum How {
     /// It is published, and this is its answer.
-    Waits(Box<(Answer, Requester)>),
+    Waits(Box<Waits>),
     /// It cannot be made.
     Failed(Box<(CallError, Requester)>),
     /// It is in hand already, or was answered a moment ago: it came again.
     Again,
 }
 
-/// The settlement of one message, shared by all that is still to be done about it. The message is settled when everybody
-/// is [`Share::done`]; a share that is dropped before that leaves the message to its source, which delivers it again.
+/// A request that waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Share {
-    settlement: Arc<Settlement>,
-    is_done: bool,
-}
-
-#[derive(Debug)]
-struct Settlement {
-    acknowledger: Option<Acknowledger>,
-    is_abandoned: AtomicBool,
-    metrics: BindingMetrics,
-}
-
-/// Requests that were answered lately, so that one that comes again is not answered twice.
-#[derive(Debug, Default)]
-struct Recent {
-    positions: HashSet<Text>,
-    order: VecDeque<Text>,
+pub(crate) struct Waits {
+    pub(crate) answer: Answer,
+    pub(crate) requester: Requester,
+    /// What the agent holds of the budget of the binding until it has answered.
+    pub(crate) room: Arc<RoomPart<Text>>,
 }
 
 /// The most requests that are remembered once they are answered.
@@ -145,27 +138,28 @@ const REPLY_PATIENCE: Duration = Duration::from_secs(30);
 impl Exchanges {
     /// No requests yet.
     #[must_use]
-    pub fn new(outbound: Outbound, publisher: Publisher) -> Self {
+    pub fn new(outbound: Outbound, publisher: Publisher, log: &LogLimits) -> Self {
         Self {
             outbound,
             publisher,
             running: DashMap::new(),
-            answered: Mutex::default(),
+            answered: Mutex::new(Recent::new(MAX_RECENT)),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            undelivered: Seldom::new(),
+            undelivered: log.seldom(Level::WARN, "more answers did not reach their requesters"),
+            left: log.seldom(Level::INFO, "more requests are answered by other replicas"),
         }
     }
 
     /// Whether the request that was read at this position is in hand already, or was answered.
     pub(crate) fn is_known(&self, position: &Text) -> bool {
-        self.running.contains_key(position) || self.recent().positions.contains(position)
+        self.running.contains_key(position) || self.recent().contains(position)
     }
 
     /// Takes the requests of one message in hand.
-    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>, share: &Share) {
+    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>, message: &Unsettled) {
         for InHand { position, how } in requests {
-            let share = share.another();
+            let share = message.another();
             let taken = match (&position, &how) {
                 (Some(position), How::Again) => {
                     self.join(position, share);
@@ -177,23 +171,20 @@ impl Exchanges {
             let Some(share) = taken else { continue };
             let this = Arc::clone(self);
             let work = async move {
-                let is_answered = match how {
-                    How::Waits(waits) => {
-                        let (answer, requester) = *waits;
-                        this.carry(answer, &requester, position.as_ref(), &share)
-                            .await
-                    }
+                let answered = match how {
+                    How::Waits(waits) => this.carry(*waits, position.as_ref(), &share).await,
                     How::Failed(failed) => {
                         let (error, requester) = *failed;
+                        let publishing = share.publishing();
                         this.fail(&requester, &error).await;
-                        true
+                        Some(publishing)
                     }
-                    How::Again => true,
+                    How::Again => Some(share.publishing()),
                 };
-                if is_answered {
-                    this.finish(position, share);
-                } else {
-                    this.forget(position.as_ref());
+                match answered {
+                    // Until it is settled, so that no source takes it away in between.
+                    Some(_publishing) => this.finish(position, share),
+                    None => this.forget(position.as_ref()),
                 }
             };
             let stop = self.stop.clone();
@@ -221,8 +212,8 @@ impl Exchanges {
     }
 
     /// Marks a position as in hand; `None` when it was, and the share waits with the others or is done.
-    fn take(&self, position: &Text, share: Share) -> Option<Share> {
-        if self.recent().positions.contains(position) {
+    fn take(&self, position: &Text, share: Unsettled) -> Option<Unsettled> {
+        if self.recent().contains(position) {
             share.done();
             return None;
         }
@@ -239,21 +230,22 @@ impl Exchanges {
     }
 
     /// Lets a request that came again wait with the first. One whose first was given up in this moment is handed back.
-    fn join(&self, position: &Text, share: Share) {
-        if self.recent().positions.contains(position) {
+    fn join(&self, position: &Text, share: Unsettled) {
+        if self.recent().contains(position) {
             share.done();
         } else if let Some(mut waiting) = self.running.get_mut(position) {
             waiting.push(share);
         }
     }
 
-    /// Whether this replica is still to answer: it reads the request, or has read it again.
-    fn is_current(&self, position: Option<&Text>, share: &Share) -> bool {
+    /// Begins to publish a part of an answer, if this replica is still to answer: it reads the request, or has read it
+    /// again.
+    fn publishing(&self, position: Option<&Text>, share: &Unsettled) -> Option<Publishing> {
         let again = || {
             let waiting = self.running.get(position?)?;
-            Some(waiting.iter().any(Share::is_current))
+            waiting.iter().find_map(Unsettled::publishing_if_current)
         };
-        share.is_current() || again().unwrap_or(false)
+        share.publishing_if_current().or_else(again)
     }
 
     fn forget(&self, position: Option<&Text>) {
@@ -262,36 +254,48 @@ impl Exchanges {
         }
     }
 
-    fn finish(&self, position: Option<Text>, share: Share) {
+    fn finish(&self, position: Option<Text>, share: Unsettled) {
         if let Some(position) = position {
-            self.recent().add(position.clone());
+            self.recent().insert(position.clone(), ());
             let waiting = self.running.remove(&position);
             waiting
                 .into_iter()
                 .flat_map(|(_, shares)| shares)
-                .for_each(Share::done);
+                .for_each(Unsettled::done);
         }
         share.done();
     }
 
-    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent<Text>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries the parts of an answer to the requester, in order. `false` when the request is left to its source.
+    /// Carries the parts of an answer to the requester, in order. `None` when the request is left to its source.
     async fn carry(
         &self,
-        mut answer: Answer,
-        requester: &Requester,
+        waits: Waits,
         position: Option<&Text>,
-        share: &Share,
-    ) -> bool {
+        share: &Unsettled,
+    ) -> Option<Publishing> {
+        let Waits {
+            mut answer,
+            requester,
+            room,
+        } = waits;
+        let (requester, mut room) = (&requester, Some(room));
         let mut number = 0_u32;
         while let Some(part) = answer.next().await {
-            if !self.is_current(position, share) {
-                tracing::info!(topic = %requester.topic, "another replica reads the request now, and answers it");
-                return false;
+            let is_last = part.as_ref().map_or(true, |part| part.last);
+            if is_last {
+                // What is left is not for the agent to do.
+                drop(room.take());
             }
+            let Some(publishing) = self.publishing(position, share) else {
+                if let Some(suppressed) = self.left.allow() {
+                    tracing::info!(topic = %requester.topic, suppressed, "another replica reads the request now, and answers it");
+                }
+                return None;
+            };
             match part {
                 Ok(part) => {
                     let event = requester.event(&part, answer.call_id(), number);
@@ -301,15 +305,18 @@ impl Exchanges {
                         let why = format!("it cannot be published to the requester: {why}");
                         self.fail(requester, &CallError::BadAnswer(why.into()))
                             .await;
-                        return true;
+                        return Some(publishing);
                     }
                 }
                 // Whoever reads it next makes it again.
-                Err(CallError::Draining) if requester.comes_again => return false,
+                Err(CallError::Draining) if requester.comes_again => return None,
                 Err(error) => self.fail(requester, &error).await,
             }
+            if is_last {
+                return Some(publishing);
+            }
         }
-        true
+        self.publishing(position, share)
     }
 
     /// Publishes the error that a requester gets in place of an answer.
@@ -494,81 +501,4 @@ impl Requester {
 fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
     let set = event.set(name, value);
     debug_assert!(set.is_ok(), "{name} is a legal extension");
-}
-
-// === impl Share ===
-
-impl Share {
-    /// The first share of a message's settlement.
-    pub(crate) fn new(acknowledger: Acknowledger, metrics: BindingMetrics) -> Self {
-        Self {
-            settlement: Arc::new(Settlement {
-                acknowledger: Some(acknowledger),
-                is_abandoned: AtomicBool::new(false),
-                metrics,
-            }),
-            is_done: false,
-        }
-    }
-
-    /// One more share.
-    fn another(&self) -> Self {
-        Self {
-            settlement: Arc::clone(&self.settlement),
-            is_done: false,
-        }
-    }
-
-    /// This part of the work is done.
-    pub(crate) fn done(mut self) {
-        self.is_done = true;
-    }
-
-    /// Whether the message is still this replica's.
-    fn is_current(&self) -> bool {
-        let acknowledger = self.settlement.acknowledger.as_ref();
-        acknowledger.is_none_or(Acknowledger::is_current)
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.settlement.is_abandoned.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Settlement {
-    fn drop(&mut self) {
-        self.metrics.in_flight.dec();
-        let Some(acknowledger) = self.acknowledger.take() else {
-            return;
-        };
-        if self.is_abandoned.load(Ordering::Relaxed) {
-            // Dropping it hands the message back.
-            return;
-        }
-        match acknowledger.settle(Outcome::Settled) {
-            Ok(()) => self.metrics.settled.inc(),
-            Err(error) => {
-                tracing::warn!(%error, "a request was not settled: it may be delivered again")
-            }
-        }
-    }
-}
-
-// === impl Recent ===
-
-impl Recent {
-    fn add(&mut self, position: Text) {
-        if self.order.len() == MAX_RECENT
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.positions.remove(&oldest);
-        }
-        if self.positions.insert(position.clone()) {
-            self.order.push_back(position);
-        }
-    }
 }

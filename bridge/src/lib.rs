@@ -26,12 +26,14 @@ pub mod metrics;
 pub mod outbound;
 pub mod pending;
 pub mod pipeline;
+mod recent;
 pub mod reply;
 pub mod reply_place;
 pub mod route;
 mod run;
-mod seldom;
+pub mod seldom;
 pub mod shares;
+mod stage;
 pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};

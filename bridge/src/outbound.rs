@@ -8,12 +8,14 @@ use a2abus_transports::{
     TransportErrorKind, content_mode,
 };
 use bytes::Bytes;
+use tracing::Instrument as _;
 
 use crate::adapt::{AdaptError, Adapters};
 use crate::bus::{BusId, Buses};
 use crate::config::{Mode, Name};
 use crate::headers::carries;
 use crate::route::{RouteError, RouteTable};
+use crate::stage;
 
 /// One message on its way to one destination.
 #[derive(Debug, Clone)]
@@ -285,6 +287,7 @@ impl Outbound {
         };
         bus.transport
             .send(&outgoing.address, outgoing.message.clone())
+            .instrument(stage::publish(&outgoing.address.topic))
             .await
     }
 }

@@ -194,6 +194,12 @@ impl PendingCalls {
         removed
     }
 
+    /// Whether this call waits.
+    #[must_use]
+    pub fn contains(&self, call: CallId) -> bool {
+        self.table.contains_key(&call)
+    }
+
     /// How many calls wait.
     #[must_use]
     pub fn len(&self) -> usize {

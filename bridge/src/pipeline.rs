@@ -31,18 +31,21 @@ use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
 use crate::calls::Calls;
 use crate::config::{EventIds, Mode, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
-use crate::delivery::{Publisher, Verdict};
-use crate::exchange::{Exchanges, InHand, Share};
+use crate::delivery::{Holder, Publisher, Verdict};
+use crate::exchange::room::{Parts, WaitingRoom};
+use crate::exchange::{Exchanges, InHand, Unsettled};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{Outbound, Outgoing, Provenance};
 use crate::reply_place::{self, ReplyPlaces};
+use crate::stage;
 use lane::{Lane, Task};
 
 /// One binding: what is done with the messages of its topics.
@@ -86,6 +89,8 @@ pub struct Pipeline {
     pub calls: Arc<Calls>,
     /// Its requests that somebody waits for.
     pub exchanges: Arc<Exchanges>,
+    /// What they hold of its budget.
+    pub waiting: WaitingRoom,
     /// Its counters.
     pub metrics: BindingMetrics,
     /// The counters of the bridge.
@@ -133,12 +138,21 @@ struct InFlight {
     original: Original,
 }
 
-/// A copy, and what its bus said when it was handed over.
-type Copy = (Outgoing, Result<Confirmation, TransportError>);
+/// A copy that was handed to its bus.
+struct Copy {
+    outgoing: Outgoing,
+    /// What the bus said.
+    handed: Result<Confirmation, TransportError>,
+    /// Where it was held before.
+    _holder: Option<Holder>,
+}
+
+/// A copy that has to be sent again.
+type HeldCopy = (Outgoing, Holder);
 
 /// A message of which some copies have to be sent again.
 struct Unconfirmed {
-    copies: Vec<Outgoing>,
+    copies: Vec<HeldCopy>,
     original: Original,
 }
 
@@ -148,7 +162,7 @@ struct Decided {
     number: u64,
     original: Original,
     /// The copies to send again, and why the first of them failed.
-    again: Option<(Vec<Outgoing>, TransportErrorKind)>,
+    again: Option<(Vec<HeldCopy>, TransportErrorKind)>,
 }
 
 /// One unit of a message, for its dead letter.
@@ -170,7 +184,7 @@ enum Settlement {
     /// At once.
     Now(Acknowledger),
     /// When the requests in it are answered too.
-    Shared(Share),
+    Shared(Unsettled),
 }
 
 /// What becomes of a message.
@@ -180,6 +194,8 @@ struct Routed {
     copies: Vec<Outgoing>,
     /// The requests in it that somebody waits for.
     in_hand: Vec<InHand>,
+    /// What these hold of the budget.
+    room: Parts,
 }
 
 // === impl Pipeline ===
@@ -241,10 +257,17 @@ impl Pipeline {
         let done = match task {
             Task::Step(number, delivery) => Done::Sent(self.step(lane, number, delivery).await),
             Task::Again(number, Unconfirmed { copies, original }) => {
-                Done::Sent(self.publish(lane, number, copies, original).await)
+                let (wanted, expired): (Vec<_>, Vec<_>) = copies
+                    .into_iter()
+                    .map(|(copy, holder)| (copy, Some(holder)))
+                    .partition(|(copy, _)| self.is_wanted(copy, &original));
+                for (copy, _) in &expired {
+                    self.expired(copy, &original);
+                }
+                Done::Sent(self.publish(lane, number, wanted, original).await)
             }
             Task::First(Unconfirmed { copies, original }) => {
-                for copy in copies {
+                for (copy, _holder) in copies {
                     self.until_confirmed(copy, &original).await;
                 }
                 Done::Recovered(original)
@@ -253,8 +276,34 @@ impl Pipeline {
         (lane, done)
     }
 
+    /// Whether a copy that was held is still to be sent. Nobody waits for the answer to a request whose call has ended.
+    fn is_wanted(&self, copy: &Outgoing, original: &Original) -> bool {
+        let is_request = matches!(original.settlement, Settlement::Shared(_));
+        if !is_request || copy.letter.is_some() {
+            return true;
+        }
+        let call = copy.call.as_ref().and_then(|call| call.parse().ok());
+        call.is_none_or(|call| !self.calls.has_ended(call))
+    }
+
+    /// Counts and logs a copy that is no longer wanted.
+    fn expired(&self, copy: &Outgoing, original: &Original) {
+        let of = Undelivered {
+            agent: copy.agent.as_ref(),
+            call: copy.call.as_ref(),
+            ..original.undelivered()
+        };
+        self.dead_letters.dropped(of, "expired");
+    }
+
     /// The path of one message, up to the confirmation of its copies.
     async fn step(&self, lane: u32, number: u64, delivery: Delivery) -> InFlight {
+        let span = stage::receive(&self.name, &delivery.topic, delivery.origin.as_ref());
+        let step = self.steps(lane, number, delivery);
+        step.instrument(span).await
+    }
+
+    async fn steps(&self, lane: u32, number: u64, delivery: Delivery) -> InFlight {
         let Delivery {
             message,
             topic,
@@ -276,14 +325,18 @@ impl Pipeline {
             Role::Responses => self.answers(at, &mut routed),
             Role::Events | Role::Workflows => self.events(at, &mut routed),
         }
-        let Routed { copies, in_hand } = routed;
+        let Routed {
+            copies,
+            in_hand,
+            room,
+        } = routed;
         let settlement = if in_hand.is_empty() {
             Settlement::Now(acknowledger)
         } else {
-            let share = Share::new(acknowledger, self.metrics.clone());
-            self.exchanges.start(in_hand, &share);
+            let unsettled = Unsettled::new(acknowledger, room.message(), self.metrics.clone());
+            self.exchanges.start(in_hand, &unsettled);
             self.until_answers_are_read(&copies).await;
-            Settlement::Shared(share)
+            Settlement::Shared(unsettled)
         };
         let original = Original {
             message,
@@ -291,6 +344,7 @@ impl Pipeline {
             origin,
             settlement,
         };
+        let copies = copies.into_iter().map(|copy| (copy, None)).collect();
         self.publish(lane, number, copies, original).await
     }
 
@@ -339,7 +393,8 @@ impl Pipeline {
                     hint.header("content-type", &content_type);
                 }
                 let context = self.context(at.origin);
-                for unit in map(&body, &hint, &self.limits, &self.options, &context) {
+                let map = |body| map(body, &hint, &self.limits, &self.options, &context);
+                for unit in stage::map().in_scope(|| map(&body)) {
                     match unit {
                         Ok(mapped) => self.mapped(at, mapped, outgoing),
                         Err(refused) => self.refused(at, refused, &context, outgoing),
@@ -497,7 +552,9 @@ impl Pipeline {
             origin,
             headers: &self.passed.of(self.binding, at.message),
         };
-        match self.outbound.route(&event, from, |_, _, _| Vec::new()) {
+        let routed =
+            stage::route().in_scope(|| self.outbound.route(&event, from, |_, _, _| Vec::new()));
+        match routed {
             Ok(copies) => outgoing.copies.extend(copies),
             Err(error) => {
                 self.counts.unrouted.inc();
@@ -558,13 +615,16 @@ impl Pipeline {
         &self,
         lane: u32,
         number: u64,
-        outgoing: Vec<Outgoing>,
+        outgoing: Vec<(Outgoing, Option<Holder>)>,
         original: Original,
     ) -> InFlight {
         let mut copies = Vec::with_capacity(outgoing.len());
-        for copy in outgoing {
-            let handed = self.publisher.send(&copy).await;
-            copies.push((copy, handed));
+        for (outgoing, _holder) in outgoing {
+            copies.push(Copy {
+                handed: self.publisher.send(&outgoing).await,
+                outgoing,
+                _holder,
+            });
         }
         InFlight {
             lane,
@@ -577,9 +637,9 @@ impl Pipeline {
 
     /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
     fn has_failed(&self, in_flight: &InFlight) -> bool {
-        let holds = |(copy, handed): &Copy| {
-            let error = handed.as_ref().err();
-            error.is_some_and(|error| self.publisher.judge(copy, error) == Verdict::Hold)
+        let holds = |copy: &Copy| {
+            let error = copy.handed.as_ref().err();
+            error.is_some_and(|error| self.publisher.judge(&copy.outgoing, error) == Verdict::Hold)
         };
         in_flight.copies.iter().any(holds)
     }
@@ -594,10 +654,10 @@ impl Pipeline {
             sent,
             original,
         } = in_flight;
-        let mut again: Option<(Vec<Outgoing>, TransportErrorKind)> = None;
+        let mut again: Option<(Vec<HeldCopy>, TransportErrorKind)> = None;
         for copy in copies {
-            if let Err((copy, kind)) = self.delivered(copy, sent, &original).await {
-                again.get_or_insert_with(|| (Vec::new(), kind)).0.push(copy);
+            if let Err((held, kind)) = self.delivered(copy, sent, &original).await {
+                again.get_or_insert_with(|| (Vec::new(), kind)).0.push(held);
             }
         }
         Decided {
@@ -611,10 +671,15 @@ impl Pipeline {
     /// Waits until a copy, or what stands for it, is confirmed. Gives back what has to be sent again.
     async fn delivered(
         &self,
-        (mut copy, mut handed): Copy,
+        copy: Copy,
         mut sent: Instant,
         original: &Original,
-    ) -> Result<(), (Outgoing, TransportErrorKind)> {
+    ) -> Result<(), (HeldCopy, TransportErrorKind)> {
+        let Copy {
+            outgoing: mut copy,
+            mut handed,
+            _holder,
+        } = copy;
         loop {
             let confirmed = match handed {
                 Ok(confirmation) => confirmation.await,
@@ -626,8 +691,8 @@ impl Pipeline {
                 return Ok(());
             };
             if self.publisher.judge(&copy, &error) == Verdict::Hold {
-                self.publisher.held(&copy, &error);
-                return Err((copy, error.kind()));
+                let holder = self.publisher.held(&copy, &error);
+                return Err(((copy, holder), error.kind()));
             }
             match self.instead(copy, &error, original) {
                 Some(letter) => copy = letter,
@@ -640,9 +705,20 @@ impl Pipeline {
 
     /// Sends a copy, or what stands for it, until it is confirmed.
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
-        let instead = |copy, error: &TransportError| self.instead(copy, error, original);
-        if let Some(confirmed) = self.publisher.until_settled(copy, instead).await {
-            self.calls.note_published(&confirmed);
+        let mut copy = Some(copy);
+        while let Some(sending) = copy {
+            let is_wanted = || self.is_wanted(&sending, original);
+            copy = match self.publisher.until_confirmed_if(&sending, is_wanted).await {
+                Ok(true) => {
+                    self.calls.note_published(&sending);
+                    None
+                }
+                Ok(false) => {
+                    self.expired(&sending, original);
+                    None
+                }
+                Err(error) => self.instead(sending, &error, original),
+            };
         }
     }
 
@@ -665,11 +741,9 @@ impl Pipeline {
             unit: None,
         };
         let of = Undelivered {
-            message: &original.message,
-            topic: &original.topic,
-            origin: original.origin.as_ref(),
             agent: copy.agent.as_ref(),
             call: copy.call.as_ref(),
+            ..original.undelivered()
         };
         // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
         let body = copy.message.body.filter(|_| copy.mode == Mode::Binary);
@@ -702,9 +776,10 @@ impl Pipeline {
     fn settle(&self, original: Original) {
         let acknowledger = match original.settlement {
             Settlement::Now(acknowledger) => acknowledger,
-            Settlement::Shared(share) => return share.done(),
+            Settlement::Shared(unsettled) => return unsettled.done(),
         };
         self.metrics.in_flight.dec();
+        let _settle = stage::settle().entered();
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.metrics.settled.inc(),
             Err(error) => {
@@ -736,6 +811,20 @@ impl Lanes {
             lane.held = None;
         }
         task
+    }
+}
+
+// === impl Original ===
+
+impl Original {
+    fn undelivered(&self) -> Undelivered<'_> {
+        Undelivered {
+            message: &self.message,
+            topic: &self.topic,
+            origin: self.origin.as_ref(),
+            agent: None,
+            call: None,
+        }
     }
 }
 

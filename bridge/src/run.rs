@@ -25,11 +25,11 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::{CallError, Calls, DOOR};
 use crate::cancel::Cancel;
 use crate::config::HttpConfig;
-use crate::deadletter::DeadLetters;
 use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Readiness};
 use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
+use crate::seldom::LogLimits;
 use crate::workflows::Workflows;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
@@ -86,6 +86,7 @@ impl Bridge {
             cancels,
             bindings,
             metrics,
+            log,
             readiness,
             limits,
             door,
@@ -119,6 +120,7 @@ impl Bridge {
                 },
                 name: "admin",
                 metrics: Arc::clone(&metrics),
+                log: log.clone(),
             }));
         }
         for (id, bus) in buses.iter() {
@@ -153,10 +155,9 @@ impl Bridge {
         if let Some(watch) = watch {
             rest.spawn(until(order.rest.clone(), watch.run()));
         }
-        let letters = bindings.iter().map(|(work, _)| work.dead_letters().clone());
         rest.spawn(until(
             order.rest.clone(),
-            report(letters.collect(), buses.clone()),
+            report(log.clone(), buses.clone()),
         ));
         for (work, subscription) in bindings {
             let Some(bus) = buses.get(work.bus()) else {
@@ -206,6 +207,7 @@ impl Bridge {
                 },
                 name: DOOR,
                 metrics: Arc::clone(&metrics),
+                log: log.clone(),
             }));
         }
         readiness.started();
@@ -264,6 +266,7 @@ impl Bridge {
             rest.shutdown().await;
         }
         buses.close(CLOSE).await;
+        log.flush();
         tracing::info!("stopped");
         if let Some(Err(error)) = ended
             && let Ok(panic) = error.try_into_panic()
@@ -316,12 +319,12 @@ async fn end(tasks: &mut JoinSet<()>) {
 }
 
 /// Reports what no message reports by itself: log lines that were suppressed, and messages that a client dropped.
-async fn report(letters: Vec<DeadLetters>, buses: Buses) {
+async fn report(log: LogLimits, buses: Buses) {
     let mut every = tokio::time::interval(REPORT_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        letters.iter().for_each(DeadLetters::summarise);
+        log.report();
         for (_, bus) in buses.iter() {
             let dropped = bus.transport.dropped_messages();
             let counter = &bus.metrics.client_dropped;

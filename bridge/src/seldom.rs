@@ -1,17 +1,38 @@
 //! Log lines that are written now and then, with a count of those that were not.
+//!
+//! ```text
+//! LogLimits ── Seldom: one kind of line ── allow ──> written, with what was suppressed before it
+//!     └── report, flush ──> what was suppressed, where no later line says it
+//! ```
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use a2abus_plugin::Text;
 use tokio::time::{Duration, Instant};
+use tracing::Level;
 
 /// Lines that are written within one window, at most.
 const MOST: u32 = 10;
 /// The length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
 
+/// The rate-limited lines of one bridge. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct LogLimits(Arc<Mutex<Vec<Arc<Line>>>>);
+
 /// Decides whether a line of one kind is written. Safe to share; held for a few instructions.
 #[derive(Debug)]
-pub(crate) struct Seldom(Mutex<Window>);
+pub(crate) struct Seldom(Arc<Line>);
+
+/// One kind of line.
+#[derive(Debug)]
+struct Line {
+    level: Level,
+    binding: Option<Text>,
+    /// What the line that reports the others says.
+    more: &'static str,
+    window: Mutex<Window>,
+}
 
 #[derive(Debug)]
 struct Window {
@@ -20,22 +41,65 @@ struct Window {
     suppressed: u64,
 }
 
+// === impl LogLimits ===
+
+impl LogLimits {
+    /// A new kind of line. The first is written at once; `more` introduces the number of those that were suppressed
+    /// since the last one.
+    pub(crate) fn seldom(&self, level: Level, more: &'static str) -> Seldom {
+        self.add(level, None, more)
+    }
+
+    /// The same, for one binding.
+    pub(crate) fn seldom_of(&self, binding: &Text, level: Level, more: &'static str) -> Seldom {
+        self.add(level, Some(binding.clone()), more)
+    }
+
+    fn add(&self, level: Level, binding: Option<Text>, more: &'static str) -> Seldom {
+        let line = Arc::new(Line {
+            level,
+            binding,
+            more,
+            window: Mutex::new(Window {
+                began: Instant::now(),
+                written: 0,
+                suppressed: 0,
+            }),
+        });
+        self.lines().push(Arc::clone(&line));
+        Seldom(line)
+    }
+
+    /// Writes how many lines were suppressed in windows that are over, and that no later line has reported.
+    pub(crate) fn report(&self) {
+        self.write_all(Line::unreported);
+    }
+
+    /// Writes how many lines were suppressed so far: nothing comes later.
+    pub(crate) fn flush(&self) {
+        self.write_all(|line| Some(std::mem::take(&mut line.window().suppressed)));
+    }
+
+    fn write_all(&self, count: impl Fn(&Line) -> Option<u64>) {
+        let lines = self.lines().clone();
+        for line in lines {
+            if let Some(suppressed) = count(&line).filter(|suppressed| *suppressed > 0) {
+                line.write(suppressed);
+            }
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 // === impl Seldom ===
 
 impl Seldom {
-    /// Writes the first line at once.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Window {
-            began: Instant::now(),
-            written: 0,
-            suppressed: 0,
-        }))
-    }
-
     /// Whether to write the line: `Some` with the number of lines that were suppressed since the last one.
     pub(crate) fn allow(&self) -> Option<u64> {
-        let mut window = self.window();
+        let mut window = self.0.window();
         if window.written < MOST {
             window.written += 1;
             return Some(std::mem::take(&mut window.suppressed));
@@ -43,19 +107,28 @@ impl Seldom {
         window.suppressed += 1;
         None
     }
+}
 
-    /// How many lines were suppressed in a window that is over, and that no later line has reported.
-    pub(crate) fn unreported(&self) -> Option<u64> {
+// === impl Line ===
+
+impl Line {
+    fn unreported(&self) -> Option<u64> {
         let mut window = self.window();
-        if window.written > 0 || window.suppressed == 0 {
-            return None;
+        (window.written == 0).then(|| std::mem::take(&mut window.suppressed))
+    }
+
+    fn write(&self, suppressed: u64) {
+        let (binding, more) = (self.binding.as_ref().map(Text::as_str), self.more);
+        match self.level {
+            Level::ERROR => tracing::error!(binding, suppressed, "{more}"),
+            Level::WARN => tracing::warn!(binding, suppressed, "{more}"),
+            _ => tracing::info!(binding, suppressed, "{more}"),
         }
-        Some(std::mem::take(&mut window.suppressed))
     }
 
     /// The window of this moment. A panic elsewhere leaves it usable.
     fn window(&self) -> MutexGuard<'_, Window> {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if window.began.elapsed() >= WINDOW {
             window.began = Instant::now();
             window.written = 0;
@@ -64,40 +137,38 @@ impl Seldom {
     }
 }
 
-impl Default for Seldom {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn seldom() -> Seldom {
+        LogLimits::default().seldom(Level::WARN, "more")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_suppressed_is_counted_and_reported_once() {
-        let seldom = Seldom::new();
+        let seldom = seldom();
         for _ in 0..MOST {
             assert_eq!(seldom.allow(), Some(0));
         }
         for _ in 0..7 {
             assert_eq!(seldom.allow(), None);
         }
-        assert_eq!(seldom.unreported(), None, "the window is not over");
+        assert_eq!(seldom.0.unreported(), None, "the window is not over");
         tokio::time::advance(WINDOW).await;
-        assert_eq!(seldom.unreported(), Some(7));
-        assert_eq!(seldom.unreported(), None);
+        assert_eq!(seldom.0.unreported(), Some(7));
+        assert_eq!(seldom.0.unreported(), Some(0));
         assert_eq!(seldom.allow(), Some(0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_line_of_the_next_window_reports_the_last() {
-        let seldom = Seldom::new();
+        let seldom = seldom();
         for _ in 0..MOST + 3 {
             seldom.allow();
         }
         tokio::time::advance(WINDOW).await;
         assert_eq!(seldom.allow(), Some(3));
-        assert_eq!(seldom.unreported(), None);
+        assert_eq!(seldom.0.unreported(), None);
     }
 }

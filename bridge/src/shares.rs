@@ -50,6 +50,12 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         }
     }
 
+    /// The most that each may have.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Whether nobody has anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {

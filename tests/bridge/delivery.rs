@@ -33,13 +33,25 @@ http: { enabled: false, drain_grace: 5s }
 admin: { enabled: false }
 ";
 
-/// Lines of the log, as LEVEL MESSAGE, of everything that runs on this thread.
+/// Lines of the log, as LEVEL MESSAGE, and the stages, as SPAN NAME, of everything that runs on this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
     tracing_subscriber::Layer<S> for Lines
 {
+    fn on_new_span(
+        &self,
+        span: &tracing::span::Attributes<'_>,
+        _: &tracing::Id,
+        _: Context<'_, S>,
+    ) {
+        if span.metadata().target() == "a2abus::stage" {
+            let line = format!("SPAN {}", span.metadata().name());
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         struct Text(String);
         impl tracing::field::Visit for Text {
@@ -54,6 +66,11 @@ impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
 }
 
 impl Lines {
+    fn spans(&self) -> BTreeSet<String> {
+        let spans = self.of("SPAN", "");
+        spans.iter().map(|line| line.replace("SPAN ", "")).collect()
+    }
+
     pub(crate) fn of(&self, level: &str, word: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         let matching = lines
@@ -105,10 +122,14 @@ fn id_of(message: &Message) -> usize {
 
 impl World {
     async fn new(source: Memory, sink: Memory) -> Self {
+        Self::with(CONFIG, source, sink).await
+    }
+
+    async fn with(config: &str, source: Memory, sink: Memory) -> Self {
         let lines = Lines::default();
         let logging =
             tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
-        let config = Config::read("test.yaml", CONFIG, []).unwrap_or_else(|p| panic!("{p}"));
+        let config = Config::read("test.yaml", config, []).unwrap_or_else(|p| panic!("{p}"));
         let connect = |name: &str| match name {
             "source" => AnyTransport::Memory(source.connect()),
             _ => AnyTransport::Memory(sink.connect()),
@@ -279,6 +300,152 @@ async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_
         .await;
     assert!(world.readiness.report().degraded.is_empty());
     assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    world.end().await;
+}
+
+/// More topics than lines that are written within one window.
+const BAD: u16 = 30;
+
+#[tokio::test(start_paused = true)]
+async fn each_of_many_topics_that_stay_bad_is_mentioned_every_minute() {
+    let routes: String = (0..BAD)
+        .map(|number| {
+            format!("  - {{ name: bad-{number}, when: {{ targetagent: bad-{number} }}, to: [{{ transport: sink, topic: bad.{number} }}] }}\n")
+        })
+        .collect();
+    let config = CONFIG.replace("routes:\n", &format!("routes:\n{routes}"));
+    let world = World::with(&config, Memory::new(bus(BAD)), Memory::new(bus(1))).await;
+    let bad = TopicFilter::new("bad.*").unwrap();
+    let refused = Some(TransportErrorKind::Unauthorised);
+    world.sink.set_refused(bad.clone(), refused);
+    for number in 0..BAD {
+        // Each in a lane of its own.
+        let to = Address {
+            partition: Some(number.into()),
+            ..Address::topic(Topic::new("in").unwrap())
+        };
+        let message = Message::plain(request(&format!("bad-{number}"), number.into()));
+        let sent = world.source.send(&to, message).await.unwrap();
+        sent.await.unwrap();
+    }
+    world
+        .until("all lanes are held", |world| {
+            world.readiness.report().degraded.len() == usize::from(BAD)
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    for number in 0..BAD {
+        let reminders = world.lines.of("ERROR", &format!("topic=bad.{number} "));
+        let reminders = reminders.iter().filter(|line| line.contains("still"));
+        let reminders = reminders.count();
+        assert!((7..=10).contains(&reminders), "{number}: {reminders}");
+    }
+    // The first lines of the others were suppressed, and no later line of their kind came.
+    let more = world.lines.of("WARN", "more destinations began to fail");
+    assert_eq!(more.len(), 1);
+    assert!(more[0].contains("suppressed=20"), "{more:?}");
+    world.sink.set_refused(bad, None);
+    // Longer than the longest back-off.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(world.readiness.report().degraded.is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_was_suppressed_when_a_bridge_ends_is_logged() {
+    let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let lines = world.lines.clone();
+    for number in 0..30 {
+        world.publish("k", format!("no JSON {number}")).await;
+    }
+    let dead_lettered = "a2abus_dead_lettered_total{binding=\"in\",reason=\"not_json\"}";
+    world
+        .until("all are dead letters", |world| {
+            world.metric(dead_lettered).as_deref() == Some("30")
+        })
+        .await;
+    world.end().await;
+    let written = lines.of("WARN", "a message becomes a dead letter").len();
+    let more = lines.of("WARN", "more messages became dead letters");
+    let suppressed = |line: &String| {
+        let count = line.split("suppressed=").nth(1)?.split(' ').next()?;
+        count.parse::<usize>().ok()
+    };
+    let suppressed: usize = more.iter().filter_map(suppressed).sum();
+    assert_eq!(written + suppressed, 30, "{more:?}");
+}
+
+#[tokio::test]
+async fn dead_letters_that_are_too_large_do_not_flood_the_log() {
+    let small = MemoryConfig {
+        max_message_bytes: 2_000.try_into().unwrap(),
+        ..bus(1)
+    };
+    let world = World::new(Memory::new(small), Memory::new(bus(1))).await;
+    let mut dead = world.read(&world.source, "dead").await;
+    for _ in 0..30 {
+        world.publish("k", "x".repeat(1_900)).await;
+    }
+    for _ in 0..30 {
+        assert!(next(&mut dead).await.body.is_none());
+    }
+    let errors = world.lines.of("ERROR", "the dead letter is too large");
+    assert!((1..30).contains(&errors.len()), "{}", errors.len());
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_whose_requester_has_given_up_reaches_no_agent() {
+    let config = CONFIG.replace("calls: { enabled: false }", "calls: { timeout: 30s }");
+    let world = World::with(&config, Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let fixed = TopicFilter::new("fixed").unwrap();
+    let refused = Some(TransportErrorKind::Unauthorised);
+    world.sink.set_refused(fixed.clone(), refused);
+    let mut agent = world.read(&world.sink, "fixed").await;
+    let mut inbox = world.read(&world.source, "clients.me").await;
+    let to = Address {
+        reply_to: Some(Topic::new("clients.me").unwrap()),
+        ..Address::topic(Topic::new("in").unwrap())
+    };
+    let sent = world.source.send(&to, Message::plain(request("fixed", 0)));
+    sent.await.unwrap().await.unwrap();
+    let answer = next(&mut inbox).await;
+    assert_eq!(id_of(&answer), 0);
+    let body = String::from_utf8(answer.body.unwrap().to_vec()).unwrap();
+    assert!(body.contains("\"timeout\""), "{body}");
+    world.sink.set_refused(fixed, None);
+    world.publish("k", request("fixed", 3)).await;
+    assert_eq!(id_of(&next(&mut agent).await), 3);
+    let dropped = "a2abus_dropped_total{binding=\"in\",reason=\"expired\"}";
+    assert_eq!(world.metric(dropped).as_deref(), Some("1"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn every_stage_of_the_path_is_a_span() {
+    let config = CONFIG.replace("calls: { enabled: false }", "calls: { timeout: 30s }");
+    let world = World::with(&config, Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let mut agent = world.read(&world.sink, "agents.good").await;
+    world.publish("k", request("good", 1)).await;
+    next(&mut agent).await;
+    let settled = "a2abus_settled_total{binding=\"in\"}";
+    world
+        .until("the message is settled", |world| {
+            world.metric(settled).as_deref() == Some("1")
+        })
+        .await;
+    let stages = ["receive", "map", "route", "publish", "settle"].map(str::to_owned);
+    assert_eq!(world.lines.spans(), BTreeSet::from(stages));
+    // The same, and somebody waits for the answer.
+    let to = Address {
+        reply_to: Some(Topic::new("clients.me").unwrap()),
+        ..Address::topic(Topic::new("in").unwrap())
+    };
+    let message = Message::plain(request("good", 2));
+    let sent = world.source.send(&to, message).await.unwrap();
+    sent.await.unwrap();
+    next(&mut agent).await;
+    assert!(world.lines.spans().contains("call"));
     world.end().await;
 }
 

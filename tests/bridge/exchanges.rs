@@ -77,9 +77,13 @@ fn request(id: &str) -> Message {
 
 impl World {
     async fn new() -> Self {
+        Self::with(CONFIG).await
+    }
+
+    async fn with(config: &str) -> Self {
         let memory = Memory::default();
         let config =
-            Config::read("test.yaml", CONFIG, []).unwrap_or_else(|problems| panic!("{problems}"));
+            Config::read("test.yaml", config, []).unwrap_or_else(|problems| panic!("{problems}"));
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let bridge = Bridge::build_on(config, transports).await.unwrap();
@@ -505,6 +509,99 @@ async fn a_requester_of_another_family_gets_the_answer_as_it_is() {
         (&heard["type"], &heard["req_id"]),
         (&json!("error"), &json!("a-2"))
     );
+    world.end().await;
+}
+
+/// A binding that may hold 256 KiB: one agent 64 KiB of it, all of them together 192 KiB.
+fn small() -> String {
+    let small = "topics: [requests], budget_bytes: 256KiB,";
+    let limits = "limits: { max_bytes: 128KiB }\n";
+    CONFIG.replace("topics: [requests],", small) + limits
+}
+
+/// A request of about so many KiB for an agent.
+fn large(agent: &str, id: usize, kib: usize) -> Message {
+    let padding = "x".repeat(kib << 10);
+    let params = json!({"_agentId": agent, "padding": padding});
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    Message::plain(call.to_string())
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_answer_stops_no_other() {
+    let mut world = World::with(&small()).await;
+    let slow = world.memory.subscribe(group("agents.weather-slow"));
+    let mut slow = slow.await.unwrap();
+    // Four times what the binding may hold.
+    for id in 0..50 {
+        world.ask(large("weather-slow", id, 20)).await;
+    }
+    for id in 3..50 {
+        let heard = body(&world.heard().await);
+        let (error, expected) = (&heard["error"], json!(id));
+        assert_eq!(heard["id"], expected);
+        assert_eq!(error["data"]["reason"], "exhausted", "{heard}");
+        assert_eq!(error["data"]["retryAfterSeconds"], 1, "{heard}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("weather-slow"), "{message}");
+    }
+    let dropped = "a2abus_dropped_total{binding=\"requests\",reason=\"exhausted\"}";
+    assert_eq!(world.count(dropped), 47);
+
+    world.ask(request("100")).await;
+    let asked = world.received().await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 100);
+
+    // What was answered makes room.
+    for _ in 0..3 {
+        let asked = take(&mut slow, "a request of the slow agent").await;
+        world.answer(&asked, Message::plain("{}")).await;
+        assert!(body(&world.heard().await)["result"].is_object());
+    }
+    world.ask(large("weather-slow", 200, 20)).await;
+    let asked = take(&mut slow, "a later request of the slow agent").await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 200);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn all_requests_that_wait_leave_room_for_messages_that_need_no_answer() {
+    let mut world = World::with(&small()).await;
+    for id in 0..20 {
+        world.ask(large(&format!("weather-{id}"), id, 60)).await;
+    }
+    for id in 3..20 {
+        let heard = body(&world.heard().await);
+        assert_eq!(heard["id"], id);
+        assert_eq!(heard["error"]["data"]["reason"], "exhausted", "{heard}");
+    }
+    for number in 0..20 {
+        let params =
+            json!({"_agentId": "weather", "number": number, "padding": "x".repeat(40 << 10)});
+        let event = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+        let to = Address::topic(topic("requests"));
+        world.publish(to, Message::plain(event.to_string())).await;
+        let received = body(&world.received().await.message);
+        assert_eq!(received["params"]["number"], number);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_larger_than_the_share_of_an_agent_waits_alone() {
+    let mut world = World::with(&small()).await;
+    for id in [1, 2] {
+        world.ask(large("weather", id, 100)).await;
+    }
+    assert_eq!(
+        body(&world.heard().await)["error"]["data"]["reason"],
+        "exhausted"
+    );
+    let asked = world.received().await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 1);
     world.end().await;
 }
 

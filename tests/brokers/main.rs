@@ -14,4 +14,5 @@ mod nats;
 mod path;
 mod plain;
 mod poison;
+mod rolling;
 mod workflows;

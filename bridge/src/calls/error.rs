@@ -76,6 +76,12 @@ pub enum Bound {
     /// Of the calls of one agent: `calls.max_pending_per_agent`.
     #[error("too many calls are waiting for the agent {0:?}")]
     Agent(Text),
+    /// Of what the waiting requests of one agent may hold of the budget of their binding.
+    #[error("too many or too large requests of this topic are waiting for the agent {0:?}")]
+    AgentOfBinding(Text),
+    /// Of what all waiting requests may hold of the budget of their binding.
+    #[error("too many or too large requests of this topic are waiting for their answers")]
+    Binding,
     /// Of the calls of one caller: `calls.max_pending_per_caller`.
     #[error("too many calls from here are waiting for their answers")]
     Caller,

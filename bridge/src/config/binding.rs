@@ -77,13 +77,17 @@ pub struct BindingConfig {
     /// Where messages go that can never be delivered.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Most bytes received and not yet settled; then the source is paused.
+    /// Most bytes received and not yet settled; then the source is paused. Requests that wait for the answer of one agent
+    /// hold at most a quarter of them, all requests that wait together three quarters; a request above that gets the
+    /// error `exhausted` at once. A single request that is larger than the quarter may wait alone.
     ///
     /// Wrong: too small slows the binding down, too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: Written<ByteSize>,
-    /// Most messages received and not yet settled; then the source is paused.
+    /// Most messages received and not yet settled; then the source is paused. The shares of requests that wait are as for
+    /// `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096) were read after one
+    /// that is not settled yet.
     ///
     /// Wrong: too small slows the binding down, too large costs memory and repeats more after a crash.
     #[serde(default = "default_budget_messages")]

@@ -5,7 +5,8 @@
 //!               ^                                        │failed
 //!               └────────────────────────────────────────┘
 //! ```
-//! One for all lanes of a bridge. Nothing here is touched while every destination works, but for one atomic read.
+//! One for all lanes of a bridge. Nothing here is touched while every destination works, but for one atomic read. What is
+//! known of a failing destination is forgotten with the last copy that is held for it ([`Holder`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,11 +16,12 @@ use a2abus_plugin::Text;
 use a2abus_transports::{Disposition, Health, Topic, Transport as _, TransportError};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
+use tracing::Level;
 
 use crate::bus::{BusId, Buses};
 use crate::http::Readiness;
 use crate::outbound::{Outgoing, Place};
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 
 /// The first and the longest wait before the next probe.
 pub(crate) const BACKOFF: (Duration, Duration) =
@@ -32,12 +34,20 @@ const REMIND_EVERY: Duration = Duration::from_secs(60);
 pub struct Destinations {
     buses: Buses,
     readiness: Arc<Readiness>,
-    failing: Mutex<HashMap<Destination, Failing>>,
+    table: Mutex<Table>,
     /// How many there are, to be read without the lock.
     count: AtomicUsize,
     failures: Seldom,
+    reminders: Seldom,
     recoveries: Seldom,
     losses: Seldom,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    failing: HashMap<Destination, Failing>,
+    /// Of the last destination that began to fail.
+    generation: u64,
 }
 
 /// A topic of a bus.
@@ -49,10 +59,14 @@ pub(super) struct Destination {
 
 #[derive(Debug)]
 struct Failing {
+    /// Tells this failure from an earlier one of the same destination.
+    generation: u64,
     since: Instant,
     error: TransportError,
     /// Copies that it did not take.
     copies: u64,
+    /// Copies that are held for it.
+    holders: usize,
     /// Those who wait until it works: lanes, answers of workflows.
     waiting: usize,
     /// The wait before the next probe, since the last one.
@@ -63,17 +77,26 @@ struct Failing {
     changed: watch::Sender<()>,
 }
 
+/// A copy that is held for a failing destination. With the last one that is dropped the failure is forgotten, unless a
+/// person has to repair a place that the configuration names.
+#[derive(Debug)]
+#[must_use = "a failure that nobody holds a copy for is forgotten"]
+pub struct Holder {
+    destinations: Arc<Destinations>,
+    destination: Destination,
+    generation: u64,
+    /// Who named the destination.
+    place: Place,
+}
+
 /// The right to send the one message that finds out whether a destination works again. Dropped without a result it
 /// passes to the next who waits.
 #[derive(Debug)]
-pub(super) struct Probe<'a>(Waiting<'a>);
+pub(super) struct Probe(Waiting);
 
 /// Counts one who waits for a destination.
 #[derive(Debug)]
-struct Waiting<'a> {
-    destinations: &'a Destinations,
-    destination: &'a Destination,
-}
+struct Waiting(Holder);
 
 /// How long a sender waits for a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,12 +107,10 @@ pub(super) enum Patience {
     UntilRefused,
 }
 
-/// Somebody sends a copy until it is confirmed. When the last one gives up, the failure of the destination is forgotten
-/// that nobody would look at again.
+/// A copy that is being sent. One that is given up is counted and logged.
 #[derive(Debug)]
 pub(super) struct Interest<'a> {
     destinations: &'a Destinations,
-    destination: &'a Destination,
     copy: &'a Outgoing,
     /// Why the copy is not published, where nobody else is going to report that.
     pub(super) unreported: Option<TransportError>,
@@ -118,15 +139,19 @@ impl Destination {
 impl Destinations {
     /// All of these buses' destinations, which work as far as is known. Those that do not are shown by `readiness`.
     #[must_use]
-    pub fn new(buses: Buses, readiness: Arc<Readiness>) -> Self {
+    pub fn new(buses: Buses, readiness: Arc<Readiness>, log: &LogLimits) -> Self {
         Self {
             buses,
             readiness,
-            failing: Mutex::default(),
+            table: Mutex::default(),
             count: AtomicUsize::new(0),
-            failures: Seldom::new(),
-            recoveries: Seldom::new(),
-            losses: Seldom::new(),
+            failures: log.seldom(Level::WARN, "more destinations began to fail"),
+            reminders: log.seldom(
+                Level::WARN,
+                "more reminders of destinations that still fail",
+            ),
+            recoveries: log.seldom(Level::INFO, "more destinations take messages again"),
+            losses: log.seldom(Level::WARN, "more messages of callers were not published"),
         }
     }
 
@@ -135,38 +160,54 @@ impl Destinations {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let failing = self.lock();
-        failing
-            .get(&Destination::of(copy))
-            .map(|failing| failing.error.clone())
+        let table = self.lock();
+        let failing = table.failing.get(&Destination::of(copy));
+        failing.map(|failing| failing.error.clone())
     }
 
-    /// Notes that a destination did not take a copy, which will be sent again.
-    pub(super) fn failed(&self, destination: &Destination, error: &TransportError) {
-        let is_new = {
-            let mut all = self.lock();
-            let known = all.get_mut(destination).map(|failing| failing.copies += 1);
-            if known.is_none() {
-                all.insert(destination.clone(), Failing::new(error));
-                self.count.store(all.len(), Ordering::Release);
-            }
-            known.is_none()
+    /// Notes that a destination did not take a copy, which is held and will be sent again.
+    pub(super) fn failed(
+        self: &Arc<Self>,
+        destination: &Destination,
+        place: Place,
+        error: &TransportError,
+    ) -> Holder {
+        let (generation, is_new) = {
+            let mut table = self.lock();
+            let new = table.generation + 1;
+            let failing = table
+                .failing
+                .entry(destination.clone())
+                .or_insert_with(|| Failing::new(new, error));
+            failing.copies += 1;
+            failing.holders += 1;
+            self.show(destination, failing);
+            let generation = failing.generation;
+            table.generation = table.generation.max(generation);
+            self.count.store(table.failing.len(), Ordering::Release);
+            (generation, generation == new)
         };
         if is_new {
             self.log_failure(destination, error);
         }
-        self.show(destination);
+        Holder {
+            destinations: Arc::clone(self),
+            destination: destination.clone(),
+            generation,
+            place,
+        }
     }
 
     /// Waits until somebody may send to the destination: at once when it works. `Some` when it is the one to find out.
-    pub(super) async fn turn<'a>(
-        &'a self,
-        destination: &'a Destination,
+    pub(super) async fn turn(
+        self: &Arc<Self>,
+        destination: &Destination,
+        place: Place,
         patience: Patience,
-    ) -> Option<Probe<'a>> {
-        let waiting = Waiting::enter(self, destination)?;
+    ) -> Option<Probe> {
+        let waiting = Waiting::enter(self, destination, place)?;
         loop {
-            match self.next_turn(destination, patience) {
+            match self.next_turn(&waiting.0, patience) {
                 Turn::Send => return None,
                 Turn::Probe(at) => {
                     let probe = Probe(waiting);
@@ -179,8 +220,8 @@ impl Destinations {
         }
     }
 
-    fn next_turn(&self, destination: &Destination, patience: Patience) -> Turn {
-        match self.lock().get_mut(destination) {
+    fn next_turn(&self, holder: &Holder, patience: Patience) -> Turn {
+        match self.lock().held_by(holder) {
             None => Turn::Send,
             Some(failing)
                 if patience == Patience::UntilRefused && needs_a_person(&failing.error) =>
@@ -214,22 +255,21 @@ impl Destinations {
         }
     }
 
-    /// Lets everybody who waits go on. Returns what there was to know of the failure.
-    fn forget(&self, destination: &Destination) -> Option<Failing> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let mut all = self.lock();
-        let failing = all.remove(destination)?;
-        self.count.store(all.len(), Ordering::Release);
-        drop(all);
+    /// Takes a destination out. Under the lock, so that nobody shows an earlier state after this.
+    fn remove(&self, table: &mut Table, destination: &Destination) -> Option<Failing> {
+        let failing = table.failing.remove(destination)?;
+        self.count.store(table.failing.len(), Ordering::Release);
         self.readiness.restored(&self.name(destination));
         Some(failing)
     }
 
-    /// Notes that the bus has confirmed a copy.
+    /// Notes that the bus has confirmed a copy: everybody who waits goes on.
     pub(super) fn works(&self, destination: &Destination) {
-        if let Some(failing) = self.forget(destination)
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let failing = self.remove(&mut self.lock(), destination);
+        if let Some(failing) = failing
             && let Some(suppressed) = self.recoveries.allow()
         {
             tracing::info!(
@@ -240,37 +280,20 @@ impl Destinations {
         }
     }
 
-    fn probe_failed(&self, destination: &Destination, error: &TransportError) {
-        let reminder = {
-            let mut all = self.lock();
-            let Some(failing) = all.get_mut(destination) else {
-                return;
-            };
-            failing.wait = (failing.wait * 2).min(BACKOFF.1);
-            failing.tried = Instant::now();
-            let is_news = failing.error.kind() != error.kind();
-            failing.error = error.clone();
-            let is_due = needs_a_person(error) && failing.reminded.elapsed() >= REMIND_EVERY;
-            if is_news || is_due {
-                failing.reminded = Instant::now();
-            }
-            (is_news || is_due).then_some((failing.since, failing.waiting))
-        };
-        if let Some((since, waiting)) = reminder {
-            self.log_still(destination, error, since, waiting);
+    /// Logs that a failure is forgotten.
+    fn log_abandoned(&self, destination: &Destination, error: &TransportError) {
+        if let Some(suppressed) = self.recoveries.allow() {
+            tracing::info!(
+                transport = self.bus_name(destination), topic = %destination.topic, %error, suppressed,
+                "nobody waits for the destination any more: the next message shows whether it works"
+            );
         }
-        self.show(destination);
     }
 
-    /// Whoever is about to send a copy to this destination, its own, until that is confirmed.
-    pub(super) fn interest<'a>(
-        &'a self,
-        destination: &'a Destination,
-        copy: &'a Outgoing,
-    ) -> Interest<'a> {
+    /// Whoever is about to send a copy until that is confirmed.
+    pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> Interest<'a> {
         Interest {
             destinations: self,
-            destination,
             copy,
             unreported: None,
         }
@@ -291,20 +314,34 @@ impl Destinations {
         }
     }
 
-    /// Whether a failure is of no use any more: nobody waits, and either it mends itself or no configuration names it.
-    fn is_abandoned(&self, destination: &Destination, place: Place) -> bool {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return false;
+    fn probe_failed(&self, holder: &Holder, error: &TransportError) {
+        let destination = &holder.destination;
+        let reminder = {
+            let mut table = self.lock();
+            let Some(failing) = table.held_by(holder) else {
+                return;
+            };
+            failing.wait = (failing.wait * 2).min(BACKOFF.1);
+            failing.tried = Instant::now();
+            let is_news = failing.error.kind() != error.kind();
+            failing.error = error.clone();
+            self.show(destination, failing);
+            let is_due = needs_a_person(error) && failing.reminded.elapsed() >= REMIND_EVERY;
+            let allowed = (is_news || is_due).then(|| self.reminders.allow());
+            // One that is not written now is due again at the next probe.
+            allowed.flatten().map(|suppressed| {
+                failing.reminded = Instant::now();
+                (failing.since, failing.waiting, suppressed)
+            })
+        };
+        if let Some(reminder) = reminder {
+            self.log_still(destination, error, reminder);
         }
-        let all = self.lock();
-        all.get(destination).is_some_and(|failing| {
-            failing.waiting == 0 && (place == Place::FromEvent || !needs_a_person(&failing.error))
-        })
     }
 
     /// Lets the next who waits probe.
-    fn release(&self, destination: &Destination) {
-        if let Some(failing) = self.lock().get_mut(destination) {
+    fn release(&self, holder: &Holder) {
+        if let Some(failing) = self.lock().held_by(holder) {
             failing.is_probed = false;
             failing.changed.send_replace(());
         }
@@ -328,12 +365,8 @@ impl Destinations {
         &self,
         destination: &Destination,
         error: &TransportError,
-        since: Instant,
-        waiting: usize,
+        (since, waiting, suppressed): (Instant, usize, u64),
     ) {
-        let Some(suppressed) = self.failures.allow() else {
-            return;
-        };
         let (transport, topic) = (self.bus_name(destination), &destination.topic);
         let seconds = since.elapsed().as_secs();
         if needs_a_person(error) {
@@ -345,12 +378,10 @@ impl Destinations {
         }
     }
 
-    /// Brings what `/readyz` says up to date.
-    fn show(&self, destination: &Destination) {
-        let cause = match self.lock().get(destination) {
-            Some(Failing { error, waiting, .. }) => format!("{error}; {waiting} waiting"),
-            None => return,
-        };
+    /// Brings what `/readyz` says up to date, under the lock.
+    fn show(&self, destination: &Destination, failing: &Failing) {
+        let Failing { error, waiting, .. } = failing;
+        let cause = format!("{error}; {waiting} waiting");
         self.readiness.degraded(self.name(destination), cause);
     }
 
@@ -366,20 +397,32 @@ impl Destinations {
     }
 
     /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// The failure that somebody holds a copy for, if it goes on.
+    fn held_by(&mut self, holder: &Holder) -> Option<&mut Failing> {
+        let failing = self.failing.get_mut(&holder.destination)?;
+        (failing.generation == holder.generation).then_some(failing)
     }
 }
 
 // === impl Failing ===
 
 impl Failing {
-    fn new(error: &TransportError) -> Self {
+    fn new(generation: u64, error: &TransportError) -> Self {
         let now = Instant::now();
         Self {
+            generation,
             since: now,
             error: error.clone(),
-            copies: 1,
+            copies: 0,
+            holders: 0,
             waiting: 0,
             wait: BACKOFF.0,
             tried: now,
@@ -390,28 +433,77 @@ impl Failing {
     }
 }
 
+// === impl Holder ===
+
+impl Holder {
+    /// One more copy that is held.
+    fn another(&self) -> Self {
+        if let Some(failing) = self.destinations.lock().held_by(self) {
+            failing.holders += 1;
+        }
+        Self {
+            destinations: Arc::clone(&self.destinations),
+            destination: self.destination.clone(),
+            generation: self.generation,
+            place: self.place,
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let mut table = self.destinations.lock();
+        let Some(failing) = table.held_by(self) else {
+            return;
+        };
+        failing.holders = failing.holders.saturating_sub(1);
+        let stays = self.place == Place::Configured && needs_a_person(&failing.error);
+        if failing.holders > 0 || stays {
+            return;
+        }
+        let failing = self.destinations.remove(&mut table, &self.destination);
+        drop(table);
+        if let Some(failing) = failing {
+            self.destinations
+                .log_abandoned(&self.destination, &failing.error);
+        }
+    }
+}
+
 // === impl Probe ===
 
-impl Probe<'_> {
+impl Probe {
     /// The destination took the message.
     pub(super) fn confirmed(self) {
-        self.0.destinations.works(self.0.destination);
+        self.holder().destinations.works(&self.holder().destination);
     }
 
-    /// It did not; the next probe waits longer.
-    pub(super) fn failed(self, error: &TransportError) {
-        self.0.destinations.probe_failed(self.0.destination, error);
+    /// It did not; the next probe waits longer. The copy is still held.
+    pub(super) fn failed(self, error: &TransportError) -> Holder {
+        self.holder()
+            .destinations
+            .probe_failed(self.holder(), error);
+        self.holder().another()
     }
 
     /// It answers, and refuses this very message: others may have more luck.
     pub(super) fn refused(self) {
-        self.0.destinations.forget(self.0.destination);
+        let Holder {
+            destinations,
+            destination,
+            ..
+        } = self.holder();
+        drop(destinations.remove(&mut destinations.lock(), destination));
+    }
+
+    fn holder(&self) -> &Holder {
+        &self.0.0
     }
 }
 
-impl Drop for Probe<'_> {
+impl Drop for Probe {
     fn drop(&mut self) {
-        self.0.destinations.release(self.0.destination);
+        self.holder().destinations.release(self.holder());
     }
 }
 
@@ -419,43 +511,41 @@ impl Drop for Probe<'_> {
 
 impl Drop for Interest<'_> {
     fn drop(&mut self) {
-        let all = self.destinations;
         if let Some(error) = &self.unreported {
-            all.given_up(self.copy, error);
-        }
-        if all.is_abandoned(self.destination, self.copy.place)
-            && let Some(failing) = all.forget(self.destination)
-            && let Some(suppressed) = all.recoveries.allow()
-        {
-            tracing::info!(
-                transport = all.bus_name(self.destination), topic = %self.destination.topic,
-                error = %failing.error, suppressed,
-                "nobody waits for the destination any more: the next message shows whether it works"
-            );
+            self.destinations.given_up(self.copy, error);
         }
     }
 }
 
 // === impl Waiting ===
 
-impl<'a> Waiting<'a> {
+impl Waiting {
     /// `None` when the destination works.
-    fn enter(destinations: &'a Destinations, destination: &'a Destination) -> Option<Self> {
+    fn enter(
+        destinations: &Arc<Destinations>,
+        destination: &Destination,
+        place: Place,
+    ) -> Option<Self> {
         if destinations.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        destinations.lock().get_mut(destination)?.waiting += 1;
-        destinations.show(destination);
-        Some(Self {
-            destinations,
-            destination,
-        })
+        let mut table = destinations.lock();
+        let failing = table.failing.get_mut(destination)?;
+        failing.holders += 1;
+        failing.waiting += 1;
+        destinations.show(destination, failing);
+        Some(Self(Holder {
+            destinations: Arc::clone(destinations),
+            destination: destination.clone(),
+            generation: failing.generation,
+            place,
+        }))
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(failing) = self.destinations.lock().get_mut(self.destination) {
+        if let Some(failing) = self.0.destinations.lock().held_by(&self.0) {
             failing.waiting = failing.waiting.saturating_sub(1);
         }
     }
@@ -472,4 +562,140 @@ pub(crate) fn jittered(wait: Duration) -> Duration {
     // Without randomness the full wait is as good.
     let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
     wait - wait * random / 512
+}
+
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::memory::Memory;
+    use a2abus_transports::{AnyTransport, TransportErrorKind};
+
+    use super::*;
+    use crate::bus::Bus;
+    use crate::config::Name;
+    use crate::metrics::Metrics;
+
+    struct World {
+        readiness: Arc<Readiness>,
+        destinations: Arc<Destinations>,
+        destination: Destination,
+        error: TransportError,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let name: Name = serde_json::from_str("\"bus\"").unwrap();
+            let metrics = Metrics::new().unwrap().transport(name.text());
+            let transport = AnyTransport::Memory(Memory::default());
+            let bus = Bus {
+                name: name.clone(),
+                transport,
+                metrics,
+            };
+            let buses = Buses::new(vec![bus]);
+            let readiness = Arc::new(Readiness::new());
+            let bus = buses.find(&name).unwrap();
+            let log = LogLimits::default();
+            let destinations = Destinations::new(buses, Arc::clone(&readiness), &log);
+            Self {
+                readiness,
+                destinations: Arc::new(destinations),
+                destination: Destination {
+                    bus,
+                    topic: Topic::new("t").unwrap(),
+                },
+                error: TransportError::new(TransportErrorKind::Full, "send"),
+            }
+        }
+
+        fn fails(&self) -> Holder {
+            self.destinations
+                .failed(&self.destination, Place::FromEvent, &self.error)
+        }
+
+        async fn turn(&self) -> Option<Probe> {
+            let (place, patience) = (Place::FromEvent, Patience::Unlimited);
+            let turn = self.destinations.turn(&self.destination, place, patience);
+            turn.await
+        }
+
+        /// What `/readyz` says of it.
+        fn shown(&self) -> Option<String> {
+            let degraded = self.readiness.report().degraded;
+            degraded.first().map(|unmet| unmet.cause.clone())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_forgotten_with_the_last_copy_that_is_held() {
+        let world = World::new();
+        let (first, second) = (world.fails(), world.fails());
+        drop(first);
+        assert!(world.shown().is_some());
+        drop(second);
+        assert_eq!(world.shown(), None);
+        assert_eq!(world.destinations.count.load(Ordering::Acquire), 0);
+        assert!(world.turn().await.is_none(), "it works as far as is known");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_person_has_to_repair_is_shown_until_it_works() {
+        let world = World::new();
+        let fail = |place| {
+            let destinations = &world.destinations;
+            drop(destinations.failed(&world.destination, place, &world.error));
+        };
+        fail(Place::Configured);
+        assert!(world.shown().is_some());
+        world.destinations.works(&world.destination);
+        assert_eq!(world.shown(), None);
+        fail(Place::FromEvent);
+        assert_eq!(world.shown(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_fails_keeps_what_is_known_as_long_as_its_copy_is_held() {
+        let world = World::new();
+        let held = world.fails();
+        let probe = world.turn().await.unwrap();
+        drop(held);
+        let held = probe.failed(&world.error);
+        assert_eq!(
+            world
+                .shown()
+                .as_deref()
+                .map(|cause| cause.ends_with("1 waiting")),
+            Some(true)
+        );
+        drop(held);
+        assert_eq!(world.shown(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_for_an_earlier_failure_counts_for_no_later_one() {
+        let world = World::new();
+        let first = world.fails();
+        let probe = world.turn().await.unwrap();
+        // The second who waits, and whose wait is over by the time it looks.
+        let waiting =
+            Waiting::enter(&world.destinations, &world.destination, Place::FromEvent).unwrap();
+        probe.confirmed();
+        let second = world.fails();
+        let probe = world.turn().await.unwrap();
+        let is_probed = |world: &World| {
+            let mut table = world.destinations.lock();
+            let failing = table.failing.get_mut(&world.destination).unwrap();
+            (failing.is_probed, failing.waiting, failing.holders)
+        };
+        assert_eq!(is_probed(&world), (true, 1, 2));
+        assert!(matches!(
+            world
+                .destinations
+                .next_turn(&waiting.0, Patience::Unlimited),
+            Turn::Send
+        ));
+        drop((first, Probe(waiting)));
+        assert_eq!(is_probed(&world), (true, 1, 2), "not that one");
+        drop((probe, second));
+        assert_eq!(world.shown(), None);
+    }
 }

@@ -24,11 +24,12 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
+use tracing::Level;
 
 use super::stall::Stalling;
 use super::streams::{Doing, Stream, Streams};
 use crate::metrics::Metrics;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 use crate::shares::{Share, Shares, client};
 
 /// Bounds on the connections of one listener.
@@ -61,6 +62,8 @@ pub struct Listener {
     pub name: &'static str,
     /// Where its connections are counted.
     pub metrics: Arc<Metrics>,
+    /// The rate-limited lines of the bridge.
+    pub log: LogLimits,
 }
 
 /// What all connections of a listener share.
@@ -151,6 +154,7 @@ pub async fn serve(listener: Listener) {
         ending,
         name,
         metrics,
+        log,
     } = listener;
     let most = bounds.max_connections.min(Semaphore::MAX_PERMITS);
     let permits = Arc::new(Semaphore::new(most));
@@ -161,7 +165,7 @@ pub async fn serve(listener: Listener) {
         ending,
         name,
         metrics,
-        noted: Arc::default(),
+        noted: Arc::new(log.seldom(Level::WARN, "more connections were closed or had to wait")),
     };
     let mut connections = JoinSet::new();
     loop {
@@ -446,6 +450,7 @@ mod tests {
             ending,
             name: "test",
             metrics: Arc::new(Metrics::new().unwrap()),
+            log: LogLimits::default(),
         }));
         Server {
             address,

@@ -1,5 +1,6 @@
 //! Requests that somebody on the bus waits for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::{Event, Family, Hint, Kind, Text, decode, extension};
@@ -10,11 +11,13 @@ use crate::account::{self, Account};
 use crate::answer::ReadAt;
 use crate::callid::CallId;
 use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
-use crate::deadletter::Stage;
-use crate::exchange::{How, InHand, Language, Requester};
+use crate::deadletter::{Stage, Undelivered};
+use crate::exchange::room::Part;
+use crate::exchange::{How, InHand, Language, Requester, Waits};
 use crate::outbound::Provenance;
 use crate::reply::spring;
 use crate::reply_place;
+use crate::stage;
 
 // === impl Pipeline ===
 
@@ -92,7 +95,11 @@ impl Pipeline {
             return routed.in_hand.push(InHand { position, how });
         }
         let how = match self.open(at, unit, event, &mut requester, routed) {
-            Ok(answer) => How::Waits(Box::new((answer, requester))),
+            Ok((answer, room)) => How::Waits(Box::new(Waits {
+                answer,
+                requester,
+                room,
+            })),
             Err(error) => How::Failed(Box::new((error, requester))),
         };
         routed.in_hand.push(InHand { position, how });
@@ -105,17 +112,29 @@ impl Pipeline {
         event: Event,
         requester: &mut Requester,
         routed: &mut Routed,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<(Answer, Arc<Part<Text>>), CallError> {
         let call = self.calls.new_call()?;
         let mut account = Account::open(&self.counts, call, self.name.clone());
-        account.is_for(&event, self.outbound.names(&account::agent_of(&event)));
-        let opened = self
-            .exchange(call, event, requester)
-            .and_then(|exchange| self.publishable(at, unit, exchange, requester, routed));
+        let agent = account::agent_of(&event);
+        account.is_for(&event, self.outbound.names(&agent));
+        let opened = self.exchange(call, event, requester).and_then(|exchange| {
+            let size = at.message.size_bytes();
+            let room = self.waiting.enter(&agent, size, &mut routed.room);
+            let room = room.map_err(CallError::Exhausted)?;
+            let opened = self.publishable(at, unit, exchange, requester, routed)?;
+            Ok((opened, room))
+        });
         match opened {
-            Ok(opened) => Ok(opened.answer(account, &self.calls)),
+            Ok((opened, room)) => Ok((opened.answer(account, &self.calls), room)),
             Err(error) => {
                 account.failed(&error);
+                if let CallError::Exhausted(_) = error {
+                    let of = Undelivered {
+                        agent: Some(&agent),
+                        ..super::undelivered(at)
+                    };
+                    self.dead_letters.dropped(of, "exhausted");
+                }
                 Err(error)
             }
         }
@@ -167,11 +186,12 @@ impl Pipeline {
             headers: &requester.headers,
         };
         let (call, legs) = (exchange.call, self.calls.legs());
-        let copies = self
-            .outbound
-            .route(&exchange.event, from, |bus, event, address| {
-                legs.stamp(call, bus, event, address)
-            });
+        let copies = stage::route().in_scope(|| {
+            self.outbound
+                .route(&exchange.event, from, |bus, event, address| {
+                    legs.stamp(call, bus, event, address)
+                })
+        });
         let copies = copies.map_err(|error| {
             self.counts.unrouted.inc();
             let event = Some(&exchange.event);

@@ -30,9 +30,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use a2abus_executor::Agent;
+use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{
-    Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Refused as Undecoded,
-    Source, Text, extension, map,
+    Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
+    Refused as Undecoded, Source, Text, extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{Consumer, Delivery};
@@ -43,9 +44,10 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 
 use self::answer::{Answer, Refused, Voice};
-use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, WorkflowClient};
+use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, Rejected, WorkflowClient};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
 use self::execute::{Early, Outcome};
 use self::held::Held;
@@ -61,7 +63,7 @@ use crate::metrics::{self, BindingMetrics, Metrics};
 use crate::outbound::Outbound;
 use crate::pipeline::Pipeline;
 use crate::reply_place;
-use crate::seldom::Seldom;
+use crate::seldom::{LogLimits, Seldom};
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
@@ -87,10 +89,22 @@ pub struct WorkflowBinding {
     waiting: Waiting,
     /// What the subscription may hold.
     budget: Budget,
-    /// The log line of workflows that do not become whole.
-    incomplete: Seldom,
+    log: Log,
     metrics: BindingMetrics,
     counts: Arc<Metrics>,
+}
+
+/// The log lines that anybody can cause.
+#[derive(Debug)]
+struct Log {
+    /// Of workflows that do not become whole.
+    incomplete: Seldom,
+    /// Of requests that are refused.
+    refused: Seldom,
+    /// Of answers that are wanted where the binding does not allow it.
+    forbidden: Seldom,
+    /// Of answers that are too large, or can go nowhere.
+    answers: Seldom,
 }
 
 /// Requests that are being served.
@@ -106,13 +120,13 @@ impl WorkflowBinding {
         config: &BindingConfig,
         workflows: Workflows,
         instance: &str,
+        log: &LogLimits,
     ) -> Self {
         let subscription = config.subscription();
         let agent = workflows.name().clone();
         let mut hint = pipeline.hint;
         hint.executor = Some(agent.clone());
         Self {
-            name: pipeline.name,
             bus: pipeline.bus,
             dead_letters: pipeline.dead_letters,
             binding: pipeline.binding,
@@ -128,7 +142,8 @@ impl WorkflowBinding {
                 messages: subscription.budget_messages,
                 bytes: subscription.budget_bytes,
             },
-            incomplete: Seldom::new(),
+            log: Log::new(&pipeline.name, log),
+            name: pipeline.name,
             passed: pipeline.passed,
             outbound: pipeline.outbound,
             publisher: pipeline.publisher,
@@ -191,7 +206,7 @@ impl WorkflowBinding {
                 Incomplete::Idle | Incomplete::Overdue => metrics::Refused::Expired,
                 Incomplete::Crowded => metrics::Refused::Busy,
             });
-            if let Some(suppressed) = self.incomplete.allow() {
+            if let Some(suppressed) = self.log.incomplete.allow() {
                 let requester = part
                     .job
                     .client
@@ -233,7 +248,9 @@ impl WorkflowBinding {
             collaboration_id: None,
             place: None,
         };
-        let mut begin = |asked: Result<Ask, NotAWorkflow>, body: Option<Bytes>| {
+        let new_id = stable_ids(held.origin.clone());
+        let context = self.context(&new_id);
+        let mut begin = |asked: Result<Ask, Rejected>, body: Option<Bytes>| {
             self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
         };
         match content_mode::read(self.binding, &held.message, &self.limits) {
@@ -244,7 +261,10 @@ impl WorkflowBinding {
                     detail: error.to_string(),
                     unit: None,
                 };
-                work.push(self.refuse(Arc::clone(&held), None, reason).boxed());
+                let body = held.message.body.clone().unwrap_or_default();
+                let event = wrap_unknown(&body, 0, &self.options, &context);
+                let client = WorkflowClient::waiting(&event, envelope);
+                work.push(self.reject(Arc::clone(&held), None, reason, client).boxed());
             }
             Ok(Content::Event(event)) => begin(self.event(&event, envelope), None),
             Ok(Content::Plain { content_type, body }) => {
@@ -253,8 +273,6 @@ impl WorkflowBinding {
                     collaboration_id: hint.collaboration_id.as_ref(),
                     ..envelope
                 };
-                let new_id = stable_ids(held.origin.clone());
-                let context = self.context(&new_id);
                 let units = map(&body, &hint, &self.limits, &self.options, &context);
                 for (index, unit) in units.into_iter().enumerate() {
                     match unit {
@@ -269,15 +287,18 @@ impl WorkflowBinding {
                                     place: Some(&place),
                                     ..envelope
                                 };
-                                self.addressed(&mapped.event)
-                                    .and_then(|()| Ask::of(&mapped.event, Some(&mapped), envelope))
+                                self.ask(&mapped.event, Some(&mapped), envelope)
                             };
                             begin(asked, Some(body));
                         }
                         Err(refused) => {
                             self.counts.refused(refused.error.kind());
                             let (body, reason) = (refused.bytes.clone(), undecoded(&refused));
-                            work.push(self.refuse(Arc::clone(&held), Some(body), reason).boxed());
+                            let event = wrap_unknown(&body, index, &self.options, &context);
+                            let client = WorkflowClient::waiting(&event, envelope);
+                            let rejecting =
+                                self.reject(Arc::clone(&held), Some(body), reason, client);
+                            work.push(rejecting.boxed());
                         }
                     }
                 }
@@ -309,8 +330,7 @@ impl WorkflowBinding {
     }
 
     /// What an event asks that came as a CloudEvent.
-    fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, NotAWorkflow> {
-        self.addressed(event)?;
+    fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, Rejected> {
         let mut hint = self.hint.clone();
         hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
         if let Some(content_type) = event.datacontenttype() {
@@ -320,7 +340,19 @@ impl WorkflowBinding {
         let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
         // What is malformed may still be a workflow, and then it is told what is wrong with it.
         let inside = units.into_only().ok().and_then(Result::ok);
-        Ask::of(event, inside.as_ref(), envelope)
+        self.ask(event, inside.as_ref(), envelope)
+    }
+
+    /// What an event asks whose data are `inside`.
+    fn ask(
+        &self,
+        event: &Event,
+        inside: Option<&Mapped>,
+        envelope: Envelope<'_>,
+    ) -> Result<Ask, Rejected> {
+        self.addressed(event)
+            .and_then(|()| Ask::of(event, inside, envelope))
+            .map_err(|why| Rejected::new(why, event, inside, envelope))
     }
 
     /// Whether the event is for this executor.
@@ -333,7 +365,7 @@ impl WorkflowBinding {
 
     fn begin<'a>(
         &'a self,
-        asked: Result<Ask, NotAWorkflow>,
+        asked: Result<Ask, Rejected>,
         body: Option<Bytes>,
         held: Arc<Held>,
         assemblies: &mut Assemblies,
@@ -365,8 +397,10 @@ impl WorkflowBinding {
                 None
             }
             Ok(Ask::Refuse(client, refused)) => {
-                tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(),
-                    "a request to the executor is refused");
+                if let Some(suppressed) = self.log.refused.allow() {
+                    tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(), suppressed,
+                        "a request to the executor is refused");
+                }
                 self.workflows.refused(refused.counts_as());
                 let answer = Answer::refused(refused);
                 let answering = async move {
@@ -380,14 +414,14 @@ impl WorkflowBinding {
                 work.push(self.forbid(client, refused, body, held).boxed());
                 None
             }
-            Err(NotAWorkflow { code, detail }) => {
+            Err(Rejected { why, client }) => {
                 let reason = Reason {
-                    code,
+                    code: why.code,
                     stage: Stage::Execute,
-                    detail: detail.to_owned(),
+                    detail: why.detail.to_owned(),
                     unit: None,
                 };
-                work.push(self.refuse(held, body, reason).boxed());
+                work.push(self.reject(held, body, reason, client).boxed());
                 None
             }
         };
@@ -437,9 +471,11 @@ impl WorkflowBinding {
             detail: refused.to_string(),
             unit: None,
         };
-        tracing::warn!(binding = %self.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
-            requester = client.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused,
-            "a workflow is not executed");
+        if let Some(suppressed) = self.log.forbidden.allow() {
+            tracing::warn!(binding = %self.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
+                requester = client.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused, suppressed,
+                "a workflow is not executed");
+        }
         self.dead_letter(&held, body, &reason).await;
         if client.reply_to.is_some() {
             let refused = Refused::place(reason.detail);
@@ -449,7 +485,21 @@ impl WorkflowBinding {
         held.done();
     }
 
-    async fn refuse(&self, held: Arc<Held>, body: Option<Bytes>, reason: Reason) {
+    /// Makes a dead letter of what is no request to the executor; whoever waits for an answer gets the reason at once.
+    async fn reject(
+        &self,
+        held: Arc<Held>,
+        body: Option<Bytes>,
+        reason: Reason,
+        client: Option<Box<WorkflowClient>>,
+    ) {
+        if let Some(client) = client {
+            let (code, detail) = (code::INVALID_REQUEST, reason.detail.clone());
+            let refused = Refused::request(code, reason.code, detail);
+            self.workflows.refused(refused.counts_as());
+            let answer = Answer::refused(refused);
+            self.answer(&client, Action::Execute, &answer, &held).await;
+        }
         self.dead_letter(&held, body, &reason).await;
         held.done();
     }
@@ -465,6 +515,22 @@ impl WorkflowBinding {
         let agent = own.and_then(|requester| self.workflows.agent(requester));
         let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
         is_known || agent.is_some_and(ends)
+    }
+}
+
+// === impl Log ===
+
+impl Log {
+    fn new(binding: &Text, limits: &LogLimits) -> Self {
+        let seldom = |more| limits.seldom_of(binding, Level::WARN, more);
+        Self {
+            incomplete: seldom("more workflows that came line by line were not executed"),
+            refused: seldom("more requests to the executor were refused"),
+            forbidden: seldom(
+                "more workflows were not executed: they may not choose that reply address",
+            ),
+            answers: seldom("more answers were reduced, or had nowhere to go"),
+        }
     }
 }
 

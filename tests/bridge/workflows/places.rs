@@ -68,6 +68,44 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
 }
 
 #[tokio::test]
+async fn a_requester_of_what_is_no_workflow_gets_the_reason_at_once() {
+    let mut world = World::new().await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let other = [EXECUTE, ("targetagent", "weather")];
+    let cases = [
+        (Message::plain("hello"), "not_json"),
+        (Message::plain("{}"), "unknown"),
+        (event("1", &[], "{}"), "not_a_workflow"),
+        (event("2", &other, "{}"), "other_agent"),
+    ];
+    for (message, reason) in cases {
+        request(&world, "_INBOX.me", message).await;
+        let reply = Said::of(&next(&mut inbox).await);
+        assert!(reply.is_answer(), "{reply:?}");
+        assert!(
+            reply.data.to_string().contains(reason),
+            "{reason}: {reply:?}"
+        );
+        let letter = world.dead_letter().await;
+        assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), reason);
+    }
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "workflows/execute", "params": {"_agentId": "weather"}});
+    request(&world, "_INBOX.me", Message::plain(call.to_string())).await;
+    let reply: Value = serde_json::from_slice(&next(&mut inbox).await.body.unwrap()).unwrap();
+    assert_eq!(
+        (&reply["id"], reply["error"].is_object()),
+        (&json!(7), true)
+    );
+    // Nobody waits for an answer to an answer.
+    let answer = event("3", &[EXECUTE, ("mcptype", "response")], "{}");
+    request(&world, "_INBOX.me", answer).await;
+    request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
+    let reply = Said::of(&next(&mut inbox).await);
+    assert_eq!(reply.data["status"], "success", "{reply:?}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_record_with_a_reply_topic_is_answered_once_there() {
     let world = World::with("run_as: reporter, reply_topics: ['inbox.*']", "").await;
     let mut inbox = reads(&world.memory, "inbox.7").await;

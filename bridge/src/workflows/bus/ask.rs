@@ -119,6 +119,13 @@ pub(super) struct NotAWorkflow {
     pub(super) detail: &'static str,
 }
 
+/// What asks nothing of the executor, and who waits for an answer to it all the same.
+#[derive(Debug)]
+pub(super) struct Rejected {
+    pub(super) why: NotAWorkflow,
+    pub(super) client: Option<Box<WorkflowClient>>,
+}
+
 /// Where answers and progress of a binding may go, and where they go by default.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -184,6 +191,25 @@ impl NotAWorkflow {
         code: "missing_collaborationid",
         detail: "a line of a workflow on its own: send the workflow whole, or give its lines a collaborationid",
     };
+}
+
+// === impl Rejected ===
+
+impl Rejected {
+    /// What an event is rejected for that came in this envelope; `inside` is what its data are.
+    pub(super) fn new(
+        why: NotAWorkflow,
+        event: &Event,
+        inside: Option<&Mapped>,
+        envelope: Envelope<'_>,
+    ) -> Self {
+        let mut client = WorkflowClient::waiting(event, envelope);
+        let id = inside.and_then(|mapped| mapped.json_rpc.as_ref()?.id.as_ref());
+        if let (Some(client), Some(id)) = (&mut client, id) {
+            client.form = Form::JsonRpc(id.token().clone());
+        }
+        Self { why, client }
+    }
 }
 
 // === impl Ask ===
@@ -538,6 +564,15 @@ impl WorkflowClient {
             trace: trace.collect(),
             headers: envelope.headers.to_vec(),
         }
+    }
+
+    /// Who waits for an answer to an event, as its message says. Nobody waits for one to an answer.
+    pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
+        let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
+        let waits =
+            envelope.reply_to.is_some() || reply_place::named_by(event, envelope.message).is_some();
+        let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
+        client.filter(|client| client.reply_to.is_some())
     }
 
     /// The name of an execution whose workflow has none: the same when the request comes again.

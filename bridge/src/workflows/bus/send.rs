@@ -57,14 +57,18 @@ impl WorkflowBinding {
         let whole = self.send_answer(client, action, answer, Size::Whole).await;
         let sent = match whole {
             Err(error) if error.is_too_large() => {
-                tracing::warn!(binding = %self.name, %error, "an answer is sent without its results");
+                if let Some(suppressed) = self.log.answers.allow() {
+                    tracing::warn!(binding = %self.name, %error, suppressed, "an answer is sent without its results");
+                }
                 self.send_answer(client, action, answer, Size::Reduced)
                     .await
             }
             sent => sent,
         };
         if let Err(error) = sent {
-            tracing::warn!(binding = %self.name, %error, "an answer has nowhere to go");
+            if let Some(suppressed) = self.log.answers.allow() {
+                tracing::warn!(binding = %self.name, %error, suppressed, "an answer has nowhere to go");
+            }
             self.dead_letter(held, None, &error.reason()).await;
         }
     }

@@ -1,0 +1,46 @@
+//! The spans of the path, one for each stage. Their names are stable; an exporter may rely on them.
+//!
+//! They are at TRACE with the target `a2abus::stage`, so that a filter has to ask for them
+//! (`A2ABUS_LOG=info,a2abus::stage=trace`). While none does, a span costs one atomic read.
+//!
+//! | span | lasts |
+//! |---|---|
+//! | `receive` | from the delivery of a message until its copies are with their buses |
+//! | `map` | while a payload is parsed and becomes events |
+//! | `route` | while the destinations of an event are found |
+//! | `publish` | while a copy is handed to its bus |
+//! | `settle` | while the source is told that a message is done |
+//! | `call` | from the request until its last answer, its deadline or its cancel |
+
+use a2abus_plugin::Text;
+use a2abus_transports::Topic;
+use tracing::{Span, trace_span};
+
+use crate::callid::CallId;
+
+const TARGET: &str = "a2abus::stage";
+
+pub(crate) fn receive(binding: &Text, topic: &Topic, origin: Option<&Text>) -> Span {
+    let origin = origin.map(Text::as_str);
+    trace_span!(target: TARGET, "receive", %binding, %topic, origin)
+}
+
+pub(crate) fn map() -> Span {
+    trace_span!(target: TARGET, "map")
+}
+
+pub(crate) fn route() -> Span {
+    trace_span!(target: TARGET, "route")
+}
+
+pub(crate) fn publish(topic: &Topic) -> Span {
+    trace_span!(target: TARGET, "publish", %topic)
+}
+
+pub(crate) fn settle() -> Span {
+    trace_span!(target: TARGET, "settle")
+}
+
+pub(crate) fn call(call: CallId, caller: &str) -> Span {
+    trace_span!(target: TARGET, "call", %call, caller)
+}
