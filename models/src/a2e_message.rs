@@ -8,7 +8,7 @@
 //! needs none of it: its bytes stay as they are, its type string says what it is
 //! ([`a2abus_plugin::protocol::a2e_message`]), and [`Repair`] which call it answers.
 //!
-//! Source: `a2e-message`.
+//! Source: docs/protocols/a2e-messages.md.
 
 #[macro_use]
 mod record;

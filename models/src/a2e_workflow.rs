@@ -7,8 +7,7 @@
 //!
 //! Paths, templates, conditions, transforms and targets are read once, here; whoever runs a
 //! [`Workflow`] reads no text again. Both dialects are read, the flat one of the specification is
-//! written.
-//! Source: `a2e-execution` sections 1 to 4 and 7.
+//! written. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
 
 mod config;
 mod config_transform;
@@ -42,7 +41,7 @@ pub use template::{Body, FieldTemplate, Operand, Part, Template};
 use crate::json::Object;
 use a2abus_plugin::Text;
 
-/// A workflow whose form has no errors. Source: `a2e-execution` section 1.
+/// A workflow whose form has no errors. Source: docs/protocols/a2e-workflows.md §1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workflow {
     /// `executionId`; the wrapped dialect has none.
@@ -74,7 +73,7 @@ pub struct Operation {
     pub kind: OperationKind,
 }
 
-/// How messages are written. Source: `a2e-execution` section 1, D1.
+/// How messages are written. Source: docs/protocols/a2e-workflows.md §D1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// Messages with a `type`, as specified.
@@ -83,7 +82,8 @@ pub enum Dialect {
     Wrapped,
 }
 
-/// What a workflow may cost before it is refused. Source: `a2e-execution` section 7, limits.
+/// What a workflow may cost before it is refused. Source: docs/protocols/a2e-workflows.md §7,
+/// limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkflowLimits {

@@ -1,5 +1,5 @@
 //! Are A2E messages read and written as the sources say? Source: `vectors/a2e_message.json`,
-//! `a2e-message` sections 1 to 6.
+//! docs/protocols/a2e-messages.md §1 to §6.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,6 +1,6 @@
 //! Does validation of A2E workflows find what the specification says, and nothing else? The shared
 //! vectors, one case and one near miss for every code, and what holds for every document.
-//! Source: `a2e-execution`, `vectors/a2e_execution.json`.
+//! Source: docs/protocols/a2e-workflows.md, `tests/vectors/a2e_execution.json`.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Everything happens in one pass over the bytes; a unit that is refused never takes its siblings with it, as long as
-//! the JSON around it is whole. Source: `detection` section 1.
+//! the JSON around it is whole. Source: docs/protocols/detection.md §1.
 
 mod a2e_message;
 mod a2e_workflow;
@@ -68,7 +68,7 @@ pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
 /// Decodes a payload into its units.
 ///
 /// Total: every byte string gives at least one unit, decoded or refused. Bodies are shared, not copied.
-/// Source: `detection` sections 1 and 2.
+/// Source: docs/protocols/detection.md §1 and §2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
     decode_with(payload, hint, limits, &mut |unit| unit)
@@ -219,7 +219,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         Ok(())
     }
 
-    /// Lines that are all of a workflow are one unit. Source: `detection` section 1.
+    /// Lines that are all of a workflow are one unit.
     fn join_workflow(&mut self) {
         let Some(mut lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
             return;

@@ -3,7 +3,7 @@
 //! The pass never stops at a member that is wrong for a family, since only the rules know the family: it notes where
 //! the member stands. Rules look at top-level members only, never at text inside strings.
 //!
-//! Source: `detection` section 2.
+//! Source: docs/protocols/detection.md §2.
 
 mod e2a;
 mod place;
@@ -38,13 +38,15 @@ pub(crate) struct Facts<'a> {
 pub struct Detection {
     /// The family.
     pub family: Family,
-    /// The rule of `detection` section 2, or 10 where a binding is declared to carry the family and no rule matched.
+    /// The rule of docs/protocols/detection.md §2, or 10 where a binding is declared to carry the family and no rule
+    /// matched.
     pub rule: u8,
     /// The top-level member that decided.
     pub member: &'static str,
 }
 
-/// No rule of `detection` section 2: the binding's declaration decided. (Rule 9 there is that nothing matched.)
+/// No rule of docs/protocols/detection.md §2: the binding's declaration decided. (Rule 9 there is that nothing
+/// matched.)
 const DECLARED: u8 = 10;
 
 // === impl Facts ===

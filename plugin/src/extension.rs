@@ -1,6 +1,6 @@
 //! The names of the CloudEvents extensions this project defines or reads; the only place these strings occur.
 //!
-//! Source: EventMesh A2A section 3.3, `eventmesh-a2a` section 2, CloudEvents extensions 1.0.2.
+//! Source: docs/protocols/cloudevents.md §6.
 
 /// The method of a JSON-RPC call, the FIPA act of a legacy message, the type of an A2E message.
 pub const A2A_METHOD: &str = "a2amethod";

@@ -9,25 +9,26 @@ use crate::text::Text;
 pub struct Hint {
     pub(crate) framing: Framing,
     pub(crate) dialect: Option<Dialect>,
-    /// The family the binding is declared to carry: its weak shapes count too. Source: `detection` section 2.
+    /// The family the binding is declared to carry: its weak shapes count too. Source: docs/protocols/detection.md §2.
     pub family: Option<Family>,
     /// Refuses payloads of any other family than the declared one.
     pub strict: bool,
-    /// Ties the lines of a workflow together that come as payloads of their own. Source: `a2e-execution` section 11.
+    /// Ties the lines of a workflow together that come as payloads of their own.
+    /// Source: docs/protocols/a2e-workflows.md §11.
     pub collaboration_id: Option<Text>,
     /// The agent that workflows go to when they name none (default `a2e-executor`).
     pub executor: Option<Text>,
     /// Workflows are to be validated, not executed.
     pub validate_workflows: bool,
-    /// Takes no E2A record without a `protocol_version`. Source: `e2a` section 10.1, `e2a.shapes: strict`.
+    /// Takes no E2A record without a `protocol_version`. Source: docs/protocols/e2a.md §10.1.
     pub e2a_versions_only: bool,
     /// Believes the marks that only an E2A server sets. A binding declared to carry E2A is trusted as well.
-    /// Source: `e2a` section 9, S3.
+    /// Source: docs/protocols/e2a.md §S3.
     pub e2a_trusted: bool,
-    /// Refuses A2E messages without an `id` instead of making one. Source: `a2e-message` section 1.2.
+    /// Refuses A2E messages without an `id` instead of making one. Source: docs/protocols/a2e-messages.md §1.2.
     pub strict_ids: bool,
     /// Refuses the A2E messages that belong to the connection between an agent and its environment: handshakes (which
-    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: `a2e-message` section 8.3.
+    /// hold a token), `ping`, `pong`, `shutdown`. For what is published. Source: docs/protocols/a2e-messages.md §8.3.
     pub refuse_link_local: bool,
 }
 
@@ -50,7 +51,7 @@ impl Hint {
     }
 
     /// Notes a header that came with the payload: content type, A2A version headers, `collaborationid`. Others say
-    /// nothing. Source: `detection` section 1, `a2a-http` section 3.4, `a2e-execution` section 11.
+    /// nothing. Source: docs/protocols/detection.md §1, docs/protocols/a2a.md §6, docs/protocols/a2e-workflows.md §11.
     pub fn header(&mut self, name: &str, value: &str) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-type") {

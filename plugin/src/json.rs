@@ -724,7 +724,7 @@ fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
     char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).map(|c| (c, 10))
 }
 
-/// U+FEFF, which some writers put before JSON. Source: `a2a-http` section 6.
+/// U+FEFF, which some writers put before JSON. Source: docs/protocols/detection.md §1.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The bytes as text.

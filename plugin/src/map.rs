@@ -1,6 +1,6 @@
 //! From units to CloudEvents. The body is never touched: an event's data are the unit's own bytes.
 //!
-//! Source: `eventmesh-a2a` section 2, `detection` section 3.
+//! Source: docs/protocols/eventmesh-a2a.md §2, docs/protocols/detection.md §3.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -27,13 +27,13 @@ use crate::text::Text;
 pub struct MapOptions {
     /// What every `type` begins with (default `org.apache.eventmesh.a2a.`).
     pub type_prefix: TypePrefix,
-    /// How a JSON-RPC notification is mapped (decision D1).
+    /// How a JSON-RPC notification is mapped (docs/protocols/eventmesh-a2a.md §D1).
     pub notifications: Notifications,
     /// What `mcptype` says of a part that more parts follow.
     pub streams: Streams,
 }
 
-/// What `mcptype` says of a part of an answer that more parts follow. Source: `detection` section 3.
+/// What `mcptype` says of a part of an answer that more parts follow. Source: docs/protocols/detection.md §3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Streams {
@@ -44,7 +44,7 @@ pub enum Streams {
     AsResponses,
 }
 
-/// How a JSON-RPC notification is mapped. Source: `eventmesh-a2a` D1.
+/// How a JSON-RPC notification is mapped. Source: docs/protocols/eventmesh-a2a.md §D1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notifications {
@@ -68,7 +68,8 @@ impl Default for MapOptions {
 /// What an event gets that its payload does not hold. The mapping itself makes no ids and reads no clock; all values are
 /// checked where they are made, so that every event is valid.
 pub struct MapContext<'a> {
-    /// The `source` of the events: the place the payloads came from, unique per caller (decision D4).
+    /// The `source` of the events: the place the payloads came from, unique per caller
+    /// (docs/protocols/eventmesh-a2a.md §D4).
     pub source: Source,
     /// The `time` of the events, where they should have one and the payload has none.
     pub time: Option<Time>,
@@ -223,8 +224,8 @@ pub fn map(
     units
 }
 
-/// Numbers and strings that read alike as ids of calls: the strings take their quotes with them. Source:
-/// `eventmesh-a2a` D2.
+/// Numbers and strings that read alike as ids of calls: the strings take their quotes with them.
+/// Source: docs/protocols/eventmesh-a2a.md §D2.
 fn tell_ids_apart(units: &mut Units<Mapped>) {
     let id_of = |mapped: &Mapped| -> Option<Id> {
         let json_rpc = mapped.json_rpc.as_ref()?;
@@ -284,7 +285,7 @@ pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> M
     }
 }
 
-/// Makes a request of a notification, where that is asked for (decision D1).
+/// Makes a request of a notification, where that is asked for (docs/protocols/eventmesh-a2a.md §D1).
 fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOptions) {
     if options.notifications == Notifications::AsRequests
         && message.kind == Kind::Notification
@@ -297,8 +298,8 @@ fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOpt
     }
 }
 
-/// An event that wraps a unit no family recognises, untouched; `index` is its place in the payload. Source: `detection`
-/// section 2, `on_unknown: wrap`.
+/// An event that wraps a unit no family recognises, untouched; `index` is its place in the payload.
+/// Source: docs/protocols/detection.md §2.
 #[must_use]
 pub fn wrap_unknown(
     unit: &Bytes,

@@ -9,7 +9,7 @@ use crate::event::{Attributes, Event, Value};
 use crate::extension;
 use crate::text::Text;
 
-/// A family of payloads that detection tells apart. Source: `detection` section 2.
+/// A family of payloads that detection tells apart. Source: docs/protocols/detection.md §2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     /// A CloudEvent in structured mode.
@@ -210,22 +210,23 @@ impl Message {
     }
 }
 
-/// The longest target, in characters. Source: `eventmesh-a2a` D6.
+/// The longest target, in characters. Source: docs/protocols/eventmesh-a2a.md §D6.
 pub const MAX_TARGET_CHARS: usize = 256;
-/// The longest topic named by a payload, in characters. Source: `eventmesh-a2a` D6.
+/// The longest topic named by a payload, in characters. Source: docs/protocols/eventmesh-a2a.md §D6.
 pub const MAX_TOPIC_CHARS: usize = 249;
-/// The longest method, in characters. Source: `eventmesh-a2a` D11.
+/// The longest method, in characters. Source: docs/protocols/eventmesh-a2a.md §D11.
 pub const MAX_METHOD_CHARS: usize = 256;
 /// The longest text of an id, in bytes.
 pub const MAX_ID_BYTES: usize = 1_024;
 
-/// Whether the text may name a target: 1 to 256 of `A-Z a-z 0-9 . _ - / : @ +`, no `..`. Source: `eventmesh-a2a` D6.
+/// Whether the text may name a target: 1 to 256 of `A-Z a-z 0-9 . _ - / : @ +`, no `..`.
+/// Source: docs/protocols/eventmesh-a2a.md §D6.
 #[must_use]
 pub fn is_target(text: &str) -> bool {
     is_name(text, MAX_TARGET_CHARS)
 }
 
-/// Whether the text may name a topic: as a target, up to 249. Source: `eventmesh-a2a` D6.
+/// Whether the text may name a topic: as a target, up to 249. Source: docs/protocols/eventmesh-a2a.md §D6.
 #[must_use]
 pub fn is_topic(text: &str) -> bool {
     is_name(text, MAX_TOPIC_CHARS)
@@ -252,7 +253,8 @@ const NAME_BYTES: [bool; 256] = {
     legal
 };
 
-/// Whether the text may be a method: 1 to 256 characters, no control characters or spaces. Source: `eventmesh-a2a` D11.
+/// Whether the text may be a method: 1 to 256 characters, no control characters or spaces.
+/// Source: docs/protocols/eventmesh-a2a.md §D11.
 #[must_use]
 pub fn is_method(text: &str) -> bool {
     if text.bytes().all(|b| b.is_ascii_graphic()) {
@@ -268,8 +270,8 @@ pub(crate) fn is_collaboration_id(text: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&text.len()) && crate::event::is_string(text)
 }
 
-/// Whether the text may name an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`. Source: `a2e-execution`
-/// section 1.
+/// Whether the text may name an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`.
+/// Source: docs/protocols/a2e-workflows.md §1.
 pub(crate) fn is_operation_id(text: &str) -> bool {
     (1..=100).contains(&text.len())
         && text

@@ -1,7 +1,8 @@
 //! Secrets inside payloads, blanked in what is kept of them.
 //!
 //! Two families carry credentials in the message itself: the handshake of A2E (`auth_token`) and the `auth` of an E2A
-//! request (`bearer_token`, and the values of `extra_headers`). Source: `a2e-message` section 8.3, `e2a` section 9, S5.
+//! request (`bearer_token`, and the values of `extra_headers`). Source: docs/protocols/a2e-messages.md §8.3,
+//! docs/protocols/e2a.md §S5.
 
 use std::borrow::Cow;
 use std::ops::Range;

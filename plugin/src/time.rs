@@ -4,12 +4,12 @@ use chrono::{DateTime, Datelike as _, SecondsFormat, Timelike as _, Utc};
 
 use crate::text::Text;
 
-/// From this magnitude on a number of E2A counts milliseconds. Source: `e2a` section 5.
+/// From this magnitude on a number of E2A counts milliseconds. Source: docs/protocols/e2a.md §5.
 const MILLISECONDS_FROM: f64 = 1e11;
 
 /// The time of a Unix time in seconds; `None` outside the years 1 to 9999.
 ///
-/// Source: `e2a` section 5: whole seconds and fraction apart, microseconds rounded half to even.
+/// Source: docs/protocols/e2a.md §5: whole seconds and fraction apart, microseconds rounded half to even.
 pub(crate) fn of_seconds(seconds: f64) -> Option<DateTime<Utc>> {
     if !seconds.is_finite() || seconds.abs() > 1e12 {
         return None;

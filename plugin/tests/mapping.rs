@@ -1,5 +1,5 @@
-//! What A2E messages, A2E workflows and E2A records become on the bus. Source: `detection`, `a2e-message` section 8,
-//! `a2e-execution` section 11, `e2a` section 10.
+//! What A2E messages, A2E workflows and E2A records become on the bus. Source: docs/protocols/detection.md,
+//! docs/protocols/a2e-messages.md §8, docs/protocols/a2e-workflows.md §11, docs/protocols/e2a.md §10.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value)]

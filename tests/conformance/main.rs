@@ -1,4 +1,5 @@
-//! What the specifications ask for, from the vectors in `tests/vectors`; no network, no clock.
+//! What the specifications ask for, from the vectors in `tests/vectors`, and whether comments cite what exists; no
+//! network, no clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,6 +8,7 @@
     reason = "tests fail by panicking and print what they leave out"
 )]
 
+mod citations;
 mod cloudevents;
 mod decisions;
 mod hostile;

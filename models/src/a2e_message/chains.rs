@@ -1,6 +1,6 @@
 //! Chains: nodes of tools and skills that run one after the other.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Generated, Integer};
 use crate::json::{Json, Object};

@@ -232,8 +232,8 @@ impl Message {
     }
 }
 
-/// Major version 1, under either key, and the same under both. Source: `a2e-message` sections 1.1
-/// and 6.
+/// Major version 1, under either key, and the same under both.
+/// Source: docs/protocols/a2e-messages.md §1.1 and §6.
 fn check_version(parts: &Parts) -> Result<(), Refusal> {
     if let (Some(version), Some(a2e)) = (&parts.version, &parts.a2e)
         && version != a2e
@@ -268,8 +268,8 @@ impl Refusal {
         Self::new(Reason::TooLarge, "a line longer than the limit")
     }
 
-    /// The refusal of a message whose type an endpoint does not serve. Source: `a2e-message`
-    /// section 6.
+    /// The refusal of a message whose type an endpoint does not serve.
+    /// Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
     pub fn unknown_type(message: &Message) -> Self {
         let names = LineNames {

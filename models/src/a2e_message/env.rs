@@ -1,6 +1,6 @@
 //! Environments: episodes of steps and observations.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::header::Embedded;
 use super::value::{Float, Generated, Integer};

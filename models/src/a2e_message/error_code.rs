@@ -1,4 +1,5 @@
-//! The codes of `error`, and whether trying again may help. Source: `a2e-message` section 3.
+//! The codes of `error`, and whether trying again may help.
+//! Source: docs/protocols/a2e-messages.md §3.
 
 use super::session::ErrorMessage;
 use a2abus_plugin::Text;

@@ -1,4 +1,4 @@
-//! The keys that every message has. Source: `a2e-message` section 1.2.
+//! The keys that every message has. Source: docs/protocols/a2e-messages.md §1.2.
 
 use super::record::Content;
 use super::shape::Shape;
@@ -23,7 +23,7 @@ pub struct Header {
 }
 
 /// The keys that give the version. The code of the SDK reads and writes one, its documents the
-/// other. Source: `a2e-message` section 1.1.
+/// other. Source: docs/protocols/a2e-messages.md §1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionKeys {
     /// `version` alone, as the SDK writes it.

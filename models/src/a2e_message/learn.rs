@@ -1,6 +1,6 @@
 //! Learning: feedback, experiences, refinements.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Float, Generated, Integer, Problem, Violation};
 use crate::json::{Json, Object};

@@ -1,4 +1,4 @@
-//! Lines out of a stream that comes in pieces. Source: `a2e-message` section 1.3.
+//! Lines out of a stream that comes in pieces. Source: docs/protocols/a2e-messages.md §1.3.
 
 use bytes::Bytes;
 

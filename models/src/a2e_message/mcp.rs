@@ -1,6 +1,6 @@
 //! MCP servers behind the host, and what they ask of the agent.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Float, Integer, Secret};
 use crate::json::Object;

@@ -1,6 +1,6 @@
 //! Memory: storing and finding entries.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Float, Generated, Integer, Named};
 use crate::json::{Json, Object};

@@ -1,6 +1,6 @@
 //! Subagents. Requests have no `/req` here.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::Integer;
 use crate::json::Object;

@@ -1,6 +1,6 @@
 //! Plans and their tasks. Requests have no `/req` here.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use crate::json::Object;
 use a2abus_plugin::Text;

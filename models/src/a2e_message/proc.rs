@@ -1,6 +1,6 @@
 //! Processes on the host.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Integer, Secret};
 use crate::json::Object;

@@ -1,4 +1,5 @@
-//! Why a line was refused, and the `error` that says so. Source: `a2e-message` sections 1.3 and 3.
+//! Why a line was refused, and the `error` that says so.
+//! Source: docs/protocols/a2e-messages.md §1.3 and §3.
 
 use std::fmt;
 
@@ -203,7 +204,7 @@ impl Refusal {
     }
 
     /// The `error` to answer the line with; `None` for another protocol, and for a line that is
-    /// itself an answer, an event or a notification. Source: `a2e-message` section 6.
+    /// itself an answer, an event or a notification. Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
     pub fn to_error(&self) -> Option<ErrorMessage> {
         let LineNames {
@@ -228,7 +229,7 @@ impl Refusal {
     /// ends; `None` where the line names no call. The asker is not at fault, so the code is
     /// `runtime_error`.
     ///
-    /// Source: `a2e-message` section 1.3.
+    /// Source: docs/protocols/a2e-messages.md §1.3.
     #[must_use]
     pub fn in_place_of_answer(&self) -> Option<ErrorMessage> {
         let req_id = &self.line().req_id;

@@ -1,4 +1,5 @@
-//! Which call does an answer without `req_id` belong to? Source: `a2e-message` section 5.2.
+//! Which call does an answer without `req_id` belong to?
+//! Source: docs/protocols/a2e-messages.md §5.2.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,6 +1,6 @@
 //! Sessions: handshake, liveness, end, errors, progress.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::{Float, Generated, Integer, Secret};
 use crate::json::Object;

@@ -31,7 +31,7 @@ impl Presence {
     }
 }
 
-/// What a member may hold, before the coercions of `a2e-message` section 1.3.
+/// What a member may hold, before the coercions of docs/protocols/a2e-messages.md §1.3.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
     /// A string.

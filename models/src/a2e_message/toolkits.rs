@@ -1,6 +1,6 @@
 //! Toolkits: named sets of tools.
 //!
-//! Source: `a2e-message` section 2.
+//! Source: docs/protocols/a2e-messages.md §2.
 
 use super::value::Secret;
 use crate::json::Object;

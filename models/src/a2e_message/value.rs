@@ -1,6 +1,6 @@
 //! What a member may hold: how it is read with the coercions of the SDK, and written.
 //!
-//! Source: `a2e-message` section 1.3.
+//! Source: docs/protocols/a2e-messages.md §1.3.
 
 use std::fmt;
 

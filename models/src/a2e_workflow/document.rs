@@ -73,7 +73,7 @@ struct Assembly<'a> {
 impl Document {
     /// Reads JSON Lines: `\n` or `\r\n`, blank lines ignored, a byte order mark tolerated at the
     /// start. Every problem is collected, none ends the reading but the size of the whole.
-    /// Source: `a2e-execution` section 1.
+    /// Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn parse(bytes: &Bytes, limits: &WorkflowLimits) -> Self {
         let mut assembly = Assembly::new(limits);
@@ -240,7 +240,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// A later definition takes the place of an earlier one (D2).
+    /// A later definition takes the place of an earlier one (docs/protocols/a2e-workflows.md §D2).
     fn update(&mut self, id: Text, update: Update) {
         match self.updates.entry(id) {
             Entry::Vacant(entry) => {
@@ -334,7 +334,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
 }
 
 /// The order of the wrapped dialect: the root, then in order of definition what nothing controls
-/// (D1).
+/// (docs/protocols/a2e-workflows.md §D1).
 fn order_from(root: &Text, definitions: &IndexMap<Text, Definition>) -> Vec<Text> {
     let contents = definitions
         .values()

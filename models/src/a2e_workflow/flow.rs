@@ -11,7 +11,7 @@ use crate::a2e_workflow::policy::Policy;
 use crate::json::Object;
 use a2abus_plugin::Text;
 
-/// What a loop sets for its body (D7).
+/// What a loop sets for its body (docs/protocols/a2e-workflows.md §D7).
 const RESERVED: [&str; 3] = ["item", "index", "parent"];
 
 /// Checks what is read and written, and the time that is waited in any case.

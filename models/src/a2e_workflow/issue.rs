@@ -3,7 +3,7 @@
 use crate::json::Json;
 use a2abus_plugin::Text;
 
-/// What is wrong, or doubtful, in a workflow. Source: `a2e-execution` section 3.
+/// What is wrong, or doubtful, in a workflow. Source: docs/protocols/a2e-workflows.md §3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Issue {
@@ -30,7 +30,7 @@ pub enum Severity {
     Warning,
 }
 
-/// The level of validation a code belongs to. Source: `a2e-execution` section 3.
+/// The level of validation a code belongs to. Source: docs/protocols/a2e-workflows.md §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
     /// The form of lines, messages and configurations.
@@ -47,7 +47,7 @@ pub enum Level {
     Warning,
 }
 
-/// What an issue is. Source: `a2e-execution` section 3.
+/// What an issue is. Source: docs/protocols/a2e-workflows.md §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // The names are those of the table in the source.
 #[non_exhaustive]
@@ -93,7 +93,7 @@ pub enum Code {
     PathMaybeMissing,
 }
 
-/// How much is forgiven. Source: `a2e-execution` section 3, D9.
+/// How much is forgiven. Source: docs/protocols/a2e-workflows.md §D9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Strictness {
     /// Warnings count as errors.
@@ -105,7 +105,7 @@ pub enum Strictness {
     Lenient,
 }
 
-/// What validation found. Source: `a2e-execution` sections 3 and 10, D43.
+/// What validation found. Source: docs/protocols/a2e-workflows.md §3 and §D43.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {

@@ -254,7 +254,7 @@ impl Reader<'_> {
         ))
     }
 
-    /// Nothing may follow the message that begins (D3).
+    /// Nothing may follow the message that begins (docs/protocols/a2e-workflows.md §D3).
     fn begin(&mut self, read: impl FnOnce(&mut Self) -> Begin) -> Message {
         if self.has_begun {
             let message = "execution begins a second time";
@@ -283,8 +283,8 @@ impl Reader<'_> {
         }
     }
 
-    /// What the data model holds at the start. An extension, as the `input` of a request is: lines on the bus have
-    /// no request around them. Source: `a2e-execution` section 2, D5.
+    /// What the data model holds at the start. An extension, as the `input` of a request is: lines on the bus have no
+    /// request around them. Source: docs/protocols/a2e-workflows.md §D5.
     fn input(&mut self, object: &Object) -> Option<Object> {
         match object.get(INPUT)? {
             Json::Null => None,
@@ -316,7 +316,8 @@ impl Reader<'_> {
         self.issues.push(issue.suggest(suggestion));
     }
 
-    /// Warns of members that a message does not have (D4), and refuses those that stand twice.
+    /// Warns of members that a message does not have (docs/protocols/a2e-workflows.md §D4), and refuses those that
+    /// stand twice.
     fn check_members(&mut self, object: &Object, known: &[&str], id: Option<&Text>) {
         for name in object.repeated() {
             self.issue(Code::InvalidField, stands_twice(name), id);
@@ -340,8 +341,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the text may be the id of an operation or an execution.
-/// Source: `a2e-execution` section 1.
+/// Whether the text may be the id of an operation or an execution. Source: docs/protocols/a2e-workflows.md §1.
 pub(super) fn is_id(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     (1..=100).contains(&text.len()) && text.bytes().all(allowed)

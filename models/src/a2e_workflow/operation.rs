@@ -12,7 +12,7 @@ use crate::a2e_workflow::transform::TransformData;
 use crate::a2e_workflow::words::words;
 use a2abus_plugin::Text;
 
-/// What an operation does. Source: `a2e-execution` section 4.
+/// What an operation does. Source: docs/protocols/a2e-workflows.md §4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OperationKind {
     /// Requests something over HTTP.
@@ -34,7 +34,7 @@ pub enum OperationKind {
 }
 
 words! {
-    /// The type of an operation. Source: `a2e-execution` section 4.
+    /// The type of an operation. Source: docs/protocols/a2e-workflows.md §4.
     OperationType {
         /// [`ApiCall`].
         ApiCall = "ApiCall",
@@ -68,7 +68,7 @@ words! {
 }
 
 words! {
-    /// How a field is compared with a value. Source: `a2e-execution` section 4, FilterData.
+    /// How a field is compared with a value. Source: docs/protocols/a2e-workflows.md §4.1.
     Operator {
         /// JSON equality.
         Equal = "==",
@@ -94,7 +94,7 @@ words! {
 }
 
 words! {
-    /// How values are merged. Source: `a2e-execution` section 4, MergeData.
+    /// How values are merged. Source: docs/protocols/a2e-workflows.md §4.3.
     Strategy {
         /// Arrays one after the other.
         Concat = "concat",
@@ -107,7 +107,7 @@ words! {
     }
 }
 
-/// Requests something over HTTP. Source: `a2e-execution` section 4, ApiCall.
+/// Requests something over HTTP. Source: docs/protocols/a2e-workflows.md §4.8.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiCall {
     /// The method.
@@ -136,7 +136,7 @@ pub enum HeaderValue {
 }
 
 /// Keeps the elements of an array that fulfil all conditions.
-/// Source: `a2e-execution` section 4, FilterData.
+/// Source: docs/protocols/a2e-workflows.md §4.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterData {
     /// The array.
@@ -158,7 +158,7 @@ pub struct FilterCondition {
     pub value: Operand,
 }
 
-/// Runs one of two branches. Source: `a2e-execution` section 4, Conditional.
+/// Runs one of two branches. Source: docs/protocols/a2e-workflows.md §4.4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conditional {
     /// The value that is tested.
@@ -182,7 +182,7 @@ pub enum Test {
     Empty,
 }
 
-/// Runs operations for every element of an array. Source: `a2e-execution` section 4, Loop.
+/// Runs operations for every element of an array. Source: docs/protocols/a2e-workflows.md §4.5.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loop {
     /// The array.
@@ -193,7 +193,7 @@ pub struct Loop {
     pub output: Option<OutputPath>,
 }
 
-/// Stores a value. Source: `a2e-execution` section 4, StoreData.
+/// Stores a value. Source: docs/protocols/a2e-workflows.md §4.6.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoreData {
     /// The value.
@@ -204,14 +204,14 @@ pub struct StoreData {
     pub key: Text,
 }
 
-/// Waits. Source: `a2e-execution` section 4, Wait.
+/// Waits. Source: docs/protocols/a2e-workflows.md §4.7.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     /// How long, at most 600 s.
     pub duration: Duration,
 }
 
-/// Makes one value of several. Source: `a2e-execution` section 4, MergeData.
+/// Makes one value of several. Source: docs/protocols/a2e-workflows.md §4.3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergeData {
     /// The values, at least two.

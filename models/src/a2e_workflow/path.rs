@@ -17,7 +17,7 @@ const ROOT: &str = "/workflow";
 /// The storages that paths may begin with; `file` is written alone.
 const STORAGES: [Storage; 2] = [Storage::Local, Storage::Session];
 
-/// One step of a path. Source: `a2e-execution` section 2.
+/// One step of a path. Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Segment {
     /// `/key`: the member of an object; an all-digit key is the index of an array.
@@ -34,7 +34,7 @@ pub enum Segment {
 /// The path of a value in the data model, such as `/workflow/users[0].name`. `Display` writes the
 /// text it was read from, but for the escapes of quoted keys. A path that begins with
 /// `/localStorage` or `/sessionStorage` finds what StoreData has stored: its first step is the key.
-/// Source: `a2e-execution` section 2.
+/// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Path {
     /// `None` is the data model.
@@ -43,12 +43,12 @@ pub struct Path {
 }
 
 /// A [`Path`] that may be written to: keys by slash or dot alone.
-/// Source: `a2e-execution` section 2.
+/// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OutputPath(Path);
 
 /// A path within an item, such as `addr.city`; `.` is the item itself.
-/// Source: `a2e-execution` section 2.
+/// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RelativePath {
     text: Text,

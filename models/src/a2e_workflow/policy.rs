@@ -8,7 +8,7 @@ use crate::a2e_workflow::target::{ApiBase, Forbidden, Target, TargetError};
 use a2abus_plugin::Text;
 
 /// What one agent may do. The default permits nothing.
-/// Source: `a2e-execution` section 7, permission, and section 3, D8.
+/// Source: docs/protocols/a2e-workflows.md §7 and §D8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// The operations it may use, by type.

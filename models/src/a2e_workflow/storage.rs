@@ -3,7 +3,7 @@
 use crate::a2e_workflow::words::words;
 
 words! {
-    /// Where values are stored. Source: `a2e-execution` section 4, StoreData.
+    /// Where values are stored. Source: docs/protocols/a2e-workflows.md §4.6.
     Storage {
         /// Durable, per agent.
         Local = "localStorage",

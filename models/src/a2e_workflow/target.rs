@@ -8,8 +8,8 @@ use crate::a2e_workflow::path::Path;
 use crate::a2e_workflow::template::{Part, Template};
 use a2abus_plugin::Text;
 
-/// The URL of a call: absolute text with values after the authority, or one reference that is
-/// used raw. Source: `a2e-execution` section 4, ApiCall, url, D17.
+/// The URL of a call: absolute text with values after the authority, or one reference that is used
+/// raw. Source: docs/protocols/a2e-workflows.md §D17.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UrlTemplate {
     /// Text; each value is percent-encoded.
@@ -28,7 +28,7 @@ pub struct Target {
 }
 
 /// The base URL of an API: scheme, host, port and path prefix. `Display` writes it.
-/// Source: `a2e-execution` section 7, permission.
+/// Source: docs/protocols/a2e-workflows.md §7, permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiBase(Url);
 
@@ -50,7 +50,7 @@ pub enum TargetError {
     TemplateInAuthority,
 }
 
-/// Why a target is forbidden, whoever asks. Source: `a2e-execution` section 7, SSRF.
+/// Why a target is forbidden, whoever asks. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Forbidden {
@@ -193,7 +193,7 @@ impl Target {
     }
 
     /// Why the rules forbid it, whoever asks; `None` where they do not.
-    /// Source: `a2e-execution` section 7, SSRF.
+    /// Source: docs/protocols/a2e-workflows.md §7, SSRF.
     #[must_use]
     pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
         let has_origin = |base: &ApiBase| base.has_origin_of(self);
@@ -320,7 +320,7 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
 /// Whether a host, as written in a URL, is `localhost`, below it, or an address, in any of the
 /// forms the URL standard reads (decimal, hexadecimal, octal, IPv6 in brackets), that is not
 /// globally reachable. A name says nothing of the addresses it resolves to: those go through
-/// [`is_forbidden_address`]. Source: `a2e-execution` section 7, SSRF.
+/// [`is_forbidden_address`]. Source: docs/protocols/a2e-workflows.md §7, SSRF.
 #[must_use]
 pub fn is_forbidden_host(host: &str) -> bool {
     match Host::parse(host) {
@@ -336,7 +336,7 @@ pub fn is_forbidden_host(host: &str) -> bool {
 
 /// Whether an address is not globally reachable: loopback, private, link-local, shared (CGNAT),
 /// multicast, unspecified, unique local, documentation, reserved, or of a metadata service.
-/// Source: `a2e-execution` section 7, SSRF; the IANA special-purpose address registries.
+/// Source: docs/protocols/a2e-workflows.md §7, SSRF; the IANA special-purpose address registries.
 #[must_use]
 pub fn is_forbidden_address(address: IpAddr) -> bool {
     match address {

@@ -6,13 +6,13 @@ use crate::a2e_workflow::path::{Path, PathError, RelativePath};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// Text with references to the data model in it, such as `t-{/workflow/u.id}`. `Display` writes
-/// it. Source: `a2e-execution` section 2.
+/// Text with references to the data model in it, such as `t-{/workflow/u.id}`. `Display` writes it.
+/// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Part<Path>>);
 
 /// Text with fields of an item in it, such as `{name} <{mail}>`; `{{` and `}}` are braces.
-/// `Display` writes it. Source: `a2e-execution` section 4, TransformData.
+/// `Display` writes it. Source: docs/protocols/a2e-workflows.md §4.2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldTemplate(Vec<Part<RelativePath>>);
 
@@ -26,7 +26,7 @@ pub enum Part<P> {
 }
 
 /// A value as written, or the one found in the data model.
-/// Source: `a2e-execution` section 2, references.
+/// Source: docs/protocols/a2e-workflows.md §2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
     /// The value itself.
@@ -36,7 +36,7 @@ pub enum Operand {
 }
 
 /// The body of a request, with what is taken from the data model.
-/// Source: `a2e-execution` section 4, ApiCall, body.
+/// Source: docs/protocols/a2e-workflows.md §4.8.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// A value without any reference in it.

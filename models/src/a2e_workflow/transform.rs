@@ -1,4 +1,4 @@
-//! What TransformData does, typed. Source: `a2e-execution` section 4, TransformData, D12.
+//! What TransformData does, typed. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use crate::a2e_workflow::path::{OutputPath, Path, RelativePath};
 use crate::a2e_workflow::template::FieldTemplate;

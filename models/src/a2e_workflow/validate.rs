@@ -1,4 +1,4 @@
-//! The levels of validation above the form. Source: `a2e-execution` section 3.
+//! The levels of validation above the form. Source: docs/protocols/a2e-workflows.md §3.
 
 use std::collections::BTreeSet;
 

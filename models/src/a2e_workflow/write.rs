@@ -17,7 +17,7 @@ impl Workflow {
     /// Writes it as JSON Lines of the flat dialect, in a canonical form: what is left out of the
     /// input for its default is left out, old names are replaced. Reading it gives the same
     /// workflow. `new_id` is the execution id of a workflow that has none.
-    /// Source: `a2e-execution` section 1.
+    /// Source: docs/protocols/a2e-workflows.md §1.
     #[must_use]
     pub fn to_jsonl(&self, new_id: &Text) -> String {
         let mut lines = String::new();

@@ -1,4 +1,4 @@
-//! The conversions of E2A. Source: `e2a` sections 2, 3, 6, 7, 8 and 10.4.
+//! The conversions of E2A. Source: docs/protocols/e2a.md §2, §3, §6, §7, §8 and §10.4.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Requests and records as A2A. Source: `e2a` sections 7.2 and 7.5.
+//! Requests and records as A2A. Source: docs/protocols/e2a.md §7.2 and §7.5.
 
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::parts::{E2aContext, IdentityOrigin, Provenance};
@@ -11,7 +11,7 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// An A2A message before it is a request. Source: `e2a` section 7.2.
+/// An A2A message before it is a request. Source: docs/protocols/e2a.md §7.2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct A2aSendMessage {
     /// The task.
@@ -32,8 +32,8 @@ pub struct A2aSendMessage {
     pub details: Object,
 }
 
-/// Makes a request of an A2A message. The ids inside the message are not lifted. Source: `e2a`
-/// section 7.2.
+/// Makes a request of an A2A message. The ids inside the message are not lifted.
+/// Source: docs/protocols/e2a.md §7.2.
 #[must_use]
 pub fn envelope_from_a2a_send_message(
     send: A2aSendMessage,
@@ -69,7 +69,7 @@ pub fn envelope_from_a2a_send_message(
 
 /// The content blocks of an ACP prompt that say what the parts of an A2A message say. Reads the
 /// parts of A2A 0.3 (`kind`) and 1.0; a part of no known form becomes the text of its JSON, so that
-/// nothing is lost. Source: `e2a` section 7.2.
+/// nothing is lost. Source: docs/protocols/e2a.md §7.2.
 #[must_use]
 pub fn a2a_message_to_prompt(message: &Object) -> Vec<Json> {
     let parts = message.get("parts").and_then(Json::as_array);
@@ -163,7 +163,7 @@ fn with_media_type<const N: usize>(
 }
 
 /// The event of an A2A stream that an `a2a.stream_event` is, an object of one member; `None` for
-/// all other kinds and for an event that names no branch. Source: `e2a` section 7.5.
+/// all other kinds and for an event that names no branch. Source: docs/protocols/e2a.md §7.5.
 #[must_use]
 pub fn e2a_response_to_a2a_stream_payload(record: &E2aResponse) -> Option<Object> {
     if record.response_kind != KIND_A2A_STREAM_EVENT {

@@ -1,4 +1,4 @@
-//! Requests and records as ACP, that is JSON-RPC. Source: `e2a` sections 6 and 7.
+//! Requests and records as ACP, that is JSON-RPC. Source: docs/protocols/e2a.md §6 and §7.
 
 use crate::e2a::a2a::a2a_message_to_prompt;
 use crate::e2a::envelope::E2aEnvelope;
@@ -15,7 +15,7 @@ use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
 
-/// The names gateways have for methods of ACP. Source: `e2a` section 7.3.
+/// The names gateways have for methods of ACP. Source: docs/protocols/e2a.md §7.3.
 const GATEWAY_NAMES: [(&str, &str); 5] = [
     ("chat.send", METHOD_SESSION_PROMPT),
     ("chat.interrupt", "session/cancel"),
@@ -24,7 +24,7 @@ const GATEWAY_NAMES: [(&str, &str); 5] = [
     ("session.fork", "session/fork"),
 ];
 
-/// An ACP call before it is a request. Source: `e2a` section 7.1.
+/// An ACP call before it is a request. Source: docs/protocols/e2a.md §7.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcpRequest {
     /// The method.
@@ -44,7 +44,7 @@ pub struct AcpRequest {
 }
 
 /// What of E2A a pure ACP peer does not understand. All off, the export is as the original has it.
-/// Source: `e2a` section 7.3.
+/// Source: docs/protocols/e2a.md §7.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcpOptions {
@@ -58,7 +58,8 @@ pub struct AcpOptions {
 
 /// Makes a request of an ACP call. It has no `request_id` and no time yet: the caller sets them.
 ///
-/// Departs: `params.sessionId`, the spelling of ACP, is read too. Source: `e2a` section 7.1.
+/// Departs: `params.sessionId`, the spelling of ACP, is read too.
+/// Source: docs/protocols/e2a.md §7.1.
 #[must_use]
 pub fn envelope_from_acp_jsonrpc(request: AcpRequest, context: &E2aContext<'_>) -> E2aEnvelope {
     let in_params = ["session_id", "sessionId"]
@@ -98,7 +99,7 @@ pub fn envelope_from_acp_jsonrpc(request: AcpRequest, context: &E2aContext<'_>) 
 /// # Errors
 /// `bad_type` on `params._meta`.
 ///
-/// Source: `e2a` section 6.
+/// Source: docs/protocols/e2a.md §6.
 pub fn merge_params_to_acp_prompt(envelope: &E2aEnvelope) -> Result<Object, E2aError> {
     match envelope.method.as_deref() {
         Some(METHOD_SESSION_PROMPT) => prompt_params(envelope, AcpOptions::default()),
@@ -156,7 +157,7 @@ fn prompt_of(params: &Object, options: AcpOptions) -> Option<Vec<Json>> {
 /// # Errors
 /// `missing_method`, `missing_id`, and `bad_type` on `params._meta`.
 ///
-/// Source: `e2a` section 7.3.
+/// Source: docs/protocols/e2a.md §7.3.
 pub fn envelope_to_acp_jsonrpc_call(
     envelope: &E2aEnvelope,
     options: AcpOptions,
@@ -208,7 +209,8 @@ fn acp_method(envelope: &E2aEnvelope, options: AcpOptions) -> Result<Text, E2aEr
 /// The JSON-RPC response a record is by itself; `None` for the kinds that have none.
 ///
 /// Whether the record is final is not looked at. To answer a caller use
-/// [`reply_for`](super::reply_for), which answers for every kind. Source: `e2a` section 7.4.
+/// [`reply_for`](super::reply_for), which answers for every kind.
+/// Source: docs/protocols/e2a.md §7.4.
 #[must_use]
 pub fn e2a_response_to_acp_jsonrpc_response(record: &E2aResponse) -> Option<Object> {
     if let Some(projection) = acp_projection(record) {
@@ -248,7 +250,8 @@ pub(super) fn response(
     response
 }
 
-/// The JSON-RPC error of an `e2a.error` body, whatever the body holds. Source: `e2a` section 7.4.
+/// The JSON-RPC error of an `e2a.error` body, whatever the body holds.
+/// Source: docs/protocols/e2a.md §7.4.
 pub(super) fn error_of_body(body: &Object) -> Object {
     let mut data = Object::new();
     for name in ["details", "external"] {

@@ -1,4 +1,4 @@
-//! The words of the protocol. Source: `e2a` section 1.
+//! The words of the protocol. Source: docs/protocols/e2a.md §1.
 
 /// The protocol version that is written.
 pub const PROTOCOL_VERSION: &str = "1.0";

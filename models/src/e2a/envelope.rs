@@ -1,4 +1,4 @@
-//! The request. Source: `e2a` section 2.
+//! The request. Source: docs/protocols/e2a.md §2.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{Auth, IdentityOrigin, JsonRpcId, Provenance, Trust};
@@ -8,7 +8,7 @@ use crate::e2a::{INTERNAL_CONTEXT_KEY, PROTOCOL_VERSION, WIRE_INTERNAL_METADATA_
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// An E2A request. `Debug` masks the secrets of [`Auth`]. Source: `e2a` section 2.
+/// An E2A request. `Debug` masks the secrets of [`Auth`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct E2aEnvelope {
     /// The version, `1.0` when none is written.
@@ -132,7 +132,7 @@ impl E2aEnvelope {
     /// path of the member. `bad_value` on `channel_context._jiuwenswarm` when that block comes from
     /// an untrusted peer, and on its `request_id` when that is not the one of the request.
     ///
-    /// Source: `e2a` sections 2, 4, 5 and 9.
+    /// Source: docs/protocols/e2a.md §2, §4, §5 and §9.
     pub fn parse(value: &Json, trust: Trust) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         let source_agent_id = members.text("source_agent_id")?;
@@ -182,7 +182,6 @@ impl E2aEnvelope {
     }
 
     /// Writes the request. `parse` reads the same from both forms.
-    /// Source: `e2a` section 2.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         let mut writer = Writer::new(form);
@@ -220,7 +219,7 @@ impl E2aEnvelope {
     }
 
     /// Whether it only carries another request that its sender could not normalise.
-    /// Source: `e2a` section 8.
+    /// Source: docs/protocols/e2a.md §8.
     #[must_use]
     pub fn is_fallback(&self) -> bool {
         self.channel_context
@@ -294,7 +293,7 @@ fn add(object: &mut Object, name: &Text, value: &Json) {
 }
 
 /// A request inside the request runs in its place, so it must be the same one and from a peer that
-/// may do so. Source: `e2a` section 9, S1.
+/// may do so. Source: docs/protocols/e2a.md §S1.
 fn check_internal_block(
     block: &Json,
     request_id: Option<&Text>,

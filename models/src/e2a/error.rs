@@ -2,7 +2,8 @@
 
 use a2abus_plugin::Text;
 
-/// What is wrong with an E2A message. The word of each kind is stable. Source: `e2a` section 9.
+/// What is wrong with an E2A message. The word of each kind is stable.
+/// Source: docs/protocols/e2a.md §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum E2aErrorKind {
@@ -54,7 +55,7 @@ impl E2aErrorKind {
 }
 
 /// An E2A message was refused: what is wrong, and where. Never holds a value of the message.
-/// Source: `e2a` section 9.
+/// Source: docs/protocols/e2a.md §9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{}", kind.as_str(), if field.is_empty() { "" } else { " at " }, field)]
 #[non_exhaustive]

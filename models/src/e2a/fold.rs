@@ -19,8 +19,7 @@ use crate::json::Object;
 /// The place of a keepalive.
 const KEEPALIVE: i64 = -1;
 
-/// What an exchange may hold.
-/// Source: `e2a` sections 3 and 10.3.
+/// What an exchange may hold. Source: docs/protocols/e2a.md §3 and §10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoldLimits {
@@ -42,8 +41,7 @@ impl Default for FoldLimits {
     }
 }
 
-/// What became of one record.
-/// Source: `e2a` section 10.3.
+/// What became of one record. Source: docs/protocols/e2a.md §10.3.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Step {
@@ -57,7 +55,7 @@ pub struct Step {
     pub gap: bool,
 }
 
-/// What a record was in its exchange. Source: `e2a` section 10.3.
+/// What a record was in its exchange. Source: docs/protocols/e2a.md §10.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
     /// A part, in its order.
@@ -98,7 +96,8 @@ impl StepKind {
     }
 }
 
-/// The records of one exchange on the way to its caller. Source: `e2a` sections 10.3 and 10.4.
+/// The records of one exchange on the way to its caller.
+/// Source: docs/protocols/e2a.md §10.3 and §10.4.
 ///
 /// ```
 /// use a2abus_models::e2a::{CallMode, Caller, E2aResponse, Fold, FoldLimits, Trust};
@@ -163,7 +162,7 @@ impl Fold {
     }
 
     /// Takes a record. Gives what became of it, and of records that waited for it.
-    /// Source: `e2a` section 10.3.
+    /// Source: docs/protocols/e2a.md §10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<Step> {
         if self.trust == Trust::Trusted && record.is_server_push() {
             return vec![self.push(&record)];
@@ -182,8 +181,7 @@ impl Fold {
     }
 
     /// Lets go of the records held back, in order and with the gaps marked: the time to wait for
-    /// the missing ones is over.
-    /// Source: `e2a` section 10.3.
+    /// the missing ones is over. Source: docs/protocols/e2a.md §10.3.
     pub fn release(&mut self) -> Vec<Step> {
         let mut steps = Vec::with_capacity(self.held.len());
         while self.release_first(&mut steps) {}
@@ -191,7 +189,7 @@ impl Fold {
     }
 
     /// Ends the exchange: what is held back is let go of, and whatever comes now is late.
-    /// Source: `e2a` section 10.3.
+    /// Source: docs/protocols/e2a.md §10.3.
     pub fn close(&mut self) -> Vec<Step> {
         let steps = self.release();
         self.phase = Phase::Closed;

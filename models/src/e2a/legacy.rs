@@ -1,4 +1,4 @@
-//! The older shapes between a gateway and its agent server. Source: `e2a` section 8.
+//! The older shapes between a gateway and its agent server. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
@@ -13,7 +13,7 @@ use a2abus_plugin::time;
 /// The channel of a request that names none.
 const DEFAULT_CHANNEL: &str = "web";
 
-/// A request in the older shape. Source: `e2a` section 8.
+/// A request in the older shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentRequest {
     /// The id by which its answers are known.
@@ -38,7 +38,7 @@ pub struct AgentRequest {
     pub user_id: Option<Text>,
 }
 
-/// A whole answer in the older shape. Source: `e2a` section 8.
+/// A whole answer in the older shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentResponse {
     /// The request it answers.
@@ -55,7 +55,7 @@ pub struct AgentResponse {
     pub agent_ref: Option<Object>,
 }
 
-/// A part of an answer in the older shape. Source: `e2a` section 8.
+/// A part of an answer in the older shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentResponseChunk {
     /// The request it answers.
@@ -78,8 +78,6 @@ impl AgentRequest {
     /// # Errors
     /// `not_an_object`, `duplicate_member`, `missing_id`; `bad_type` and `out_of_range` with the
     /// member.
-    ///
-    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         let timestamp = match members.get("timestamp") {
@@ -129,8 +127,6 @@ impl AgentResponse {
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
-    ///
-    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {
@@ -162,8 +158,6 @@ impl AgentResponseChunk {
     ///
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
-    ///
-    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {
@@ -199,8 +193,6 @@ pub(super) fn filled(object: Object) -> Option<Object> {
 ///
 /// # Errors
 /// Those of [`E2aEnvelope::parse`].
-///
-/// Source: `e2a` section 8.
 pub fn e2a_from_agent_fields(request: &AgentRequest) -> Result<E2aEnvelope, E2aError> {
     E2aEnvelope::parse(&Json::Object(request.to_object()), Trust::Untrusted)
 }
@@ -209,8 +201,6 @@ pub fn e2a_from_agent_fields(request: &AgentRequest) -> Result<E2aEnvelope, E2aE
 ///
 /// # Errors
 /// `fallback_envelope` for an envelope that only carries another request.
-///
-/// Source: `e2a` section 8.
 pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aError> {
     if envelope.is_fallback() {
         return Err(Kind::FallbackEnvelope.into());
@@ -240,8 +230,6 @@ pub fn e2a_to_agent_request(envelope: &E2aEnvelope) -> Result<AgentRequest, E2aE
 
 /// Makes the envelope that carries a request in the older shape as it is, because it could not be
 /// normalised. A request of more than 512,000 bytes of JSON travels without its params.
-///
-/// Source: `e2a` section 8.
 #[must_use]
 pub fn build_fallback_e2a(request: &Object, context: &E2aContext<'_>) -> E2aEnvelope {
     let mut inner = request.clone();

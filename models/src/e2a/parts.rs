@@ -9,8 +9,7 @@ use crate::e2a::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 
-/// What a message needs that only its maker knows.
-/// Source: `e2a` section 8.
+/// What a message needs that only its maker knows. Source: docs/protocols/e2a.md §8.
 #[derive(Debug, Clone, Copy)]
 pub struct E2aContext<'a> {
     /// The time now, RFC 3339 in UTC.
@@ -21,7 +20,8 @@ pub struct E2aContext<'a> {
     pub new_id: &'a Text,
 }
 
-/// Whether a message comes over a binding whose peers are trusted. Source: `e2a` section 9, S1, S3.
+/// Whether a message comes over a binding whose peers are trusted.
+/// Source: docs/protocols/e2a.md §S1 and §S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// From anybody: internal marks are not believed.
@@ -30,7 +30,7 @@ pub enum Trust {
     Trusted,
 }
 
-/// Who a message is from, by kind. Source: `e2a` section 1.
+/// Who a message is from, by kind. Source: docs/protocols/e2a.md §1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IdentityOrigin {
     /// The system itself.
@@ -70,7 +70,8 @@ impl From<IdentityOrigin> for Json {
     }
 }
 
-/// A JSON-RPC id that is not null: `1`, `"1"` and `1.0` are three. Source: `e2a` section 2.
+/// A JSON-RPC id that is not null: `1`, `"1"` and `1.0` are three.
+/// Source: docs/protocols/e2a.md §2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonRpcId {
     /// A string.
@@ -81,7 +82,7 @@ pub enum JsonRpcId {
 
 impl JsonRpcId {
     /// The id a JSON value is; `None` for null and for what cannot be one.
-    /// Source: `e2a` section 2.
+    /// Source: docs/protocols/e2a.md §2.
     #[must_use]
     pub fn from_json(value: &Json) -> Option<Self> {
         match value {
@@ -101,7 +102,7 @@ impl From<JsonRpcId> for Json {
     }
 }
 
-/// Where a message was before it became E2A. Source: `e2a` section 4.
+/// Where a message was before it became E2A. Source: docs/protocols/e2a.md §4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provenance {
     /// `e2a`, `acp`, `a2a` or another word.
@@ -187,7 +188,8 @@ impl Provenance {
     }
 }
 
-/// Credentials, or references to them. `Debug` masks the secrets. Source: `e2a` sections 2 and 9.
+/// Credentials, or references to them. `Debug` masks the secrets.
+/// Source: docs/protocols/e2a.md §2 and §9.
 #[derive(Clone, Default, PartialEq)]
 pub struct Auth {
     /// The method of authentication.
@@ -244,7 +246,7 @@ impl fmt::Debug for Auth {
 }
 
 /// The recommended shape of the elements of `params.files` and `params.attachments`. Parsing a
-/// request does not demand it. Source: `e2a` section 2.
+/// request does not demand it. Source: docs/protocols/e2a.md §2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileRef {
     /// Where the file is.
@@ -266,7 +268,7 @@ impl FileRef {
     /// `not_an_object`; `bad_type` with the member, `uri` when it is missing; `out_of_range` for a
     /// size that is no count of bytes.
     ///
-    /// Source: `e2a` section 2.
+    /// Source: docs/protocols/e2a.md §2.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let object = value.as_object().ok_or(E2aErrorKind::NotAnObject)?;
         let members = Members::nested(object, "");

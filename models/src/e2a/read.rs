@@ -1,11 +1,12 @@
-//! How members are read: the rules of type that all messages share. Source: `e2a` section 2.
+//! How members are read: the rules of type that all messages share.
+//! Source: docs/protocols/e2a.md §2.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::time;
 
-/// Members that may not stand twice. Source: `e2a` section 9, S6.
+/// Members that may not stand twice. Source: docs/protocols/e2a.md §S6.
 const UNIQUE_MEMBERS: [&str; 15] = [
     "protocol_version",
     "request_id",
@@ -122,7 +123,8 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A string as it is, a number as seconds or milliseconds since 1970. Source: `e2a` section 5.
+    /// A string as it is, a number as seconds or milliseconds since 1970.
+    /// Source: docs/protocols/e2a.md §5.
     pub(super) fn timestamp(self) -> Result<Option<Text>, E2aError> {
         match self.get("timestamp") {
             None => Ok(None),
@@ -209,7 +211,8 @@ pub(super) fn is_truthy(value: &Json) -> bool {
     }
 }
 
-/// An id that is there and not empty: some writers put `""` for null. Source: `e2a` section 9.
+/// An id that is there and not empty: some writers put `""` for null.
+/// Source: docs/protocols/e2a.md §9.
 pub(super) fn non_empty(text: Option<&Text>) -> Option<&Text> {
     text.filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! What a JSON-RPC caller gets for a record. Source: `e2a` section 10.4.
+//! What a JSON-RPC caller gets for a record. Source: docs/protocols/e2a.md §10.4.
 
 use crate::e2a::a2a::e2a_response_to_a2a_stream_payload;
 use crate::e2a::acp::{acp_projection, error_of_body, is_integer, response};
@@ -15,7 +15,6 @@ use crate::e2a::{
 use crate::json::{Json, Object};
 
 /// Who waits for the answer.
-/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
     /// The caller's own id, which every answer carries; `None` is null.
@@ -25,7 +24,6 @@ pub struct Caller {
 }
 
 /// How a caller takes an answer.
-/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
     /// As one response.
@@ -35,7 +33,6 @@ pub enum CallMode {
 }
 
 /// What a caller gets for one record.
-/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// Nothing: the caller takes no parts.
@@ -47,7 +44,6 @@ pub enum Reply {
 }
 
 /// What the parts of an exchange said so far, within a bound: the last record often says nothing.
-/// Source: `e2a` section 10.4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folded {
     text: Kept<String>,
@@ -106,7 +102,6 @@ impl Folded {
     }
 
     /// Takes in what a part says: text for the reader, or the whole answer.
-    /// Source: `e2a` section 10.4.
     pub fn absorb(&mut self, record: &E2aResponse) {
         if record.response_kind != KIND_CHUNK {
             return;
@@ -163,7 +158,7 @@ impl Folded {
 }
 
 /// What the caller of an exchange gets for a record, under the caller's own id. A unary caller of
-/// an `e2a.complete` without a result gets what the parts said. Source: `e2a` section 10.4.
+/// an `e2a.complete` without a result gets what the parts said.
 #[must_use]
 pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Reply {
     if !record.is_final {

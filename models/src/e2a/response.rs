@@ -1,4 +1,4 @@
-//! The response record. Source: `e2a` section 3.
+//! The response record. Source: docs/protocols/e2a.md §3.
 
 use crate::e2a::envelope::{write_reference, write_stream_flag};
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
@@ -12,7 +12,7 @@ use crate::e2a::{
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 
-/// One record of an answer. Source: `e2a` section 3.
+/// One record of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct E2aResponse {
     /// The version, `1.0` when none is written.
@@ -121,7 +121,7 @@ impl E2aResponse {
     /// path of the member. `bad_value` on a legacy record in `metadata` whose `request_id` is not
     /// the one of the record.
     ///
-    /// Source: `e2a` sections 3, 4, 5 and 9.
+    /// Source: docs/protocols/e2a.md §3, §4, §5 and §9.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         let request_id = members.text("request_id")?;
@@ -163,7 +163,6 @@ impl E2aResponse {
     }
 
     /// Writes the record. `parse` reads the same from both forms.
-    /// Source: `e2a` section 3.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         let mut writer = Writer::new(form);
@@ -199,7 +198,7 @@ impl E2aResponse {
     }
 
     /// Whether it says that nobody asked for it. To be believed from an agent server alone.
-    /// Source: `e2a` section 9, S3.
+    /// Source: docs/protocols/e2a.md §S3.
     #[must_use]
     pub fn is_server_push(&self) -> bool {
         self.metadata
@@ -209,7 +208,6 @@ impl E2aResponse {
     }
 
     /// Whether it is an `e2a.complete` without a result, which ends a stream and says nothing.
-    /// Source: `e2a` section 3.
     #[must_use]
     pub fn is_sentinel(&self) -> bool {
         let result = self.body.get("result");
@@ -218,7 +216,7 @@ impl E2aResponse {
 }
 
 /// Takes the marks that are internal to a trusted zone out of the `metadata` of a record.
-/// Source: `e2a` section 9, S3.
+/// Source: docs/protocols/e2a.md §S3.
 pub fn strip_internal_keys(metadata: &mut Object) {
     for key in WIRE_INTERNAL_METADATA_KEYS {
         metadata.remove(key);
@@ -230,7 +228,7 @@ pub fn strip_internal_keys(metadata: &mut Object) {
 /// # Errors
 /// `missing_version` when it is absent or null, `unsupported_version` for all others.
 ///
-/// Source: `e2a` section 10.1.
+/// Source: docs/protocols/e2a.md §10.1.
 pub fn check_version(message: &Object) -> Result<(), E2aError> {
     let minor = match message.get("protocol_version") {
         None | Some(Json::Null) => return Err(Kind::MissingVersion.into()),
@@ -248,7 +246,7 @@ pub fn check_version(message: &Object) -> Result<(), E2aError> {
 }
 
 /// Whether a frame of the agent server is an E2A record: of a version that is spoken, with a kind,
-/// and no control event. Departs: takes every `1.x`. Source: `e2a` section 8.
+/// and no control event. Departs: takes every `1.x`. Source: docs/protocols/e2a.md §8.
 #[must_use]
 pub fn is_e2a_response_wire_dict(frame: &Json) -> bool {
     let Some(members) = frame.as_object() else {
@@ -291,7 +289,7 @@ fn integer(number: &Number) -> Result<i64, Kind> {
 }
 
 /// A legacy record in `metadata` is read in place of the record, so it must be the same one.
-/// Source: `e2a` section 9, S2.
+/// Source: docs/protocols/e2a.md §S2.
 fn check_legacy_blobs(metadata: &Object, request_id: Option<&Text>) -> Result<(), E2aError> {
     for key in [WIRE_LEGACY_AGENT_RESPONSE_KEY, WIRE_LEGACY_AGENT_CHUNK_KEY] {
         let blob = metadata.get(key).and_then(Json::as_object);

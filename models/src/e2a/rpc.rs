@@ -1,4 +1,5 @@
-//! A JSON-RPC request that is bound for an agent that speaks E2A. Source: `e2a` section 10.4.
+//! A JSON-RPC request that is bound for an agent that speaks E2A.
+//! Source: docs/protocols/e2a.md §10.4.
 
 use crate::e2a::METHOD_SESSION_PROMPT;
 use crate::e2a::a2a::{A2aSendMessage, envelope_from_a2a_send_message};
@@ -33,8 +34,6 @@ const STREAMING_METHODS: [&str; 5] = [
 ///
 /// # Errors
 /// `not_an_object`, `duplicate_member`, `missing_method`; `bad_type` with the member.
-///
-/// Source: `e2a` section 10.4.
 pub fn envelope_from_jsonrpc_request(
     request: &Json,
     channel: Option<Text>,

@@ -1,4 +1,4 @@
-//! Frames of an agent server as answers in the older shapes. Source: `e2a` section 8.
+//! Frames of an agent server as answers in the older shapes. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::legacy::{AgentResponse, AgentResponseChunk, filled};
@@ -19,8 +19,6 @@ use a2abus_plugin::Text;
 /// # Errors
 /// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that is no whole answer;
 /// `unrecognized_shape` for a frame that is neither.
-///
-/// Source: `e2a` section 8.
 pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aError> {
     let members = Members::of_message(frame)?;
     if is_e2a_response_wire_dict(frame) {
@@ -42,8 +40,6 @@ pub fn parse_agent_server_wire_unary(frame: &Json) -> Result<AgentResponse, E2aE
 /// # Errors
 /// Those of [`E2aResponse::parse`]; `unsupported_kind` for a record that no part has a form for;
 /// `unrecognized_shape` for a frame that is neither.
-///
-/// Source: `e2a` section 8.
 pub fn parse_agent_server_wire_chunk(frame: &Json) -> Result<AgentResponseChunk, E2aError> {
     let members = Members::of_message(frame)?;
     if is_e2a_response_wire_dict(frame) {

@@ -1,4 +1,4 @@
-//! Answers in the older shapes as records. Source: `e2a` section 8.
+//! Answers in the older shapes as records. Source: docs/protocols/e2a.md §8.
 
 use crate::e2a::error::E2aError;
 use crate::e2a::legacy::{AgentResponse, AgentResponseChunk};
@@ -17,7 +17,6 @@ use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
 /// What a record gets that the older shapes do not have.
-/// Source: `e2a` section 8.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RecordOptions {
@@ -81,7 +80,7 @@ impl Outcome {
     }
 }
 
-/// Makes the final record of a whole answer. Source: `e2a` section 8, encode unary.
+/// Makes the final record of a whole answer.
 #[must_use]
 pub fn encode_agent_response_for_wire(
     response: &AgentResponse,
@@ -114,7 +113,7 @@ pub fn encode_agent_response_for_wire(
 
 /// Makes the record of a part.
 ///
-/// Departs: every member of a `chat.delta` is kept. Source: `e2a` section 8, encode chunk.
+/// Departs: every member of a `chat.delta` is kept.
 #[must_use]
 pub fn encode_agent_chunk_for_wire(
     chunk: &AgentResponseChunk,
@@ -224,7 +223,6 @@ fn address(
 }
 
 /// Makes the record that carries a whole answer which could not be encoded.
-/// Source: `e2a` section 8.
 #[must_use]
 pub fn encode_failure_agent_response(
     response: &AgentResponse,
@@ -246,7 +244,7 @@ pub fn encode_failure_agent_response(
 }
 
 /// Makes the record that carries a part which could not be encoded; final when the part is the
-/// last. Source: `e2a` section 8.
+/// last.
 #[must_use]
 pub fn encode_failure_agent_chunk(
     chunk: &AgentResponseChunk,
@@ -274,8 +272,7 @@ fn encode_failure(context: &E2aContext<'_>) -> E2aResponse {
     Outcome::error(CODE_WIRE_ENCODE_ERROR, message, details.clone().into()).record(details, context)
 }
 
-/// Makes the answer to a frame that is not JSON, which no request can be named for. Source: `e2a`
-/// section 8.
+/// Makes the answer to a frame that is not JSON, which no request can be named for.
 #[must_use]
 pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> E2aResponse {
     let details = object([("kind", "json_parse_error".into())]);
@@ -287,7 +284,7 @@ pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> 
     }
 }
 
-/// What an agent server sends without being asked. Source: `e2a` section 8.
+/// What an agent server sends without being asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerPush {
     /// The part, or with a `response_kind` what goes with it.
@@ -305,8 +302,6 @@ impl ServerPush {
     ///
     /// # Errors
     /// Those of [`AgentResponseChunk::parse`]; `bad_type` with the member.
-    ///
-    /// Source: `e2a` section 8.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
         Ok(Self {
@@ -318,7 +313,7 @@ impl ServerPush {
     }
 }
 
-/// Makes the record of a push. Source: `e2a` section 8.
+/// Makes the record of a push.
 #[must_use]
 pub fn build_server_push_wire(push: &ServerPush, context: &E2aContext<'_>) -> E2aResponse {
     let options = RecordOptions {

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// How a message is written. Source: `e2a` section 2, the two output forms.
+/// How a message is written. Source: docs/protocols/e2a.md §2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Every member, with its default.
@@ -14,7 +14,7 @@ pub enum Form {
     Compact,
 }
 
-/// Writes the members of one object. Source: `e2a` section 2, the two output forms.
+/// Writes the members of one object. Source: docs/protocols/e2a.md §2.
 pub(super) struct Writer {
     form: Form,
     members: Object,

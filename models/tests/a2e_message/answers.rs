@@ -45,7 +45,7 @@ fn non_finite_numbers_are_refused_with_an_address() {
     assert_eq!(broken.reason(), Reason::NotJson);
 }
 
-/// Source: `a2e-message` section 7, F10.
+/// Source: docs/protocols/a2e-messages.md §F10.
 #[test]
 fn a_sampling_answer_with_the_type_of_the_request_is_an_answer() {
     let line = concat!(

@@ -129,7 +129,7 @@ fn versions_of_major_1_are_spoken() {
     assert_eq!(verdict(r#""a2e":1"#), Err(Reason::BadBaseKey));
 }
 
-/// Source: `a2e-message` section 1.3, last paragraph.
+/// Source: docs/protocols/a2e-messages.md §1.3.
 #[test]
 fn values_are_coerced_as_the_sdk_does() {
     let written = |type_name: &str, member: &str, value: &str| {

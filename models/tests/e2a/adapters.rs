@@ -1,4 +1,4 @@
-//! Requests and records in ACP and A2A. Source: `e2a` sections 6, 7 and 10.4.
+//! Requests and records in ACP and A2A. Source: docs/protocols/e2a.md §6, §7 and §10.4.
 
 use super::{NEW_ID, NOW, check, check_error, check_members};
 

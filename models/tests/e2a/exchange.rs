@@ -1,4 +1,4 @@
-//! Exchanges: what a JSON-RPC caller gets. Source: `e2a` sections 10.3, 10.4 and 11.
+//! Exchanges: what a JSON-RPC caller gets. Source: docs/protocols/e2a.md §10.3 and §10.4.
 
 use a2abus_models::e2a::{
     CallMode, Caller, E2aResponse, Fold, FoldLimits, JsonRpcId, Step, StepKind, Trust,

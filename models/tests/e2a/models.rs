@@ -1,4 +1,4 @@
-//! What requests and records read as. Source: `e2a` sections 2 to 5 and 9.
+//! What requests and records read as. Source: docs/protocols/e2a.md §2 to §5 and §9.
 
 use a2abus_models::Json;
 use a2abus_models::e2a::{

@@ -1,4 +1,4 @@
-//! The older shapes and their records. Source: `e2a` section 8.
+//! The older shapes and their records. Source: docs/protocols/e2a.md §8.
 
 use a2abus_models::Json;
 use a2abus_models::e2a::{

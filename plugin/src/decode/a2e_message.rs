@@ -1,4 +1,4 @@
-//! A2E messages by their facts. Source: `a2e-message` section 8.2.
+//! A2E messages by their facts. Source: docs/protocols/a2e-messages.md §8.2.
 
 use super::parser::{Parser, is_attribute};
 use crate::detect::Place;
@@ -10,7 +10,7 @@ use crate::protocol::{Kind, Message, Type};
 use crate::text::Text;
 use crate::time;
 
-/// The members that must not occur twice. Source: `a2e-message` section 1.3.
+/// The members that must not occur twice. Source: docs/protocols/a2e-messages.md §1.3.
 const MEMBERS: [Place; 8] = [
     Place::Type,
     Place::Id,
@@ -22,7 +22,7 @@ const MEMBERS: [Place; 8] = [
     Place::OwnTopic,
 ];
 
-/// Where a request names what it is about, the first that does. Source: `a2e-message` section 8.2.
+/// Where a request names what it is about, the first that does.
 const OBJECTS: [Place; 12] = [
     Place::ToolName,
     Place::Name,
@@ -113,7 +113,7 @@ impl Parser<'_> {
         Ok(message)
     }
 
-    /// `version` or `a2e`, which must agree, of major version 1. Source: `a2e-message` sections 1.1 and 6.
+    /// `version` or `a2e`, which must agree, of major version 1. Source: docs/protocols/a2e-messages.md §1.1 and §6.
     fn a2e_version(&self) -> Result<Text, DecodeError> {
         let text = |place| match self.facts.text(place) {
             _ if self.facts.set(place).is_none() => Ok(None),
@@ -132,7 +132,7 @@ impl Parser<'_> {
     }
 
     /// The message's own id; one that cannot be an event's id is replaced by a new one, as is none.
-    /// Source: `a2e-message` sections 1.2 and 8.2.
+    /// Source: docs/protocols/a2e-messages.md §1.2 and §8.2.
     fn a2e_id(&self) -> Result<Option<Text>, DecodeError> {
         let id = match self.facts.set(Place::Id) {
             None => None,
@@ -159,7 +159,7 @@ impl Parser<'_> {
 }
 
 /// What the event type is made of. The SDK writes an answer to `mcp/sample/req` with the type of its request; the event
-/// type ends in `resp` like that of every answer. Source: `a2e-message` section 7, F10.
+/// type ends in `resp` like that of every answer. Source: docs/protocols/a2e-messages.md §F10.
 fn event_name(ty: &Text, kind: Kind) -> Text {
     match (kind, ty.strip_suffix("/req")) {
         (Kind::Response, Some(operation)) => Text::from(format!("{operation}/resp")),

@@ -1,4 +1,4 @@
-//! A2E workflows by their facts: a document of lines, or one line of it. Source: `a2e-execution` section 11.
+//! A2E workflows by their facts: a document of lines, or one line of it. Source: docs/protocols/a2e-workflows.md §11.
 
 use super::parser::Parser;
 use crate::detect::{Detection, Place};

@@ -1,4 +1,4 @@
-//! E2A records by their facts. Source: `e2a` section 10.2.
+//! E2A records by their facts. Source: docs/protocols/e2a.md §10.2.
 
 use super::parser::{Parser, is_attribute};
 use crate::detect::{Place, Shape};
@@ -9,7 +9,7 @@ use crate::protocol::{Family, Kind, Message, Type};
 use crate::text::Text;
 use crate::time;
 
-/// The members that must not occur twice. Source: `e2a` section 9, S6.
+/// The members that must not occur twice. Source: docs/protocols/e2a.md §S6.
 const MEMBERS: [Place; 15] = [
     Place::ProtocolVersion,
     Place::RequestId,
@@ -183,7 +183,7 @@ impl Parser<'_> {
         Ok(message)
     }
 
-    /// An answer in the shape of before E2A, as the encoders would write it. Source: `e2a` section 8.
+    /// An answer in the shape of before E2A, as the encoders would write it. Source: docs/protocols/e2a.md §8.
     fn e2a_legacy_response(&self) -> Result<Message, DecodeError> {
         let is_unary = self.facts.has(Place::Ok);
         let complete = is_unary || self.e2a_flag(Place::IsComplete)?.unwrap_or(false);
@@ -219,7 +219,7 @@ impl Parser<'_> {
         self.facts.equals(Place::Method, "ext")
     }
 
-    /// `method`, or what it stands for; a blank one counts as absent. Source: `e2a` section 2.
+    /// `method`, or what it stands for; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
         let is_blank = |place| {
             self.facts
@@ -255,7 +255,7 @@ impl Parser<'_> {
         Ok(id)
     }
 
-    /// Whom a request is for. Source: `e2a` section 10.2.
+    /// Whom a request is for.
     fn e2a_target(&self) -> Result<Option<Text>, DecodeError> {
         let named = self.target(Place::ParamsAgentId)?;
         let is_blank = self
@@ -292,7 +292,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Source: `e2a` section 2, `is_stream`.
+    /// Source: docs/protocols/e2a.md §2.
     fn e2a_flag(&self, place: Place) -> Result<Option<bool>, DecodeError> {
         let Some(span) = self.facts.set(place) else {
             return Ok(None);
@@ -313,7 +313,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Source: `e2a` section 3, `sequence`.
+    /// Source: docs/protocols/e2a.md §3.
     fn e2a_sequence(&self) -> Result<Option<i64>, DecodeError> {
         let Some(text) = self.scalar(Place::Sequence, DecodeErrorKind::BadSeq)? else {
             return Ok(None);
@@ -341,13 +341,13 @@ impl Parser<'_> {
         self.facts.token(span).parse().ok()
     }
 
-    /// Only a server's own connection says so truthfully. Source: `e2a` section 9, S3.
+    /// Only a server's own connection says so truthfully. Source: docs/protocols/e2a.md §S3.
     fn e2a_is_push(&self) -> bool {
         let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
         trusted && self.facts.flag(Place::MetadataServerPush) == Some(true)
     }
 
-    /// Source: `e2a` section 5; the epoch itself stands for no time.
+    /// Source: docs/protocols/e2a.md §5; the epoch itself stands for no time.
     fn e2a_time(&self) -> Option<Text> {
         let time = match self.number(Place::Timestamp) {
             Some(number) => time::of_e2a_number(number),

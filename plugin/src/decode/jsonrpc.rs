@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 by its facts. Source: JSON-RPC 2.0, `eventmesh-a2a` section 3, `a2a-http` section 6.
+//! JSON-RPC 2.0 by its facts. Source: JSON-RPC 2.0, docs/protocols/eventmesh-a2a.md §1 and §3.
 
 use super::parser::Parser;
 use crate::detect::{Facts, Place};
@@ -10,7 +10,7 @@ use crate::protocol::jsonrpc::{Id, JsonRpc, Part, RpcBody};
 use crate::protocol::{Kind as Exchange, MAX_ID_BYTES, Message, Type};
 use crate::text::Text;
 
-/// The members that must not occur twice. Source: `eventmesh-a2a` D10.
+/// The members that must not occur twice. Source: docs/protocols/eventmesh-a2a.md §D10.
 const MEMBERS: [Place; 6] = [
     Place::Jsonrpc,
     Place::Id,
@@ -110,7 +110,7 @@ impl Parser<'_> {
         let mut message = new_message(kind, ty);
         message.attributes.id = id.as_ref().and_then(Id::text).unwrap_or_default();
         message.put(extension::A2A_METHOD, method);
-        // A topic names the place itself, so the agent is dropped (decision D5).
+        // A topic names the place itself, so the agent is dropped (docs/protocols/eventmesh-a2a.md §D5).
         if topic.is_none() {
             message.put_if(extension::TARGET_AGENT, target);
         }
@@ -184,7 +184,7 @@ impl Parser<'_> {
     fn result(&self, id: Option<Id>) -> (JsonRpc, Message) {
         let facts = self.facts;
         let part = part_of(facts);
-        // The JAF answer to `tasks/cancel`. Source: `a2a-http` section 2.
+        // The JAF answer to `tasks/cancel`. Source: docs/protocols/a2a.md §1.
         let cancelled = facts.flag(Place::ResultCancelled) == Some(true)
             && facts.is(Place::ResultId, Kind::String);
         let dialect = if cancelled {
@@ -282,7 +282,7 @@ fn params_marks(facts: &Facts<'_>) -> ParamsMarks {
     }
 }
 
-/// The dialect a result shows by its shape. Source: `a2a-http` section 6.
+/// The dialect a result shows by its shape. Source: docs/protocols/a2a.md §3.
 fn result_dialect(facts: &Facts<'_>) -> Dialect {
     let mcp = [
         Place::ResultType,
@@ -311,7 +311,7 @@ fn wrapped(facts: &Facts<'_>) -> Option<Place> {
         .find(|place| facts.is(*place, Kind::Object))
 }
 
-/// Whether more parts follow a result. Source: `a2a-http` sections 2.5, 3.2.
+/// Whether more parts follow a result. Source: docs/protocols/a2a.md §4.
 fn part_of(facts: &Facts<'_>) -> Part {
     if let Some(is_final) = facts.flag(Place::ResultFinal) {
         return if is_final { Part::Final } else { Part::Partial };
@@ -336,7 +336,7 @@ fn part_of(facts: &Facts<'_>) -> Part {
     }
 }
 
-/// Whether a result has the shape of one of several parts of an answer. Source: `a2a-http` sections 2.5, 3.2.
+/// Whether a result has the shape of one of several parts of an answer. Source: docs/protocols/a2a.md §4.
 fn is_stream_part(facts: &Facts<'_>) -> bool {
     let updates = [Place::ResultStatusUpdate, Place::ResultArtifactUpdate];
     let kinds = ["status-update", "artifact-update", "partial-completion"];

@@ -1,4 +1,4 @@
-//! Legacy A2A by its facts. Source: `eventmesh-a2a` section 2.
+//! Legacy A2A by its facts. Source: docs/protocols/eventmesh-a2a.md §2.
 
 use super::parser::Parser;
 use crate::detect::Place;
@@ -8,7 +8,8 @@ use crate::protocol::legacy::kind_of;
 use crate::protocol::{Message, Type};
 use crate::text::Text;
 
-/// The members that must not occur twice: those that decide or route. Source: `eventmesh-a2a` D10.
+/// The members that must not occur twice: those that decide or route.
+/// Source: docs/protocols/eventmesh-a2a.md §D10.
 const MEMBERS: [Place; 5] = [
     Place::Protocol,
     Place::MessageType,

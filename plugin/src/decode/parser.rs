@@ -17,7 +17,8 @@ pub(super) struct Parser<'a> {
     pub(super) hint: &'a Hint,
 }
 
-/// The longest value of an attribute that is not an id, in characters. Source: `e2a` section 10.2.
+/// The longest value of an attribute that is not an id, in characters.
+/// Source: docs/protocols/e2a.md §10.2.
 const MAX_ATTRIBUTE_CHARS: usize = 256;
 
 // === impl Parser ===
@@ -35,7 +36,8 @@ impl Parser<'_> {
     }
 
     /// A word that becomes `a2amethod` and part of `type`; null counts as absent.
-    /// Source: `eventmesh-a2a` D11, for every family `detection` section 3.
+    /// Source: docs/protocols/eventmesh-a2a.md §D11, for every family
+    /// docs/protocols/detection.md §3.
     pub(super) fn method(&self, place: Place) -> Result<Option<Text>, DecodeError> {
         const RULE: &str =
             "a method is a string of 1 to 256 characters without spaces or control characters";
@@ -48,12 +50,12 @@ impl Parser<'_> {
         }
     }
 
-    /// A name of an agent. Source: `eventmesh-a2a` D6.
+    /// A name of an agent. Source: docs/protocols/eventmesh-a2a.md §D6.
     pub(super) fn target(&self, place: Place) -> Result<Option<Text>, DecodeError> {
         self.name(place, DecodeErrorKind::BadTarget, is_target)
     }
 
-    /// A name of a topic. Source: `eventmesh-a2a` D6.
+    /// A name of a topic. Source: docs/protocols/eventmesh-a2a.md §D6.
     pub(super) fn topic(&self, place: Place) -> Result<Option<Text>, DecodeError> {
         self.name(place, DecodeErrorKind::BadTopic, is_topic)
     }

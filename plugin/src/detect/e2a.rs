@@ -1,4 +1,4 @@
-//! Which E2A record an object is. Source: `e2a` section 10.1, `detection` section 2 rule 8.
+//! Which E2A record an object is. Source: docs/protocols/e2a.md §10.1, docs/protocols/detection.md §2, rule 8.
 
 use super::{Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
@@ -7,7 +7,7 @@ use crate::json::{Kind, Reader};
 use crate::limits::Limits;
 use crate::protocol::Family;
 
-/// An E2A record by its members. Source: `e2a` section 10.1.
+/// An E2A record by its members. Source: docs/protocols/e2a.md §10.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Control,
@@ -122,9 +122,9 @@ fn is_version_1(version: &str) -> bool {
     }
 }
 
-/// The class of a JSON object on a connection that carries E2A, in the words of `e2a` section 10.1: `e2a.request`,
-/// `e2a.response`, `e2a.legacy_request`, `e2a.legacy_response`, `e2a.legacy_chunk`, `e2a.control`, `not_e2a`,
-/// `invalid:unsupported_version` or `invalid:missing_version`. Text that is not JSON is `not_e2a`.
+/// The class of a JSON object on a connection that carries E2A, in the words of docs/protocols/e2a.md §10.1:
+/// `e2a.request`, `e2a.response`, `e2a.legacy_request`, `e2a.legacy_response`, `e2a.legacy_chunk`, `e2a.control`,
+/// `not_e2a`, `invalid:unsupported_version` or `invalid:missing_version`. Text that is not JSON is `not_e2a`.
 #[must_use]
 pub fn e2a_class(json: &str) -> &'static str {
     let hint = Hint {

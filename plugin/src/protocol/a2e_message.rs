@@ -1,6 +1,6 @@
 //! A2E messages by their type string alone: what it says of a message nobody has read. Nothing here allocates.
 //!
-//! Source: `a2e-message` sections 1.4 and 8.2.
+//! Source: docs/protocols/a2e-messages.md §1.4 and §8.2.
 
 use crate::protocol::Kind;
 
@@ -122,8 +122,8 @@ pub fn is_push(type_name: &str) -> bool {
     type_name.ends_with("/push")
 }
 
-/// Whether it is about the connection between an agent and its environment, and for nobody else. Source: `a2e-message`
-/// section 8.3.
+/// Whether it is about the connection between an agent and its environment, and for nobody else.
+/// Source: docs/protocols/a2e-messages.md §8.3.
 #[must_use]
 pub fn is_link_local(type_name: &str) -> bool {
     matches!(

@@ -33,7 +33,7 @@ impl Dialect {
         }
     }
 
-    /// Whether the methods of this dialect take named parameters only. Source: `a2a-http` section 6.
+    /// Whether the methods of this dialect take named parameters only. Source: docs/protocols/eventmesh-a2a.md §1.
     pub(crate) fn needs_object_params(self) -> bool {
         match self {
             Self::JafDoc | Self::A2a03 | Self::A2a10 | Self::Mcp => true,
@@ -91,7 +91,7 @@ macro_rules! methods {
 }
 
 methods! {
-    // Source: `a2a-http` section 3.1; `message/sendStream` and the card methods are EventMesh's.
+    // Source: docs/protocols/a2a.md §2.
     A2a03, ".req" => {
         "message/send"
         "tasks/get"
@@ -112,7 +112,7 @@ methods! {
         "message/sendStream"
         "tasks/resubscribe"
     }
-    // Source: `a2a-http` section 4.2.
+    // Source: docs/protocols/mcp.md §2.
     Mcp, ".req" => {
         "initialize"
         "ping"
@@ -136,7 +136,7 @@ methods! {
         "roots/list"
         "elicitation/create"
     }
-    // Source: `a2a-http` section 3.1.
+    // Source: docs/protocols/a2a.md §2.
     A2a10, ".req" => {
         "SendMessage"
         "GetTask"
@@ -153,7 +153,7 @@ methods! {
         "SendStreamingMessage"
         "SubscribeToTask"
     }
-    // Source: `a2a-http` section 5, versions 1 and 2.
+    // Source: docs/protocols/acp.md §1.
     Acp, ".req" => {
         "authenticate"
         "auth/login"
@@ -212,7 +212,7 @@ pub(crate) const RESPONSE: CallType = {
     CallType::of(&TYPE, "")
 };
 
-/// Whether the method's answer comes in parts. Source: `eventmesh-a2a` section 2.
+/// Whether the method's answer comes in parts. Source: docs/protocols/eventmesh-a2a.md §2.
 #[must_use]
 pub fn is_streaming(method: &str) -> bool {
     known(method).is_some_and(Method::is_streaming)
@@ -228,7 +228,7 @@ impl Method {
 }
 
 /// The dialect of a call. `marks` is asked for the names that several protocols share.
-/// Source: `a2a-http` sections 3.1, 3.4, 4.2, 5.
+/// Source: docs/protocols/a2a.md §3, docs/protocols/mcp.md §2 and docs/protocols/acp.md §1.
 pub(crate) fn of_call(
     name: &str,
     known: Option<Method>,

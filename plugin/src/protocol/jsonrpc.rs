@@ -8,7 +8,7 @@ use crate::json::unescape;
 use crate::protocol::dialect::Dialect;
 use crate::text::Text;
 
-/// A JSON-RPC 2.0 message. Source: JSON-RPC 2.0 sections 4 and 5, `a2a-http` section 6.
+/// A JSON-RPC 2.0 message. Source: JSON-RPC 2.0 sections 4 and 5, docs/protocols/eventmesh-a2a.md §1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JsonRpc {
@@ -22,7 +22,7 @@ pub struct JsonRpc {
     /// `params.progressToken` of a notification. Source: MCP, progress.
     pub progress: Option<Box<Id>>,
     /// How long the caller waits, in milliseconds, where an A2A call says so in `configuration.timeout`.
-    /// Source: `a2a-http` sections 2.3 and 2.7.
+    /// Source: docs/protocols/a2a.md §2.
     pub timeout_millis: Option<u64>,
 }
 
@@ -51,7 +51,8 @@ pub enum Part {
     Snapshot,
 }
 
-/// A JSON-RPC id as its exact JSON token: `1`, `"1"` and `1.0` are three ids. Source: `eventmesh-a2a` D2.
+/// A JSON-RPC id as its exact JSON token: `1`, `"1"` and `1.0` are three ids.
+/// Source: docs/protocols/eventmesh-a2a.md §D2.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Id {
     token: Text,
@@ -141,13 +142,13 @@ pub mod code {
     pub const INVALID_REQUEST: i32 = -32_600;
     /// Nobody serves the method. Source: JSON-RPC 2.0 section 5.1.
     pub const METHOD_NOT_FOUND: i32 = -32_601;
-    /// Wrong parameters, an unknown target among them. Source: JSON-RPC 2.0 section 5.1, `a2a-http` section 2.6.
+    /// Wrong parameters, an unknown target among them. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
     pub const INVALID_PARAMS: i32 = -32_602;
-    /// The bus or the bridge failed, or the time is over. Source: JSON-RPC 2.0 section 5.1, `a2a-http` section 2.6.
+    /// The bus or the bridge failed, or the time is over. Source: JSON-RPC 2.0 section 5.1, docs/protocols/a2a.md §5.
     pub const INTERNAL_ERROR: i32 = -32_603;
 }
 
-/// The JSON-RPC error code a refused payload is answered with. Source: `a2a-http` section 2.2.
+/// The JSON-RPC error code a refused payload is answered with. Source: docs/protocols/a2a.md §5.
 #[must_use]
 pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
     use crate::error::DecodeErrorKind as K;

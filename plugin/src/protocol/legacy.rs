@@ -2,7 +2,7 @@
 
 use crate::protocol::Kind;
 
-/// A FIPA communicative act. Source: `eventmesh-a2a` section 2, FIPA ACL.
+/// A FIPA communicative act. Source: docs/protocols/eventmesh-a2a.md §2, FIPA ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // The names are FIPA's own.
 pub enum Act {
