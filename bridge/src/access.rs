@@ -41,7 +41,7 @@ pub(crate) struct Write {
     /// What every topic begins with.
     prefix: String,
     /// The pattern of its subjects on NATS.
-    pattern: String,
+    pub(crate) pattern: String,
     pub(crate) storage: Storage,
 }
 
@@ -188,21 +188,28 @@ impl Write {
 
 // === Kafka ===
 
-/// What an ACL is about, as the options of `kafka-acls.sh`.
-type Resource = String;
+/// What an ACL of Kafka is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Resource {
+    /// `topic` or `group`.
+    pub(crate) kind: &'static str,
+    /// Its name, or what all their names begin with.
+    pub(crate) name: String,
+    pub(crate) prefixed: bool,
+}
 
-/// The lines that give a principal the rights it needs.
+/// What the user of the bridge may do with what.
 #[cfg(feature = "kafka")]
-pub(crate) fn kafka_acls(
-    config: &a2abus_transports::kafka::KafkaConfig,
-    uses: &[Use],
-) -> Vec<String> {
+pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
     let mut rights: BTreeMap<Resource, BTreeSet<&'static str>> = BTreeMap::new();
     let mut give = |resource: Resource, operations: &[&'static str]| {
         rights.entry(resource).or_default().extend(operations);
     };
-    let topic = |name: &str| format!("--topic '{name}'");
-    let group = |name: &str| format!("--group '{name}'");
+    let literal = |kind, name: &str| Resource {
+        kind,
+        name: name.to_owned(),
+        prefixed: false,
+    };
     for used in uses {
         match &used.what {
             What::Read {
@@ -210,33 +217,49 @@ pub(crate) fn kafka_acls(
                 group: name,
             } => {
                 for name in topics {
-                    give(topic(name.as_str()), &["Read", "Describe"]);
+                    give(literal("topic", name.as_str()), &["Read", "Describe"]);
                 }
-                give(group(name.as_str()), &["Read"]);
+                give(literal("group", name.as_str()), &["Read"]);
             }
             What::Durable { .. } => {}
             What::Write(write) => match &write.topic {
                 // The bridge makes the topics of dead letters that are missing.
                 Some(name) if write.storage != Storage::Readers => {
-                    give(topic(name.as_str()), &["Write", "Describe", "Create"]);
+                    give(
+                        literal("topic", name.as_str()),
+                        &["Write", "Describe", "Create"],
+                    );
                 }
-                Some(name) => give(topic(name.as_str()), &["Write", "Describe"]),
-                None if write.prefix.is_empty() => give(topic("*"), &["Write", "Describe"]),
+                Some(name) => give(literal("topic", name.as_str()), &["Write", "Describe"]),
+                None if write.prefix.is_empty() => {
+                    give(literal("topic", "*"), &["Write", "Describe"]);
+                }
                 None => {
-                    let prefixed =
-                        format!("--resource-pattern-type prefixed {}", topic(&write.prefix));
+                    let prefixed = Resource {
+                        prefixed: true,
+                        ..literal("topic", &write.prefix)
+                    };
                     give(prefixed, &["Write", "Describe"]);
                 }
             },
             What::Replies(name) => {
                 give(
-                    topic(name.as_str()),
+                    literal("topic", name.as_str()),
                     &["Read", "Write", "Describe", "Create"],
                 );
-                give(group(&format!("{name}.forward")), &["Read"]);
+                give(literal("group", &format!("{name}.forward")), &["Read"]);
             }
         }
     }
+    rights
+}
+
+/// The lines of `kafka-acls.sh` that give a principal the rights it needs.
+#[cfg(feature = "kafka")]
+pub(crate) fn kafka_acls(
+    config: &a2abus_transports::kafka::KafkaConfig,
+    uses: &[Use],
+) -> Vec<String> {
     let user = config
         .sasl
         .as_ref()
@@ -247,12 +270,18 @@ pub(crate) fn kafka_acls(
             .into_iter()
             .map(|operation| format!("--operation {operation}"))
             .collect();
+        let prefixed = match resource.prefixed {
+            true => "--resource-pattern-type prefixed ",
+            false => "",
+        };
         format!(
-            "kafka-acls.sh --bootstrap-server {broker} --add --allow-principal 'User:{user}' {} {resource}",
-            operations.join(" ")
+            "kafka-acls.sh --bootstrap-server {broker} --add --allow-principal 'User:{user}' {} {prefixed}--{} '{}'",
+            operations.join(" "),
+            resource.kind,
+            resource.name
         )
     };
-    rights.into_iter().map(line).collect()
+    kafka_rights(uses).into_iter().map(line).collect()
 }
 
 // === NATS ===

@@ -10,8 +10,10 @@ mod explain;
 mod map;
 mod output;
 mod payload;
+mod reach;
 mod serve;
 mod telemetry;
+mod topics;
 mod workflow;
 
 use std::path::Path;
@@ -50,6 +52,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Checks a configuration and that its secrets exist; with --connect, brokers, topics, streams and permissions too.
     Check(check::CheckArgs),
+    /// Shows or creates the topics, streams and consumers that a configuration needs, and the permissions.
+    Topics(topics::TopicsArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
     /// Tells what a payload is and why, where every attribute comes from, and where the event goes.
@@ -101,6 +105,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Call(args) => block_on(call::run(args)).map(right),
         Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => block_on(check::run(args)),
+        Command::Topics(args) => block_on(topics::run(args)),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Convert(args) => convert::run(&args),

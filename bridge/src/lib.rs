@@ -34,6 +34,7 @@ mod run;
 pub mod seldom;
 pub mod shares;
 mod stage;
+mod topics;
 pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};

@@ -15,4 +15,5 @@ mod path;
 mod plain;
 mod poison;
 mod rolling;
+mod topics;
 mod workflows;

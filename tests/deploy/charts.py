@@ -33,6 +33,11 @@ REFUSED = [
     ([*BUS, "--set", "gateway.enabled=true"], "`gateway.parentRefs` is empty"),
     (["--set", "configFile=- a list"], "not YAML"),
 ]
+# Manifests of an example, and what prints them.
+PRINTED = [
+    ("strimzi", "kafka.yaml", ["--output", "strimzi", "--acls", "--cluster", "agents", "--partitions", "12", "--replicas", "3"]),
+    ("nats-operator", "streams.yaml", ["--output", "nack", "--replicas", "3"]),
+]
 CUSTOM = json.loads((REPO / "tests/deploy/schemas/custom.json").read_text())
 
 
@@ -48,6 +53,8 @@ def main():
             schemas(name, version, documents)
         custom += [(name, document) for document in documents if is_custom(document)]
         configuration(name, documents)
+    for name, manifests, options in PRINTED:
+        printed(name, REPO / "examples" / name / manifests, options)
     for path in sorted((REPO / "examples").glob("*/*.yaml")):
         custom += [(path.parent.name, document) for document in objects(path.read_text()) if is_custom(document)]
     customs(custom)
@@ -63,14 +70,18 @@ def lint(name, chart, values):
 
 
 def golden(name, text):
-    path = GOLDEN / f"{name}.yaml"
+    same(f"{name}: as its golden file", GOLDEN / f"{name}.yaml", text)
+
+
+def same(name, path, text):
+    """The file holds the text; with A2ABUS_BLESS=1 it is written."""
     if os.environ.get("A2ABUS_BLESS") == "1":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     known = path.read_text() if path.exists() else ""
-    lines = difflib.unified_diff(known.splitlines(), text.splitlines(), "golden", "rendered", lineterm="", n=1)
+    lines = difflib.unified_diff(known.splitlines(), text.splitlines(), path.name, "now", lineterm="", n=1)
     faults = list(lines)[:30]
-    report(f"{name}: as its golden file", faults and [*faults, "if that is meant: A2ABUS_BLESS=1 tests/deploy/run"])
+    report(name, faults and [*faults, "if that is meant: A2ABUS_BLESS=1 tests/deploy/run"])
 
 
 def is_custom(document):
@@ -135,6 +146,12 @@ def configuration(name, documents):
         done = call(PROGRAM, "check", "--without-secrets", "-c", path, env=variables)
         wrong = done.returncode != 0 or "error" in done.stderr
         report(f"{name}: a2abus check", [done.stdout + done.stderr] if wrong else [])
+
+
+def printed(name, path, options):
+    """The manifests beside the values are what `a2abus topics plan` prints for them."""
+    done = call(PROGRAM, "topics", "plan", "-c", RUN / f"{name}.yaml", *options)
+    same(f"{name}: {path.name} as a2abus topics plan prints it", path, done.stdout)
 
 
 def refused(more, message):

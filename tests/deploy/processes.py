@@ -25,16 +25,18 @@ ENTRYPOINT = json.loads(re.search(r"^ENTRYPOINT (.*)$", (REPO / "Containerfile")
 
 
 def main():
-    topics = [f"{UNIQUE}.{name}" for name in ("requests", "weather", "a2e")]
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": KAFKA})
-    for made in admin.create_topics([confluent_kafka.admin.NewTopic(topic, 1, 1) for topic in topics]).values():
-        made.result(60)
-    command = [sys.executable, pathlib.Path(__file__).parent / "agents.py", KAFKA, topics[1], NATS, f"{UNIQUE}.agents.echo"]
+    path = RUN / "topics.yaml"
+    path.write_text(yaml.safe_dump(configuration()))
+    done = call(PROGRAM, "topics", "apply", "-c", path, "--partitions", "1", "--replicas", "1")
+    report("a2abus topics apply", [done.stdout + done.stderr] if done.returncode else [])
+    command = [sys.executable, pathlib.Path(__file__).parent / "agents.py", KAFKA, f"{UNIQUE}.weather", NATS, f"{UNIQUE}.agents.echo"]
     agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         report("agents on Kafka and NATS", [] if agents.stdout.readline() == "ready\n" else ["they did not start"])
         pods()
         package()
+        laptop()
     finally:
         agents.kill()
         agents.wait()
@@ -201,6 +203,29 @@ def package():
         report("systemd: a call on Kafka", ask(ports["http"], "weather", {"n": 4}))
         stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
         report("systemd: stops within TimeoutStopSec", bridge.stop(stop))
+
+
+def laptop():
+    """The agent of the compose file, called as its README says."""
+    agent = subprocess.Popen([sys.executable, REPO / "examples/compose/agent.py", NATS, f"{UNIQUE}.agents.laptop"], stdout=subprocess.PIPE, text=True)
+    try:
+        started = agent.stdout.readline()
+        ports = {"http": free_port(), "admin": free_port()}
+        root = new_root("laptop")
+        (root / "a2abus.yaml").write_text(yaml.safe_dump(configuration()))
+        variables = {"A2ABUS_HTTP__LISTEN": f"127.0.0.1:{ports['http']}", "A2ABUS_ADMIN__LISTEN": f"127.0.0.1:{ports['admin']}"}
+        with Process(root, [*ENTRYPOINT, "serve", "-c", "/a2abus.yaml"], variables) as bridge:
+            faults = bridge.until_ready(ports["admin"])
+            text = (REPO / "examples/compose/README.md").read_text()
+            body = re.search(r"--json '(.*)'$", text, re.M).group(1)
+            headers = {"content-type": "application/json"}
+            _, answer = get(f"http://127.0.0.1:{ports['http']}/rpc/laptop", body.encode(), headers)
+            said = answer.strip() in text
+            report("compose: its agent answers as its README says", faults + ([] if started and said else [started + answer]))
+            bridge.stop(60)
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ mod record;
 mod singly;
 mod topics;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use rdkafka::producer::Producer as _;
 use tokio::sync::watch;
 
 pub use config::{Compression, KafkaConfig, KafkaSasl, KafkaTls, SaslMechanism};
+pub use inspect::TopicSettings;
 pub use properties::KafkaProperties;
 
 use crate::error::{TransportError, TransportErrorKind};
@@ -270,26 +272,31 @@ impl Kafka {
         Ok(Source::Live(starts))
     }
 
-    /// Asks the cluster to create a topic. That it exists by now is no error.
-    async fn create(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
+    /// Asks the cluster to create a topic with these settings; what is not given is what the broker does by default. That
+    /// it exists by now is no error.
+    ///
+    /// # Errors
+    /// `Unauthorised`, `BadConfig` for settings that the broker refuses, or what kept it from answering.
+    pub async fn create_topic(
+        &self,
+        topic: &Topic,
+        partitions: Option<u32>,
+        replicas: Option<u32>,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<(), TransportError> {
         let what = format!("create the topic {topic}");
-        let partitions = i32::try_from(partitions.max(1)).map_err(|error| {
+        let number = |given: Option<u32>| given.map_or(Ok(-1), i32::try_from);
+        let bad = |error| {
             TransportError::new(TransportErrorKind::BadConfig, what.clone()).caused_by(error)
-        })?;
-        let events = Events::new("admin", Arc::clone(&self.shared.pulse));
-        let admin: AdminClient<Events> = self
-            .shared
-            .config
-            .client()?
-            .build()
-            .create_with_context(events)
-            .map_err(|error| failed(&*what, error))?;
-        let replication = TopicReplication::Fixed(-1); // what the broker does by default
-        let new = NewTopic::new(topic.as_str(), partitions, replication);
-        let options = AdminOptions::new()
-            .request_timeout(Some(QUESTION))
-            .operation_timeout(Some(QUESTION));
-        let created = admin.create_topics([&new], &options).await;
+        };
+        let replication = TopicReplication::Fixed(number(replicas).map_err(bad)?);
+        let partitions = number(partitions).map_err(bad)?;
+        let mut new = NewTopic::new(topic.as_str(), partitions, replication);
+        for (name, value) in settings {
+            new = new.set(name, value);
+        }
+        let admin = self.admin()?;
+        let created = admin.create_topics([&new], &admin_options()).await;
         // Its end waits for threads. Nobody needs to wait for that.
         drop(tokio::task::spawn_blocking(move || drop(admin)));
         let results = created.map_err(|error| failed(&*what, error))?;
@@ -298,6 +305,22 @@ impl Kafka {
             Some((_, code)) => Err(TransportError::new(error::kind(code), what).caused_by(code)),
         }
     }
+
+    fn admin(&self) -> Result<AdminClient<Events>, TransportError> {
+        let events = Events::new("admin", Arc::clone(&self.shared.pulse));
+        self.shared
+            .config
+            .client()?
+            .build()
+            .create_with_context(events)
+            .map_err(|error| failed("create an administrator of Kafka", error))
+    }
+}
+
+fn admin_options() -> AdminOptions {
+    AdminOptions::new()
+        .request_timeout(Some(QUESTION))
+        .operation_timeout(Some(QUESTION))
 }
 
 impl Transport for Kafka {
@@ -346,7 +369,8 @@ impl Transport for Kafka {
             Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {}
             other => return other.map(drop),
         }
-        self.create(topic, partitions).await?;
+        self.create_topic(topic, Some(partitions.max(1)), None, &BTreeMap::new())
+            .await?;
         let partitions = self.look_up(topic, QUESTION).await?;
         self.wait_for_leaders(topic, partitions).await
     }

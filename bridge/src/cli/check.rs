@@ -1,6 +1,6 @@
 //! `a2abus check`: is the configuration right, and is every secret there? Nothing is connected, unless asked for.
 
-mod connect;
+pub(super) mod connect;
 
 use std::path::PathBuf;
 

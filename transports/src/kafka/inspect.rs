@@ -1,19 +1,70 @@
-//! What may this user do? Tests that leave no trace: nothing is written, and no group is joined.
+//! What may this user do, and what is there? Tests that leave no trace: nothing is written, and no group is joined.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::error::kind;
 use super::health::Events;
-use super::{AGAIN, Kafka, PROPAGATION, QUESTION, failed};
+use super::{AGAIN, Kafka, PROPAGATION, QUESTION, admin_options, failed};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
+
+/// A topic as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSettings {
+    /// How many partitions it has.
+    pub partitions: u32,
+    /// Its settings by their names in Kafka, defaults included; `None` when this user may not see them.
+    pub settings: Option<BTreeMap<String, String>>,
+}
 
 impl ConsumerContext for Events {}
 
 impl Kafka {
+    /// How a topic is; `None` when it does not exist.
+    ///
+    /// # Errors
+    /// `Unauthorised` when the user may not see the topic; or what kept the cluster from saying so.
+    pub async fn topic_settings(
+        &self,
+        topic: &Topic,
+    ) -> Result<Option<TopicSettings>, TransportError> {
+        let partitions = match self.look_up(topic, Duration::ZERO).await {
+            Err(error) if error.kind() == TransportErrorKind::UnknownTopic => return Ok(None),
+            found => u32::try_from(found?.len()).unwrap_or(u32::MAX),
+        };
+        let admin = self.admin()?;
+        let which = [ResourceSpecifier::Topic(topic.as_str())];
+        let described = admin.describe_configs(&which, &admin_options()).await;
+        // Its end waits for threads. Nobody needs to wait for that.
+        drop(tokio::task::spawn_blocking(move || drop(admin)));
+        let what = || format!("read the settings of the topic {topic}");
+        let described = described.map_err(|error| failed(what(), error))?;
+        let settings = match described.into_iter().next() {
+            Some(Ok(resource)) => {
+                let entries = resource.entries.into_iter();
+                Some(
+                    entries
+                        .filter_map(|entry| Some((entry.name, entry.value?)))
+                        .collect(),
+                )
+            }
+            Some(Err(Code::TopicAuthorizationFailed)) | None => None,
+            Some(Err(code)) => {
+                return Err(TransportError::new(kind(code), what()).caused_by(code));
+            }
+        };
+        Ok(Some(TopicSettings {
+            partitions,
+            settings,
+        }))
+    }
+
     /// Reads the end of the first partition of a topic, and, where there is a group, where that group stands.
     ///
     /// # Errors

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND};
+use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge};
 use super::{Nats, refused, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
 
@@ -85,6 +85,61 @@ impl Nats {
         let answer = self.inner.api.command("STREAM.NAMES", &question).await?;
         let first = answer["streams"][0].as_str();
         Ok(first.map(str::to_owned))
+    }
+
+    /// The configuration of a stream, as the JetStream API has it; `None` when there is none.
+    ///
+    /// # Errors
+    /// When JetStream does not say.
+    pub async fn stream_config(&self, stream: &str) -> Result<Option<Value>, TransportError> {
+        let request = format!("STREAM.INFO.{stream}");
+        let info = self.inner.api.info(&request, &[STREAM_NOT_FOUND]).await?;
+        Ok(info.map(|mut info| info["config"].take()))
+    }
+
+    /// The configuration of a durable consumer, as the JetStream API has it; `None` when there is none.
+    ///
+    /// # Errors
+    /// When JetStream does not say.
+    pub async fn consumer_config(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<Option<Value>, TransportError> {
+        let request = format!("CONSUMER.INFO.{stream}.{name}");
+        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
+        let info = self.inner.api.info(&request, &missing).await?;
+        Ok(info.map(|mut info| info["config"].take()))
+    }
+
+    /// Creates a stream with these settings of the JetStream API, and no other limits.
+    ///
+    /// # Errors
+    /// What JetStream has against it, or what kept it from answering.
+    pub async fn create_stream(&self, name: &str, settings: Value) -> Result<(), TransportError> {
+        let mut config = json!({
+            "name": name, "retention": "limits", "discard": "old",
+            "max_consumers": -1, "max_msgs": -1, "max_bytes": -1,
+        });
+        merge(&mut config, settings);
+        let request = format!("STREAM.CREATE.{name}");
+        self.inner.api.command(&request, &config).await.map(drop)
+    }
+
+    /// Creates a durable pull consumer with these settings of the JetStream API.
+    ///
+    /// # Errors
+    /// What JetStream has against it, or what kept it from answering.
+    pub async fn create_consumer(
+        &self,
+        stream: &str,
+        name: &str,
+        settings: Value,
+    ) -> Result<(), TransportError> {
+        let mut config = json!({"durable_name": name, "replay_policy": "instant"});
+        merge(&mut config, settings);
+        let written = self.inner.api.write_consumer(stream, name, config).await;
+        written.map(drop)
     }
 
     /// Looks for a durable consumer that may be read, or may be made.

@@ -1,13 +1,11 @@
 //! Do the buses give the bridge what its configuration needs? Connects, asks, and leaves no trace: nothing is published
 //! and no group is joined.
 
-use std::time::Duration;
-
-use a2abus_transports::{AnyTransport, Health, Transport as _, TransportError, TransportErrorKind};
+use a2abus_transports::{AnyTransport, Transport as _, TransportError, TransportErrorKind};
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::time::timeout;
 
+use super::super::reach::{self, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
 
@@ -53,11 +51,6 @@ struct Tester<'a> {
     tests: Vec<Test>,
 }
 
-/// How long a bus may take to be reached.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long a connection may take to end.
-const CLOSE: Duration = Duration::from_secs(2);
-
 /// Tests every transport of a configuration, side by side.
 pub(super) async fn test(config: &Config) -> Connected {
     let transports = config.transports.iter();
@@ -83,7 +76,7 @@ pub(super) async fn test(config: &Config) -> Connected {
     connected
 }
 
-fn rights(transport: &TransportConfig, uses: &[Use]) -> Vec<String> {
+pub(crate) fn rights(transport: &TransportConfig, uses: &[Use]) -> Vec<String> {
     match transport {
         #[cfg(feature = "kafka")]
         TransportConfig::Kafka(config) => access::kafka_acls(config, uses),
@@ -154,27 +147,14 @@ impl Tester<'_> {
     }
 
     async fn transport(&mut self, config: &TransportConfig, uses: &[Use]) {
-        let transport = match config.connect().await {
-            Ok(transport) => transport,
-            Err(error) => return self.note("connect", Outcome::Failed, Some(chain(&error))),
-        };
-        let mut health = transport.health();
-        let up = timeout(CONNECT, health.wait_for(|health| *health == Health::Up)).await;
-        let is_up = up.is_ok_and(|up| up.is_ok());
-        if is_up {
-            self.note("connect", Outcome::Ok, None);
-            self.uses(config, &transport, uses).await;
-        } else {
-            let cause = match &*transport.health().borrow() {
-                Health::Down(cause) => cause.to_string(),
-                Health::Up => "it came up too late".to_owned(),
-            };
-            let seconds = CONNECT.as_secs();
-            let detail = format!("no connection within {seconds} s: {cause}");
-            self.note("connect", Outcome::Failed, Some(detail));
+        match reach::connect(config).await {
+            Ok(transport) => {
+                self.note("connect", Outcome::Ok, None);
+                self.uses(config, &transport, uses).await;
+                reach::close(&transport).await;
+            }
+            Err(cause) => self.note("connect", Outcome::Failed, Some(cause)),
         }
-        // What is not closed in time ends with the process.
-        let _ = transport.close(CLOSE).await;
     }
 
     async fn uses(&mut self, config: &TransportConfig, transport: &AnyTransport, uses: &[Use]) {
@@ -332,10 +312,4 @@ impl Tester<'_> {
             }
         }
     }
-}
-
-/// An error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

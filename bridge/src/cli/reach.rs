@@ -1,0 +1,46 @@
+//! A connection to one bus, for a command that asks it something.
+
+use std::time::Duration;
+
+use a2abus_transports::{AnyTransport, Health, Transport as _};
+use tokio::time::timeout;
+
+use crate::config::TransportConfig;
+
+/// How long a bus may take to be reached.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection may take to end.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Connects, and waits until the bus answers.
+///
+/// # Errors
+/// Why it does not, in one line.
+pub(super) async fn connect(config: &TransportConfig) -> Result<AnyTransport, String> {
+    let transport = config.connect().await.map_err(|error| chain(&error))?;
+    let mut health = transport.health();
+    let up = timeout(CONNECT, health.wait_for(|health| *health == Health::Up)).await;
+    if up.is_ok_and(|up| up.is_ok()) {
+        return Ok(transport);
+    }
+    let cause = match &*transport.health().borrow() {
+        Health::Down(cause) => cause.to_string(),
+        Health::Up => "it came up too late".to_owned(),
+    };
+    close(&transport).await;
+    Err(format!(
+        "no connection within {} s: {cause}",
+        CONNECT.as_secs()
+    ))
+}
+
+/// Ends a connection. What is not closed in time ends with the process.
+pub(super) async fn close(transport: &AnyTransport) {
+    let _ = transport.close(CLOSE).await;
+}
+
+/// An error and its causes, in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

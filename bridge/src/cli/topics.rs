@@ -1,0 +1,444 @@
+//! `a2abus topics`: what the configuration needs on Kafka and JetStream, where it differs from what is there, and how it
+//! is created.
+
+mod manifests;
+
+use std::path::PathBuf;
+
+use a2abus_transports::{AnyTransport, TransportError};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::check::connect::rights;
+use super::output::Output;
+use super::reach::{self, chain};
+use super::{Misuse, Status, load};
+use crate::access::{self, Use};
+use crate::config::{Config, Name, TransportConfig};
+use crate::topics::{self, Defaults, Needed, Thing, words};
+
+/// Arguments of `a2abus topics`.
+#[derive(Debug, Args)]
+pub(crate) struct TopicsArgs {
+    #[command(subcommand)]
+    command: TopicsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TopicsCommand {
+    /// Shows what the configuration needs, what is missing, and what differs. Changes nothing.
+    #[command(after_help = "Examples:
+  a2abus topics plan -c a2abus.yaml
+  a2abus topics plan -c a2abus.yaml --acls                        permissions: kafka-acls.sh and NATS
+  a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
+  a2abus topics plan --output nack                                Stream and Consumer
+
+Exit status 1 when something is missing or differs. With --acls, strimzi and nack nothing is connected.")]
+    Plan(PlanArgs),
+    /// Creates what is missing. What exists is never changed: how it differs is shown.
+    #[command(after_help = "Examples:
+  a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
+
+Exit status 1 when something could not be created, or differs.")]
+    Apply(Common),
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Show the permissions that the bridge needs, and no topics (with strimzi: the KafkaUser too).
+    #[arg(long)]
+    acls: bool,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The configuration file.
+    #[arg(
+        short,
+        long,
+        env = "A2ABUS_CONFIG",
+        value_name = "FILE",
+        default_value = "a2abus.yaml"
+    )]
+    config: PathBuf,
+    /// This transport alone.
+    #[arg(long, value_name = "NAME")]
+    transport: Option<String>,
+    /// Partitions of Kafka topics that the configuration says nothing about. Default: what the broker does.
+    #[arg(long, value_name = "COUNT")]
+    partitions: Option<u32>,
+    /// Copies of topics, and of streams that the configuration does not list. Default: what the broker does.
+    #[arg(long, value_name = "COUNT")]
+    replicas: Option<u32>,
+    /// How to print.
+    #[arg(long, value_enum, default_value = "human")]
+    output: Format,
+    /// The name of the Kafka cluster in Strimzi, for its manifests.
+    #[arg(long, value_name = "NAME", default_value = "kafka")]
+    cluster: String,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line for each topic, stream and consumer.
+    Human,
+    /// One JSON object.
+    Json,
+    /// Manifests for Strimzi: KafkaTopic.
+    Strimzi,
+    /// Manifests for NACK, the JetStream controller: Stream, Consumer.
+    Nack,
+}
+
+/// What came of one thing that is needed.
+#[derive(Debug, Serialize)]
+struct Item {
+    transport: String,
+    kind: &'static str,
+    name: String,
+    #[serde(rename = "for")]
+    whose: Vec<String>,
+    #[serde(flatten)]
+    state: State,
+    /// What it is created with.
+    needed: Map<String, Value>,
+}
+
+/// How it is.
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum State {
+    /// It is there, and as it has to be.
+    Ok,
+    Missing,
+    Created,
+    Differs {
+        differences: Vec<String>,
+    },
+    /// Nothing can be said about it.
+    Unknown {
+        cause: String,
+    },
+    Failed {
+        cause: String,
+    },
+}
+
+/// Shows or creates.
+///
+/// # Errors
+/// When the configuration is wrong, or nothing can be printed.
+pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
+    let (common, acls, is_apply) = match args.command {
+        TopicsCommand::Plan(plan) => (plan.common, plan.acls, false),
+        TopicsCommand::Apply(common) => (common, false, true),
+    };
+    let config = load(&common.config)?;
+    let transports = chosen(&config, common.transport.as_deref())?;
+    let mut output = Output::new();
+    match common.output {
+        Format::Strimzi | Format::Nack if is_apply => Err(Misuse(
+            "apply creates what is missing: manifests are printed by plan".to_owned(),
+        )
+        .into()),
+        Format::Strimzi => {
+            manifests::strimzi(&config, &transports, &common, acls, &mut output)?;
+            Ok(Status::Right)
+        }
+        Format::Nack => {
+            manifests::nack(&config, &transports, &common, &mut output)?;
+            Ok(Status::Right)
+        }
+        format if acls => permissions(&config, &transports, format, &mut output),
+        format => items(&config, &transports, &common, is_apply, format, &mut output).await,
+    }
+}
+
+fn chosen<'a>(
+    config: &'a Config,
+    only: Option<&str>,
+) -> anyhow::Result<Vec<(&'a Name, &'a TransportConfig)>> {
+    let all = config.transports.iter();
+    let chosen: Vec<_> = all
+        .filter(|(name, _)| only.is_none_or(|only| name.as_str() == only))
+        .collect();
+    match (only, chosen.is_empty()) {
+        (Some(only), true) => {
+            Err(Misuse(format!("--transport: no transport is named {only}")).into())
+        }
+        _ => Ok(chosen),
+    }
+}
+
+/// What a transport needs.
+fn needed(
+    config: &Config,
+    name: &Name,
+    transport: &TransportConfig,
+    uses: &[Use],
+    common: &Common,
+) -> Vec<Needed> {
+    let defaults = Defaults {
+        partitions: common.partitions,
+        replicas: common.replicas,
+    };
+    match transport {
+        #[cfg(feature = "kafka")]
+        TransportConfig::Kafka(kafka) => topics::kafka_topics(config, kafka, uses, defaults),
+        #[cfg(feature = "nats")]
+        TransportConfig::Nats(nats) => topics::nats_streams(config, name, nats, uses, defaults),
+        TransportConfig::Memory(_) => Vec::new(),
+    }
+}
+
+fn permissions(
+    config: &Config,
+    transports: &[(&Name, &TransportConfig)],
+    format: Format,
+    output: &mut Output,
+) -> anyhow::Result<Status> {
+    let mut all = Map::new();
+    for (name, transport) in transports {
+        let lines = rights(transport, &access::uses(config, name));
+        if format == Format::Json {
+            all.insert(name.to_string(), json!(lines));
+            continue;
+        }
+        if !lines.is_empty() {
+            output.line(format!("# the rights that the bridge needs on {name}:"))?;
+        }
+        let is_any = !lines.is_empty();
+        for line in lines {
+            output.line(line)?;
+        }
+        if is_any {
+            output
+                .line("# and to publish to the reply addresses of those who send requests on it")?;
+        }
+    }
+    if format == Format::Json {
+        output.line(serde_json::to_vec(&json!({ "acls": all }))?)?;
+    }
+    Ok(Status::Right)
+}
+
+async fn items(
+    config: &Config,
+    transports: &[(&Name, &TransportConfig)],
+    common: &Common,
+    is_apply: bool,
+    format: Format,
+    output: &mut Output,
+) -> anyhow::Result<Status> {
+    let mut items = Vec::new();
+    for (name, transport) in transports {
+        let uses = access::uses(config, name);
+        let needed = needed(config, name, transport, &uses, common);
+        if needed.is_empty() {
+            continue;
+        }
+        let connected = reach::connect(transport).await;
+        for thing in needed {
+            let state = match &connected {
+                Ok(connected) => state(connected, &thing, is_apply).await,
+                Err(cause) => State::Failed {
+                    cause: cause.clone(),
+                },
+            };
+            items.push(Item::new(name, thing, state));
+        }
+        if let Ok(connected) = connected {
+            reach::close(&connected).await;
+        }
+    }
+    let is_right = items.iter().all(|item| item.state.is_right());
+    if format == Format::Json {
+        output.line(serde_json::to_vec(
+            &json!({ "ok": is_right, "items": items }),
+        )?)?;
+    } else {
+        for item in &items {
+            output.line(item.line())?;
+        }
+    }
+    Ok(if is_right {
+        Status::Right
+    } else {
+        Status::Wrong
+    })
+}
+
+async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> State {
+    if let Thing::Named(_) = needed.thing {
+        let cause = "the events name them: create them beside the agents".to_owned();
+        return State::Unknown { cause };
+    }
+    match found(connected, needed).await {
+        Ok(Some(found)) => match needed.differences(&found) {
+            same if same.is_empty() => State::Ok,
+            differences => State::Differs { differences },
+        },
+        Ok(None) if is_apply => match create(connected, needed).await {
+            Ok(()) => State::Created,
+            Err(error) => State::Failed {
+                cause: chain(&error),
+            },
+        },
+        Ok(None) => State::Missing,
+        Err(error) => State::Failed {
+            cause: chain(&error),
+        },
+    }
+}
+
+/// How a thing is, by the names of its settings; `None` when it does not exist.
+async fn found(
+    connected: &AnyTransport,
+    needed: &Needed,
+) -> Result<Option<Map<String, Value>>, TransportError> {
+    match (connected, &needed.thing) {
+        #[cfg(feature = "kafka")]
+        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
+            let Some(topic) = kafka.topic_settings(topic).await? else {
+                return Ok(None);
+            };
+            let settings = topic.settings.into_iter().flatten();
+            let mut found: Map<_, _> = settings.map(|(name, text)| (name, number(text))).collect();
+            found.insert("partitions".to_owned(), json!(topic.partitions));
+            Ok(Some(found))
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Stream { name, subject }) => {
+            let name = match subject {
+                Some(subject) => nats.stream_of(subject).await?,
+                None => Some(name.clone()),
+            };
+            match name {
+                Some(name) => Ok(object(nats.stream_config(&name).await?)),
+                None => Ok(None),
+            }
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
+            Ok(object(nats.consumer_config(stream, name).await?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Kafka writes every setting as text.
+#[cfg(feature = "kafka")]
+fn number(text: String) -> Value {
+    match text.parse::<i64>() {
+        Ok(number) => json!(number),
+        Err(_) => Value::String(text),
+    }
+}
+
+#[cfg(feature = "nats")]
+fn object(value: Option<Value>) -> Option<Map<String, Value>> {
+    match value {
+        Some(Value::Object(members)) => Some(members),
+        _ => None,
+    }
+}
+
+async fn create(connected: &AnyTransport, needed: &Needed) -> Result<(), TransportError> {
+    let mut settings = needed.creation();
+    match (connected, &needed.thing) {
+        #[cfg(feature = "kafka")]
+        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
+            let mut count = |name| {
+                let count = settings.remove(name)?.as_u64()?;
+                u32::try_from(count).ok()
+            };
+            let (partitions, replicas) = (count("partitions"), count("replicas"));
+            let settings = settings
+                .iter()
+                .map(|(name, value)| (name.clone(), words(name, value)));
+            let settings = settings.collect();
+            kafka
+                .create_topic(topic, partitions, replicas, &settings)
+                .await
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Stream { name, .. }) => {
+            nats.create_stream(name, Value::Object(settings)).await
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
+            nats.create_consumer(stream, name, Value::Object(settings))
+                .await
+        }
+        _ => Ok(()),
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn is_right(&self) -> bool {
+        matches!(self, Self::Ok | Self::Created | Self::Unknown { .. })
+    }
+}
+
+// === impl Item ===
+
+impl Item {
+    fn new(transport: &Name, needed: Needed, state: State) -> Self {
+        let settings = needed.creation();
+        let (kind, name) = match needed.thing {
+            Thing::Topic(topic) => ("topic", topic.to_string()),
+            Thing::Stream {
+                name,
+                subject: None,
+            } => ("stream", name),
+            Thing::Stream {
+                name,
+                subject: Some(subject),
+            } => match state {
+                State::Missing | State::Created | State::Failed { .. } => ("stream", name),
+                _ => ("stream of", subject),
+            },
+            Thing::Consumer { stream, name } => ("consumer", format!("{stream}/{name}")),
+            Thing::Named(place) => ("topics", place),
+        };
+        Self {
+            transport: transport.to_string(),
+            kind,
+            name,
+            whose: needed.whose.into_iter().collect(),
+            state,
+            needed: settings,
+        }
+    }
+
+    fn line(&self) -> String {
+        let settings = || {
+            let settings = self.needed.iter();
+            let settings = settings.map(|(name, value)| format!("{name}={}", words(name, value)));
+            settings.collect::<Vec<_>>().join(" ")
+        };
+        let (word, detail) = match &self.state {
+            State::Ok => ("ok", String::new()),
+            State::Missing => ("MISSING", format!(": {}", settings())),
+            State::Created => ("created", format!(": {}", settings())),
+            State::Differs { differences } => ("DIFFERS", format!(": {}", differences.join("; "))),
+            State::Unknown { cause } => ("unknown", format!(": {cause}")),
+            State::Failed { cause } => ("FAILED", format!(": {cause}")),
+        };
+        let Self {
+            transport,
+            kind,
+            name,
+            whose,
+            ..
+        } = self;
+        let whose = whose.join(", ");
+        format!("{word:<8} {transport}: {kind} {name} ({whose}){detail}")
+    }
+}

@@ -1,0 +1,510 @@
+//! What has to exist on a bus before the bridge can work there, and with which settings? From the configuration alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use a2abus_transports::Topic;
+use serde_json::{Map, Value, json};
+
+use crate::access::{Storage, Use, What};
+use crate::config::{Config, Name};
+
+/// One thing that has to exist.
+#[derive(Debug)]
+pub(crate) struct Needed {
+    pub(crate) thing: Thing,
+    /// Who needs it, as `binding requests`.
+    pub(crate) whose: BTreeSet<String>,
+    pub(crate) settings: Vec<Setting>,
+}
+
+/// What it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Thing {
+    /// A topic of Kafka.
+    Topic(Topic),
+    /// A stream of JetStream; with a subject, any stream that stores it will do.
+    Stream {
+        name: String,
+        subject: Option<String>,
+    },
+    /// A durable consumer of JetStream.
+    Consumer { stream: String, name: String },
+    /// Topics or subjects that events name, as `agents.{targetagent}`: nobody knows them yet.
+    Named(String),
+}
+
+/// One setting, by its name in Kafka or in the JetStream API.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    /// What it is created with; `None` leaves it to the server.
+    pub(crate) create: Option<Value>,
+    must: Must,
+}
+
+/// What it has to be on a thing that exists.
+#[derive(Debug)]
+enum Must {
+    Anything,
+    Be(Value),
+    AtLeast(u64),
+    /// These subjects are all among those that it stores.
+    Cover(Vec<String>),
+}
+
+/// What the configuration does not say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Defaults {
+    /// Partitions of topics of agents.
+    pub(crate) partitions: Option<u32>,
+    /// Copies of topics, and of streams that the configuration does not list.
+    pub(crate) replicas: Option<u32>,
+}
+
+/// What brokers take by default: a larger message needs a topic that says so.
+const DEFAULT_MESSAGE_BYTES: u64 = 1_048_588;
+/// The settings of JetStream that are durations.
+const NANOSECONDS: [&str; 3] = ["ack_wait", "duplicate_window", "max_age"];
+/// How long answers are kept: nobody reads them later.
+const REPLY_RETENTION: Duration = Duration::from_secs(60 * 60);
+
+// === Kafka ===
+
+/// The topics that a Kafka transport needs.
+#[cfg(feature = "kafka")]
+pub(crate) fn kafka_topics(
+    config: &Config,
+    kafka: &a2abus_transports::kafka::KafkaConfig,
+    uses: &[Use],
+    defaults: Defaults,
+) -> Vec<Needed> {
+    let mut topics: BTreeMap<Topic, (BTreeSet<String>, Vec<Setting>)> = BTreeMap::new();
+    let mut named = Vec::new();
+    let bytes = u64::from(kafka.max_message_bytes);
+    let large = (bytes > DEFAULT_MESSAGE_BYTES).then(|| json!(bytes));
+    let mut need = |topic: &Topic, whose: &str, more: Vec<Setting>| {
+        let (owners, settings) = topics.entry(topic.clone()).or_default();
+        owners.insert(whose.to_owned());
+        for setting in more {
+            settings.retain(|other| other.name != setting.name);
+            settings.push(setting);
+        }
+    };
+    for used in uses {
+        match &used.what {
+            What::Read { topics, .. } => {
+                for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
+                    need(&topic, &used.whose, Vec::new());
+                }
+            }
+            What::Durable { .. } => {}
+            What::Write(write) => match &write.topic {
+                Some(topic) => {
+                    let mut settings =
+                        vec![Setting::at_least("max.message.bytes", bytes, large.clone())];
+                    if write.storage != Storage::Readers {
+                        settings.push(Setting::created("partitions", Some(json!(1))));
+                    }
+                    need(topic, &used.whose, settings);
+                }
+                None => named.push(Needed {
+                    thing: Thing::Named(write.place.clone()),
+                    whose: BTreeSet::from([used.whose.clone()]),
+                    settings: Vec::new(),
+                }),
+            },
+            What::Replies(topic) => {
+                let partitions = u64::from(config.calls.reply_partitions);
+                let longest = config
+                    .calls
+                    .max_timeout
+                    .0
+                    .max(config.calls.stream_timeout.0);
+                let kept = milliseconds(longest.max(REPLY_RETENTION));
+                let settings = vec![
+                    Setting::at_least("partitions", partitions, Some(json!(partitions))),
+                    Setting::at_least("max.message.bytes", bytes, large.clone()),
+                    Setting::at_least("retention.ms", milliseconds(longest), Some(json!(kept))),
+                ];
+                need(topic, &used.whose, settings);
+            }
+        }
+    }
+    let topics = topics.into_iter().map(|(topic, (whose, mut settings))| {
+        if settings.iter().all(|setting| setting.name != "partitions") {
+            let partitions = defaults.partitions.map(|count| json!(count));
+            settings.push(Setting::created("partitions", partitions));
+        }
+        let replicas = defaults.replicas.map(|count| json!(count));
+        settings.push(Setting::created("replicas", replicas));
+        // Compaction would drop all but the last message of a key.
+        settings.push(Setting::be("cleanup.policy", json!("delete")));
+        Needed {
+            thing: Thing::Topic(topic),
+            whose,
+            settings,
+        }
+    });
+    topics.chain(named).collect()
+}
+
+#[cfg(feature = "kafka")]
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+// === NATS ===
+
+/// The streams, and then the consumers, that a NATS transport needs.
+#[cfg(feature = "nats")]
+pub(crate) fn nats_streams(
+    config: &Config,
+    transport: &Name,
+    nats: &a2abus_transports::nats::NatsConfig,
+    uses: &[Use],
+    defaults: Defaults,
+) -> Vec<Needed> {
+    let copies = defaults.replicas.map(|count| json!(count));
+    let mut streams: Vec<Needed> = nats.jetstream.streams.iter().map(listed).collect();
+    let mut consumers = Vec::new();
+    let bindings = config.bindings.iter();
+    for binding in bindings.filter(|binding| binding.transport == *transport) {
+        let (Some(stream), Some(name)) = (&binding.stream, &binding.durable) else {
+            continue;
+        };
+        let topics = binding
+            .topics
+            .iter()
+            .map(|topic| topic.0.as_str().to_owned());
+        let topics: Vec<String> = topics.collect();
+        let whose = format!("binding {}", binding.name);
+        let known = streams
+            .iter_mut()
+            .find(|needed| matches!(&needed.thing, Thing::Stream { name, .. } if *name == stream.as_str()));
+        match known {
+            Some(needed) => {
+                needed.cover(&topics);
+                needed.whose.insert(whose.clone());
+            }
+            None => {
+                let name = stream.to_string();
+                streams.push(Needed::stream(
+                    name,
+                    None,
+                    &whose,
+                    topics.clone(),
+                    copies.clone(),
+                ));
+            }
+        }
+        let budget = u32::try_from(binding.budget_messages).unwrap_or(u32::MAX);
+        consumers.push(Needed {
+            thing: Thing::Consumer {
+                stream: stream.to_string(),
+                name: name.to_string(),
+            },
+            whose: BTreeSet::from([whose]),
+            settings: consumer(&nats.jetstream, &topics, budget),
+        });
+    }
+    let mut named = Vec::new();
+    for used in uses {
+        let What::Write(write) = &used.what else {
+            continue;
+        };
+        if write.storage == Storage::Readers {
+            continue;
+        }
+        let subject = write.pattern.clone();
+        if let Some(needed) = streams.iter_mut().find(|needed| needed.stores(&subject)) {
+            needed.whose.insert(used.whose.clone());
+            continue;
+        }
+        // A stream for itself: which one of several may have it, nobody has said.
+        let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
+        let only = Some(subject.clone());
+        streams.push(Needed::stream(
+            name,
+            only,
+            &used.whose,
+            vec![subject],
+            copies.clone(),
+        ));
+    }
+    for used in uses {
+        if let What::Write(write) = &used.what
+            && write.topic.is_none()
+            && write.storage == Storage::Readers
+        {
+            named.push(Needed {
+                thing: Thing::Named(write.place.clone()),
+                whose: BTreeSet::from([used.whose.clone()]),
+                settings: Vec::new(),
+            });
+        }
+    }
+    streams.into_iter().chain(consumers).chain(named).collect()
+}
+
+/// A stream as the configuration lists it.
+#[cfg(feature = "nats")]
+fn listed(stream: &a2abus_transports::nats::StreamConfig) -> Needed {
+    let storage = match stream.storage {
+        a2abus_transports::nats::StreamStorage::File => "file",
+        a2abus_transports::nats::StreamStorage::Memory => "memory",
+    };
+    let subjects = Setting {
+        name: "subjects",
+        create: Some(json!(stream.subjects)),
+        must: Must::Cover(stream.subjects.clone()),
+    };
+    Needed {
+        thing: Thing::Stream {
+            name: stream.name.clone(),
+            subject: None,
+        },
+        whose: BTreeSet::from(["jetstream.streams".to_owned()]),
+        settings: vec![
+            subjects,
+            Setting::be("storage", json!(storage)),
+            Setting::be("num_replicas", json!(stream.replicas)),
+            Setting::be("max_age", json!(stream.max_age.map_or(0, nanoseconds))),
+            Setting::be(
+                "duplicate_window",
+                json!(nanoseconds(stream.duplicate_window)),
+            ),
+        ],
+    }
+}
+
+#[cfg(feature = "nats")]
+fn consumer(
+    jetstream: &a2abus_transports::nats::JetStreamConfig,
+    topics: &[String],
+    budget: u32,
+) -> Vec<Setting> {
+    let filter = match topics {
+        [one] => Setting::be("filter_subject", json!(one)),
+        several => Setting::be("filter_subjects", json!(several)),
+    };
+    vec![
+        filter,
+        Setting::be("ack_policy", json!("explicit")),
+        // The bridge counts attempts itself; a limit of the server would hide messages.
+        Setting::be("max_deliver", json!(-1)),
+        Setting::created("deliver_policy", Some(json!("all"))),
+        Setting::created("ack_wait", Some(json!(nanoseconds(jetstream.ack_wait)))),
+        Setting::created("max_ack_pending", Some(json!(budget))),
+    ]
+}
+
+#[cfg(feature = "nats")]
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Whether everything that matches `subject` matches `filter`, too.
+fn covers(filter: &str, subject: &str) -> bool {
+    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
+    loop {
+        match (filter.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(word)) if word != ">" => {}
+            (Some(one), Some(other)) if one == other => {}
+            _ => return false,
+        }
+    }
+}
+
+// === impl Needed ===
+
+impl Needed {
+    #[cfg(feature = "nats")]
+    fn stream(
+        name: String,
+        subject: Option<String>,
+        whose: &str,
+        subjects: Vec<String>,
+        copies: Option<Value>,
+    ) -> Self {
+        let stored = Setting {
+            name: "subjects",
+            create: Some(json!(subjects)),
+            must: Must::Cover(subjects),
+        };
+        Self {
+            thing: Thing::Stream { name, subject },
+            whose: BTreeSet::from([whose.to_owned()]),
+            settings: vec![
+                stored,
+                Setting::created("storage", Some(json!("file"))),
+                Setting::created("num_replicas", copies),
+            ],
+        }
+    }
+
+    /// It has to store these subjects, too.
+    #[cfg(feature = "nats")]
+    fn cover(&mut self, more: &[String]) {
+        for setting in &mut self.settings {
+            if let Must::Cover(subjects) = &mut setting.must {
+                subjects.extend(more.iter().cloned());
+            }
+        }
+    }
+
+    /// Whether it will store the subject.
+    #[cfg(feature = "nats")]
+    fn stores(&self, subject: &str) -> bool {
+        self.settings.iter().any(|setting| {
+            matches!(&setting.must, Must::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
+        })
+    }
+
+    /// What it is created with.
+    pub(crate) fn creation(&self) -> Map<String, Value> {
+        let settings = self.settings.iter();
+        settings
+            .filter_map(|setting| Some((setting.name.to_owned(), setting.create.clone()?)))
+            .collect()
+    }
+
+    /// Where a thing that exists is not as it has to be, in words.
+    pub(crate) fn differences(&self, found: &Map<String, Value>) -> Vec<String> {
+        let settings = self.settings.iter();
+        settings
+            .filter_map(|setting| setting.difference(found))
+            .collect()
+    }
+}
+
+// === impl Setting ===
+
+impl Setting {
+    fn created(name: &'static str, create: Option<Value>) -> Self {
+        let must = Must::Anything;
+        Self { name, create, must }
+    }
+
+    fn be(name: &'static str, value: Value) -> Self {
+        Self {
+            name,
+            create: Some(value.clone()),
+            must: Must::Be(value),
+        }
+    }
+
+    fn at_least(name: &'static str, least: u64, create: Option<Value>) -> Self {
+        let must = Must::AtLeast(least);
+        Self { name, create, must }
+    }
+
+    fn difference(&self, found: &Map<String, Value>) -> Option<String> {
+        let name = self.name;
+        let is = found.get(name).unwrap_or(&Value::Null);
+        let wanted = match &self.must {
+            Must::Anything => return None,
+            Must::Be(value) if is == value => return None,
+            // Servers leave out what is zero.
+            Must::Be(value) if is.is_null() && *value == json!(0) => return None,
+            Must::Be(value) => format!("must be {}", words(name, value)),
+            // -1 is no limit.
+            Must::AtLeast(least) if is.as_i64() == Some(-1) || is.as_u64() >= Some(*least) => {
+                return None;
+            }
+            Must::AtLeast(least) => format!("must be at least {least}"),
+            Must::Cover(subjects) => {
+                let stored: Vec<&str> = is
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .collect();
+                let missing: Vec<&str> = subjects
+                    .iter()
+                    .map(String::as_str)
+                    .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
+                    .collect();
+                if missing.is_empty() {
+                    return None;
+                }
+                format!("lacks {}", missing.join(", "))
+            }
+        };
+        let is = match is {
+            Value::Null => "not set".to_owned(),
+            value => words(name, value),
+        };
+        Some(format!("{name} is {is}, {wanted}"))
+    }
+}
+
+/// The value of a setting for people.
+pub(crate) fn words(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items = items.iter().map(|item| words(name, item));
+            items.collect::<Vec<_>>().join(",")
+        }
+        Value::Number(number) => match (NANOSECONDS.contains(&name), number.as_u64()) {
+            (true, Some(nanos)) if nanos > 0 => {
+                humantime::format_duration(Duration::from_nanos(nanos)).to_string()
+            }
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_covers_what_every_subject_of_the_other_matches() {
+        for (filter, subject) in [
+            ("a.b", "a.b"),
+            ("a.>", "a.b"),
+            ("a.>", "a.*"),
+            ("a.>", "a.>"),
+            ("*.b", "a.b"),
+            (">", "a"),
+        ] {
+            assert!(covers(filter, subject), "{filter} {subject}");
+        }
+        for (filter, subject) in [
+            ("a.b", "a.c"),
+            ("a.b", "a"),
+            ("a", "a.b"),
+            ("a.*", "a.>"),
+            ("a.b", "a.*"),
+            ("a.>", "a"),
+        ] {
+            assert!(!covers(filter, subject), "{filter} {subject}");
+        }
+    }
+
+    #[test]
+    fn differences_name_what_is_and_what_must_be() {
+        let needed = Needed {
+            thing: Thing::Topic(Topic::from_static("t")),
+            whose: BTreeSet::new(),
+            settings: vec![
+                Setting::at_least("partitions", 32, None),
+                Setting::at_least("retention.ms", 10, None),
+                Setting::be("cleanup.policy", json!("delete")),
+                Setting::created("replicas", Some(json!(3))),
+            ],
+        };
+        let found = json!({"partitions": 3, "retention.ms": -1, "cleanup.policy": "compact"});
+        assert_eq!(
+            needed.differences(found.as_object().unwrap()),
+            [
+                "partitions is 3, must be at least 32",
+                "cleanup.policy is compact, must be delete"
+            ]
+        );
+    }
+}
