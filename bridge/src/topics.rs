@@ -198,14 +198,13 @@ pub(crate) fn nats_streams(
                 ));
             }
         }
-        let budget = u32::try_from(binding.budget_messages).unwrap_or(u32::MAX);
         consumers.push(Needed {
             thing: Thing::Consumer {
                 stream: stream.to_string(),
                 name: name.to_string(),
             },
             whose: BTreeSet::from([whose]),
-            settings: consumer(&nats.jetstream, &topics, budget),
+            settings: consumer(&nats.jetstream, &topics, binding.budget_messages),
         });
     }
     let mut named = Vec::new();
