@@ -5,10 +5,9 @@ use std::process::Stdio;
 
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, named};
+use support::server::{Kind, named, program};
 use tokio::process::Command;
 
-use crate::path::program;
 use crate::plain::{Plain, next, unique};
 
 const REQUEST: &str =
