@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use a2abus_transports::{Topic, TopicFilter};
 
 use crate::config::{Config, DestinationConfig, Name, Names, TransportConfig, TransportType};
-use crate::route::{DEFAULT_ROUTE, Part};
+use crate::route::{DEFAULT_ROUTE, Part, answering};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -106,9 +106,9 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
         }
     }
     let mut is_called = false;
-    for (whose, destination) in destinations(config) {
+    for (whose, destination, answers) in destinations(config) {
         if destination.transport == *transport {
-            is_called = true;
+            is_called |= answers;
             let what = What::Write(Write::of(destination));
             uses.push(Use { whose, what });
         }
@@ -122,13 +122,16 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
     uses
 }
 
-fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationConfig)> {
-    let routes = config.routes.iter().flat_map(|route| {
-        let whose = format!("route {}", route.name);
-        route.to.iter().map(move |to| (whose.clone(), to))
-    });
-    let default = config.default_route.iter();
-    routes.chain(default.map(|to| (format!("route {DEFAULT_ROUTE}"), to)))
+/// Every destination, with the name of its route, and whether requests are answered from there.
+fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationConfig, bool)> {
+    let routes = config.routes.iter();
+    let routes = routes.map(|route| (route.name.to_string(), route.to.as_slice()));
+    let default = (DEFAULT_ROUTE.to_owned(), config.default_route.as_slice());
+    routes.chain([default]).flat_map(|(name, to)| {
+        let answering = answering(to);
+        let places = to.iter().enumerate();
+        places.map(move |(index, to)| (format!("route {name}"), to, index == answering))
+    })
 }
 
 // === impl Write ===

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::CallId;
+use crate::callid::{CallId, ReplyId};
 use crate::calls::said::{self, Body, Said};
 use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
@@ -22,6 +22,7 @@ use crate::pending::{Asked, Fingerprint, Handed, Parts, Progress};
 use crate::recent::Recent;
 use crate::reply::spring;
 use crate::reply_place::attribute_header;
+use crate::reply_token::Forgery;
 use crate::seldom::{LogLimits, Seldom};
 
 /// Where a message was read.
@@ -63,6 +64,8 @@ pub enum Answered {
     Forward(Box<Outgoing>),
     /// It is the request itself.
     Request(CallId),
+    /// It is not believed: the call goes on.
+    Forged(CallId, Forgery),
     /// It answers no call that can be named.
     Uncorrelated(Unanswerable),
 }
@@ -88,6 +91,7 @@ impl Answered {
             Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
             Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
+            Self::Forged(..) => ReplyOutcome::Forged,
         }
     }
 }
@@ -103,9 +107,34 @@ impl Calls {
         let answered = self.answers_in(at, binding, limits);
         for answered in &answered {
             self.count_reply(answered.outcome());
-            self.ended().log(answered, at.topic);
+            self.log_reply(answered, at.topic);
         }
         answered
+    }
+
+    /// Notes an event that was read where no answers are taken, if it names a call which waits here.
+    pub(crate) fn misplaced_answer(&self, at: ReadAt<'_>, event: &Event) {
+        let names = [extension::CALL_ID, extension::COLLABORATION_ID];
+        let texts = names.iter().filter_map(|name| event.extension_text(name));
+        let mut ids = texts.filter_map(|text| text.parse::<ReplyId>().ok());
+        if let Some(id) = ids.find(|id| self.pending().agent_of(id.call).is_some()) {
+            let forged = Answered::Forged(id.call, Forgery::WrongPlace);
+            self.count_reply(forged.outcome());
+            self.log_reply(&forged, at.topic);
+        }
+    }
+
+    fn log_reply(&self, answered: &Answered, topic: &Topic) {
+        let Answered::Forged(call, why) = answered else {
+            return self.ended().log(answered, topic);
+        };
+        if let Some(suppressed) = self.ended().alarms.allow() {
+            let agent = self.pending().agent_of(*call);
+            tracing::warn!(
+                %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(), why = why.detail(),
+                suppressed, "an answer is not believed, and its call goes on"
+            );
+        }
     }
 
     fn answers_in(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
@@ -133,16 +162,16 @@ impl Calls {
     }
 
     fn take_answer(&self, at: ReadAt<'_>, said: Said, limits: &Limits) -> Answered {
-        let Some(call) = call_of(at, &said) else {
+        let Some(id) = call_of(at, &said) else {
             return Answered::Uncorrelated(uncorrelated(said));
         };
-        self.resolve(at, call, |asked, progress| {
+        self.resolve(at, id, |asked, progress| {
             let is_request = |event| Fingerprint::of(event) == asked.request;
             if said.event.as_ref().is_some_and(is_request) {
                 return None;
             }
             let fold = &mut progress.fold;
-            Some(render::parts_of(call, asked, fold, &said, limits))
+            Some(render::parts_of(asked, fold, &said, limits))
         })
     }
 
@@ -155,9 +184,9 @@ impl Calls {
     ) -> Answered {
         let detail = error.to_string();
         match addressed(at, None) {
-            Some(call) => {
+            Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
-                self.resolve(at, call, |_, _| Some(Err(error)))
+                self.resolve(at, id, |_, _| Some(Err(error)))
             }
             None => Answered::Uncorrelated(Unanswerable {
                 code,
@@ -170,7 +199,7 @@ impl Calls {
     /// Fails the call whose request found nobody listening (NATS says so on the reply subject).
     pub fn no_responders(&self, at: ReadAt<'_>) -> bool {
         let status = at.message.headers.get(NATS_STATUS_HEADER);
-        let Some(call) =
+        let Some(ReplyId { call, .. }) =
             last_word(at.topic).filter(|_| status.is_some_and(|status| status == "503"))
         else {
             return false;
@@ -182,24 +211,34 @@ impl Calls {
     fn resolve(
         &self,
         at: ReadAt<'_>,
-        call: CallId,
+        id: ReplyId,
         parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> Answered {
+        let call = id.call;
         let is_home = self.legs().is_home(call, at.bus, at.topic, at.origin);
         if is_home && at.reader == Reader::Binding {
             return Answered::Foreign(call);
         }
         if self.legs().is_ours(call) {
-            return match self.pending().hand_over(call, parts) {
-                Handed::Over => Answered::Delivered,
-                Handed::Late => Answered::Late(call),
-                Handed::Nothing => Answered::Request(call),
+            let mut verified = Ok(());
+            let handed = self.pending().hand_over(call, |asked, progress| {
+                verified = self.tokens().verify(asked.id, id.token);
+                verified.ok().and_then(|()| parts(asked, progress))
+            });
+            return match (handed, verified) {
+                (_, Err(forgery)) => Answered::Forged(call, forgery),
+                (Handed::Over, Ok(())) => Answered::Delivered,
+                (Handed::Late, Ok(())) => Answered::Late(call),
+                (Handed::Nothing, Ok(())) => Answered::Request(call),
             };
+        }
+        if at.reader == Reader::ReplyLeg && !is_home && !self.legs().is_shared(at.bus) {
+            return Answered::Forged(call, Forgery::WrongPlace);
         }
         if is_home || at.reader == Reader::ReplyLeg {
             return Answered::Foreign(call);
         }
-        match self.legs().forward(call, at.bus, at.message.clone()) {
+        match self.legs().forward(id, at.bus, at.message.clone()) {
             Some(forward) => Answered::Forward(Box::new(forward)),
             None => Answered::Foreign(call),
         }
@@ -226,9 +265,9 @@ fn uncorrelated(said: Said) -> Unanswerable {
     }
 }
 
-/// The call id of an answer: from the attributes of its event, the headers of its message, the subject it came on, or
-/// what its body repeats, in this order.
-fn call_of(at: ReadAt<'_>, said: &Said) -> Option<CallId> {
+/// The call that an answer names: by the attributes of its event, the headers of its message, the subject it came on, or
+/// what its body repeats, in this order. Any of those that name the same call may bring the token.
+fn call_of(at: ReadAt<'_>, said: &Said) -> Option<ReplyId> {
     let event = said.event.as_ref();
     let collaboration = || {
         event?
@@ -236,31 +275,42 @@ fn call_of(at: ReadAt<'_>, said: &Said) -> Option<CallId> {
             .parse()
             .ok()
     };
-    addressed(at, event)
-        .or_else(collaboration)
-        .or_else(|| said.own_correlation()?.parse().ok())
+    let own = || said.own_correlation()?.parse().ok();
+    let named = addressed(at, event);
+    if named.is_some_and(|id| id.token.is_some()) {
+        return named;
+    }
+    let all = [named, collaboration(), own()];
+    with_token(all.into_iter().flatten())
 }
 
 /// The call that a message was sent to, whatever it says: by its attributes, its headers or the subject it came on.
-fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<CallId> {
+fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<ReplyId> {
     let attribute = event.and_then(|event| event.extension_text(extension::CALL_ID));
     // A message that is no CloudEvent may repeat this one header all the same.
-    let header = || {
-        let values = [
-            at.message.headers.get(spring::CORRELATION_ID),
-            attribute_header(at.message, extension::CALL_ID),
-        ];
-        let values = values.into_iter().flatten();
-        let mut texts = values.filter_map(|value| std::str::from_utf8(value).ok());
-        texts.find_map(|text| text.parse().ok())
-    };
-    attribute
-        .and_then(|text| text.parse().ok())
-        .or_else(header)
-        .or_else(|| last_word(at.topic))
+    let headers = [
+        at.message.headers.get(spring::CORRELATION_ID),
+        attribute_header(at.message, extension::CALL_ID),
+    ];
+    let headers = headers.into_iter().flatten();
+    let headers = headers.filter_map(|value| std::str::from_utf8(value).ok());
+    let texts = attribute.map(Text::as_str).into_iter().chain(headers);
+    with_token(
+        texts
+            .filter_map(|text| text.parse().ok())
+            .chain(last_word(at.topic)),
+    )
 }
 
-fn last_word(topic: &Topic) -> Option<CallId> {
+/// The first, with the token of another one for the same call where it has none itself.
+fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
+    let first = ids.next()?;
+    let of_same = |id: ReplyId| id.token.filter(|_| id.call == first.call);
+    let token = first.token.or_else(|| ids.find_map(of_same));
+    Some(ReplyId { token, ..first })
+}
+
+fn last_word(topic: &Topic) -> Option<ReplyId> {
     topic
         .as_str()
         .rsplit('.')
@@ -273,6 +323,7 @@ fn last_word(topic: &Topic) -> Option<CallId> {
 pub(crate) struct Ended {
     calls: Mutex<Recent<CallId, Text>>,
     log: Seldom,
+    alarms: Seldom,
 }
 
 /// The most calls that are remembered once they have ended.
@@ -285,6 +336,7 @@ impl Ended {
         Self {
             calls: Mutex::new(Recent::new(MAX_ENDED)),
             log: log.seldom(Level::WARN, "more answers reached no caller"),
+            alarms: log.seldom(Level::WARN, "more answers were not believed"),
         }
     }
 
@@ -295,10 +347,13 @@ impl Ended {
     }
 
     /// Logs what reached no caller, and why.
-    pub(crate) fn log(&self, answered: &Answered, topic: &Topic) {
+    fn log(&self, answered: &Answered, topic: &Topic) {
         let (call, why) = match answered {
             // Replicas that share a reply partition read each other's answers.
-            Answered::Delivered | Answered::Forward(_) | Answered::Foreign(_) => return,
+            Answered::Delivered
+            | Answered::Forward(_)
+            | Answered::Foreign(_)
+            | Answered::Forged(..) => return,
             Answered::Late(call) => (
                 Some(*call),
                 "its call has ended: it came after the deadline, or a second time",

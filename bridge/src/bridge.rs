@@ -23,6 +23,7 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::callid::Replica;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::cancel::{Cancel, Canceller};
+use crate::claims::Claims;
 use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Log};
 use crate::delivery::{Destinations, Publisher};
@@ -35,6 +36,7 @@ use crate::outbound::Outbound;
 use crate::pipeline::{DataLook, Pipeline};
 use crate::reply::ReplyLegs;
 use crate::reply_place::ReplyPlaces;
+use crate::reply_token::ReplyTokens;
 use crate::route::RouteTable;
 use crate::seldom::LogLimits;
 use crate::workflows::bus::WorkflowBinding;
@@ -184,9 +186,10 @@ impl Bridge {
         let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), &log);
         let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
         let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
+        let tokens = ReplyTokens::draw(config.calls.reply_token).map_err(BridgeError::Random)?;
         let calls = Calls::new(
             publisher.clone(),
-            legs,
+            (legs, tokens),
             call_limits(&config),
             source,
             canceller,
@@ -377,21 +380,22 @@ impl Parts<'_> {
         let (dead_bus, dead) = find(binding.dead_letter_transport())?;
         let instance = self.config.instance.text();
         let source = binding.mapping.source.clone();
+        let source = source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into());
+        let source = Source::new(source)
+            .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?;
         let no_glob =
             |error: globset::Error| BridgeError::Config(format!("binding {name}: {error}"));
         let metrics = self.metrics.binding(name);
         Ok(Pipeline {
             name: name.clone(),
+            claims: self.claims(binding, source.clone(), own.transport.binding())?,
             bus,
             binding: own.transport.binding(),
             role: binding.role,
             hint: binding.hint(),
             limits: Limits::from(&self.config.limits),
             options: MapOptions::from(&binding.mapping),
-            source: Source::new(
-                source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into()),
-            )
-            .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
+            source,
             ids: binding.mapping.ids,
             on_unknown: match binding.on_unknown {
                 // What no family recognises may be what is to be converted.
@@ -405,13 +409,6 @@ impl Parts<'_> {
             },
             passed: PassedHeaders::new(binding.pass_headers.iter().map(|pattern| &pattern.0))
                 .map_err(no_glob)?,
-            reply_places: ReplyPlaces::new(
-                binding.replies.as_ref().map(|topic| topic.0.clone()),
-                binding.reply_topics.iter().map(|pattern| &pattern.0),
-                &self.config.calls.reply_topic.0,
-                own.transport.binding(),
-            )
-            .map_err(no_glob)?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             dead_letters: DeadLetters {
                 name: name.clone(),
@@ -430,6 +427,34 @@ impl Parts<'_> {
             calls: Arc::clone(self.calls),
             metrics,
             counts: Arc::clone(self.metrics),
+        })
+    }
+
+    /// What the writers of a binding's topics are believed.
+    fn claims(
+        &self,
+        binding: &BindingConfig,
+        source: Source,
+        bus: Binding,
+    ) -> Result<Claims, BridgeError> {
+        let name = binding.name.text();
+        let reply_places = ReplyPlaces::new(
+            binding.replies.as_ref().map(|topic| topic.0.clone()),
+            binding.reply_topics.iter().map(|pattern| &pattern.0),
+            &self.config.calls.reply_topic.0,
+            bus,
+        );
+        let bindings = self.config.bindings.iter();
+        let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
+        Ok(Claims {
+            name: name.clone(),
+            source,
+            own_sources: own_sources.collect(),
+            trusts: binding.trusts.clone(),
+            reply_places: reply_places
+                .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
+            metrics: self.metrics.binding(name),
+            logged: Default::default(),
         })
     }
 
@@ -492,7 +517,7 @@ fn workflows(
 /// The buses that some route leads to: a call may go there, so its answer may come back there.
 fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     let all = routes.routes().iter().chain(routes.default_route());
-    all.flat_map(|route| route.destinations())
+    all.filter_map(|route| route.destinations().get(route.answering()))
         .filter_map(|to| buses.find(to.transport()))
         .collect()
 }

@@ -1,15 +1,35 @@
 //! The identity of a call: 128 bits that say where its answer belongs and that nobody can guess.
 //!
+//! An agent gets the call id with a reply token after it, as one text ([`ReplyId`]). Whatever it repeats of its request
+//! to name the call it answers (the JSON-RPC id, a header, the reply subject) brings the token back, so that agents need
+//! not know that there is one. Logs, dead letters and HTTP headers show the call id alone, which answers nothing.
+//!
 //! Source: docs/design.md §1. A JSON-RPC id is never an identity; this is what takes its place on the bus.
 
 use std::fmt;
 use std::str::FromStr;
+
+use a2abus_plugin::{Event, Text, extension};
+use subtle::{Choice, ConstantTimeEq};
 
 /// The identity of one call, written as 26 characters of base32.
 ///
 /// 16 bits name the replica that made the call, which is where its answer belongs, and 112 are random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(u128);
+
+/// What proves that an answer comes from somebody who has the request: 128 bits. Its text is secret until the call ends.
+#[derive(Clone, Copy)]
+pub struct ReplyToken(pub(crate) [u8; 16]);
+
+/// What an agent repeats to answer a call: the call id, and the reply token where there is one, as one text of base32.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplyId {
+    /// The call.
+    pub call: CallId,
+    /// The token after it.
+    pub token: Option<ReplyToken>,
+}
 
 /// Text that is not a call id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +40,7 @@ pub struct NotACallId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Replica(pub u16);
 
-/// Length of the text form, in bytes.
+/// Length of the text form of 128 bits, in bytes.
 pub const CALL_ID_CHARS: usize = 26;
 
 /// RFC 4648 base32, lower case, which is legal in topics and subjects and survives systems that fold case.
@@ -67,21 +87,7 @@ impl fmt::Display for Replica {
 
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = [0; CALL_ID_CHARS];
-        // 26 characters hold 130 bits: the two lowest of the last are zero.
-        for (index, slot) in text.iter_mut().enumerate() {
-            let shift = 123_i32 - 5 * index as i32;
-            let five = if shift >= 0 {
-                self.0 >> shift
-            } else {
-                self.0 << -shift
-            };
-            *slot = ALPHABET
-                .get((five & 31) as usize)
-                .copied()
-                .unwrap_or_default();
-        }
-        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        write_base32(self.0, f)
     }
 }
 
@@ -95,26 +101,99 @@ impl FromStr for CallId {
     type Err = NotACallId;
 
     fn from_str(text: &str) -> Result<Self, NotACallId> {
-        if text.len() != CALL_ID_CHARS {
-            return Err(NotACallId);
-        }
-        let mut bits: u128 = 0;
-        for (index, byte) in text.bytes().enumerate() {
-            let five = u128::from(match byte {
-                b'a'..=b'z' => byte - b'a',
-                b'2'..=b'7' => byte - b'2' + 26,
-                _ => return Err(NotACallId),
-            });
-            if index + 1 < CALL_ID_CHARS {
-                bits = bits << 5 | five;
-            } else if five & 3 == 0 {
-                bits = bits << 3 | five >> 2;
-            } else {
-                return Err(NotACallId);
-            }
-        }
-        Ok(Self(bits))
+        read_base32(text).map(Self).ok_or(NotACallId)
     }
+}
+
+/// 128 bits as 26 characters, which hold 130 bits: the two lowest of the last are zero.
+fn write_base32(bits: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut text = [0; CALL_ID_CHARS];
+    for (index, slot) in text.iter_mut().enumerate() {
+        let shift = 123_i32 - 5 * index as i32;
+        let five = if shift >= 0 {
+            bits >> shift
+        } else {
+            bits << -shift
+        };
+        *slot = ALPHABET
+            .get((five & 31) as usize)
+            .copied()
+            .unwrap_or_default();
+    }
+    f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+}
+
+fn read_base32(text: &str) -> Option<u128> {
+    if text.len() != CALL_ID_CHARS {
+        return None;
+    }
+    let mut bits: u128 = 0;
+    for (index, byte) in text.bytes().enumerate() {
+        let five = u128::from(match byte {
+            b'a'..=b'z' => byte - b'a',
+            b'2'..=b'7' => byte - b'2' + 26,
+            _ => return None,
+        });
+        if index + 1 < CALL_ID_CHARS {
+            bits = bits << 5 | five;
+        } else if five & 3 == 0 {
+            bits = bits << 3 | five >> 2;
+        } else {
+            return None;
+        }
+    }
+    Some(bits)
+}
+
+// === impl ReplyToken ===
+
+impl ConstantTimeEq for ReplyToken {
+    fn ct_eq(&self, other: &Self) -> Choice {
+        self.0.ct_eq(&other.0)
+    }
+}
+
+impl fmt::Debug for ReplyToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+// === impl ReplyId ===
+
+impl fmt::Display for ReplyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.call, f)?;
+        match self.token {
+            Some(ReplyToken(bytes)) => write_base32(u128::from_be_bytes(bytes), f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ReplyId {
+    type Err = NotACallId;
+
+    fn from_str(text: &str) -> Result<Self, NotACallId> {
+        let (call, token) = text.split_at_checked(CALL_ID_CHARS).ok_or(NotACallId)?;
+        let token = match token {
+            "" => None,
+            token => {
+                let bits = read_base32(token).ok_or(NotACallId)?;
+                Some(ReplyToken(bits.to_be_bytes()))
+            }
+        };
+        let call = call.parse()?;
+        Ok(Self { call, token })
+    }
+}
+
+/// What `callid` of an event says, for the log and for dead letters: the call id alone where it is one of ours.
+#[must_use]
+pub fn shown(event: &Event) -> Option<Text> {
+    let text = event.extension_text(extension::CALL_ID)?;
+    let ours = text.parse().map(|id: ReplyId| id.call.to_string().into());
+    Some(ours.unwrap_or_else(|_| text.clone()))
 }
 
 #[cfg(test)]
@@ -137,6 +216,34 @@ mod tests {
                 prop_assert_eq!(id.to_string(), text);
             }
         }
+    }
+
+    #[test]
+    fn a_reply_id_is_the_call_id_and_its_token() {
+        let call = CallId::new(Replica(7)).unwrap();
+        for token in [None, Some(ReplyToken([0xa5; 16]))] {
+            let id = ReplyId { call, token };
+            let text = id.to_string();
+            assert!(text.starts_with(&call.to_string()));
+            let read: ReplyId = text.parse().unwrap();
+            assert_eq!(read.call, call);
+            assert_eq!(read.token.map(|it| it.0), token.map(|it| it.0));
+            assert!(
+                !format!("{id:?}").contains(text.get(CALL_ID_CHARS..).unwrap_or("-"))
+                    || token.is_none()
+            );
+        }
+        let call = call.to_string();
+        for text in [
+            "",
+            "a",
+            &call[1..],
+            &format!("{call}a"),
+            &format!("{call}{}", call.to_uppercase()),
+        ] {
+            assert!(text.parse::<ReplyId>().is_err(), "{text}");
+        }
+        assert!("é".repeat(26).parse::<ReplyId>().is_err());
     }
 
     #[test]

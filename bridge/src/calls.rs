@@ -42,6 +42,7 @@ use crate::metrics::{Metrics, ReplyOutcome};
 use crate::outbound::Outbound;
 use crate::pending::PendingCalls;
 use crate::reply::ReplyLegs;
+use crate::reply_token::ReplyTokens;
 use crate::seldom::{LogLimits, Seldom};
 use crate::shares::Shares;
 
@@ -82,6 +83,7 @@ pub struct Calls {
     of_callers: Arc<Shares<Text>>,
     budget: Arc<Budget>,
     limits: CallLimits,
+    tokens: ReplyTokens,
     source: Text,
     options: MapOptions,
     canceller: Canceller,
@@ -126,7 +128,7 @@ impl Calls {
     #[must_use]
     pub fn new(
         publisher: Publisher,
-        legs: ReplyLegs,
+        (legs, tokens): (ReplyLegs, ReplyTokens),
         limits: CallLimits,
         source: Text,
         canceller: Canceller,
@@ -148,6 +150,7 @@ impl Calls {
                 metrics.budget_refused.clone(),
             ),
             limits,
+            tokens,
             source,
             options,
             canceller,
@@ -179,6 +182,11 @@ impl Calls {
     #[must_use]
     pub fn legs(&self) -> &ReplyLegs {
         &self.legs
+    }
+
+    /// What verifies answers.
+    pub(crate) fn tokens(&self) -> &ReplyTokens {
+        &self.tokens
     }
 
     /// The calls that ended lately.

@@ -10,14 +10,14 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tracing::Level;
 
-use crate::callid::CallId;
+use crate::callid::{CallId, ReplyId};
 use crate::outbound::Outgoing;
 use crate::seldom::{LogLimits, Seldom};
 
 /// A call to cancel: whose it was and where its request went.
 #[derive(Debug)]
 pub struct Cancel {
-    call: CallId,
+    id: ReplyId,
     dialect: Dialect,
     target: Option<Text>,
     copies: Vec<Outgoing>,
@@ -64,7 +64,7 @@ impl Canceller {
         if let Some(suppressed) = self.log.allow() {
             let agent = cancel.target.as_ref().map(Text::as_str);
             tracing::warn!(
-                agent, call = %cancel.call, suppressed,
+                agent, call = %cancel.call(), suppressed,
                 "a cancel was dropped: too many wait to be sent, or the bridge is ending; the agent works on"
             );
         }
@@ -75,13 +75,13 @@ impl Canceller {
 
 impl Cancel {
     pub(crate) fn new(
-        call: CallId,
+        id: ReplyId,
         dialect: Dialect,
         target: Option<Text>,
         copies: &[Outgoing],
     ) -> Self {
         Self {
-            call,
+            id,
             dialect,
             target,
             copies: copies.iter().map(without_content).collect(),
@@ -90,7 +90,12 @@ impl Cancel {
     }
 
     pub(crate) fn call(&self) -> CallId {
-        self.call
+        self.id.call
+    }
+
+    /// The id of the request as the agent has it.
+    pub(crate) fn id(&self) -> ReplyId {
+        self.id
     }
 
     pub(crate) fn target(&self) -> Option<&Text> {
@@ -116,7 +121,7 @@ impl Cancel {
     /// The cancel itself, leaving an empty one behind.
     pub(crate) fn take(&mut self) -> Self {
         Self {
-            call: self.call,
+            id: self.id,
             dialect: self.dialect,
             target: self.target.take(),
             copies: std::mem::take(&mut self.copies),
@@ -128,7 +133,7 @@ impl Cancel {
     /// and in protocols without a cancel of their own, MCP's notification carries the id of the call.
     /// Source: docs/protocols/a2a.md §7, docs/protocols/mcp.md §4 and docs/protocols/acp.md §2.
     pub(crate) fn payload(&self) -> String {
-        let call = self.call.to_string();
+        let call = self.id.to_string();
         let message = match (self.dialect, &self.task) {
             (Dialect::A2a03 | Dialect::JafDoc, Some(task)) => {
                 json!({"jsonrpc": "2.0", "id": format!("cancel-{call}"), "method": "tasks/cancel", "params": {"id": task}})
@@ -185,7 +190,8 @@ mod tests {
 
     fn payload(dialect: Dialect, part: Option<&'static str>) -> Value {
         let call = CallId::new(Replica(0)).unwrap();
-        let mut cancel = Cancel::new(call, dialect, None, &[]);
+        let id = ReplyId { call, token: None };
+        let mut cancel = Cancel::new(id, dialect, None, &[]);
         if let Some(part) = part {
             cancel.note_part(&Bytes::from_static(part.as_bytes()));
         }

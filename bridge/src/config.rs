@@ -34,8 +34,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 
 pub use self::binding::{
-    BindingConfig, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig, Notifications,
-    OnUnknown, Role, StreamMcptype,
+    BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
+    Notifications, OnUnknown, Role, StreamMcptype,
 };
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;
@@ -45,7 +45,7 @@ pub use self::routing::{
 pub(crate) use self::schema::check_mapping;
 pub use self::schema::json_schema;
 pub use self::service::{
-    AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, TelemetryConfig,
+    AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, ReplyTokenMode, TelemetryConfig,
 };
 pub use self::transport::{TransportConfig, TransportType};
 pub use self::value::{GlobText, LogFilter, Name, Pattern, Wording, Written};

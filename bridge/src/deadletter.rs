@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
+use crate::callid;
 use crate::config::Mode;
 use crate::headers::carries;
 use crate::metrics::BindingMetrics;
@@ -50,7 +51,7 @@ pub struct Log {
 }
 
 /// A message that can go nowhere, or one unit of it, and what is known of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Undelivered<'a> {
     /// The message as it was read.
     pub message: &'a Message,
@@ -61,7 +62,7 @@ pub struct Undelivered<'a> {
     /// The agent it is for.
     pub agent: Option<&'a Text>,
     /// The call it belongs to.
-    pub call: Option<&'a Text>,
+    pub call: Option<Text>,
 }
 
 /// Why a message, or one unit of it, is a dead letter.
@@ -143,7 +144,7 @@ impl Log {
 impl DeadLetters {
     /// The dead letter of a message, or of one unit of it whose bytes are `body`. Counts and logs it.
     #[must_use]
-    pub fn letter(&self, of: Undelivered<'_>, body: Option<Bytes>, reason: &Reason) -> Outgoing {
+    pub fn letter(&self, of: &Undelivered<'_>, body: Option<Bytes>, reason: &Reason) -> Outgoing {
         self.metrics.dead_lettered(reason.code);
         self.log_letter(of, reason);
         let original = of.message;
@@ -183,7 +184,7 @@ impl DeadLetters {
             place: Place::Configured,
             mode: Mode::default(),
             agent: of.agent.cloned(),
-            call: of.call.cloned(),
+            call: of.call.clone(),
             letter: Some(Letter {
                 is_reduced: false,
                 is_backed: self.is_backed,
@@ -191,11 +192,11 @@ impl DeadLetters {
         }
     }
 
-    fn log_letter(&self, of: Undelivered<'_>, reason: &Reason) {
+    fn log_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
         if let Some(suppressed) = self.log.letters.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
-                call = of.call.map(Text::as_str), origin = of.origin.map(Text::as_str),
+                call = of.call.as_deref(), origin = of.origin.map(Text::as_str),
                 reason = reason.code, stage = reason.stage.as_str(), detail = cut(&reason.detail), suppressed,
                 "a message becomes a dead letter"
             );
@@ -203,12 +204,12 @@ impl DeadLetters {
     }
 
     /// Counts and logs a message that goes nowhere, not even to the dead letters.
-    pub fn dropped(&self, of: Undelivered<'_>, reason: &'static str) {
+    pub fn dropped(&self, of: &Undelivered<'_>, reason: &'static str) {
         self.metrics.dropped(reason);
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
-                call = of.call.map(Text::as_str), origin = of.origin.map(Text::as_str), reason, suppressed,
+                call = of.call.as_deref(), origin = of.origin.map(Text::as_str), reason, suppressed,
                 "a message is dropped"
             );
         }
@@ -306,7 +307,7 @@ impl<'a> Undelivered<'a> {
         let attribute = |name| event.and_then(|event| event.extension_text(name));
         Self {
             agent: attribute(extension::TARGET_AGENT),
-            call: attribute(extension::CALL_ID),
+            call: event.and_then(callid::shown),
             ..self
         }
     }

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::bus::BusId;
+use crate::callid::{CallId, ReplyId};
 use crate::calls::{Answer, CallError, Part};
 use crate::delivery::Publisher;
 use crate::http::reply::{Failure, Recipient};
@@ -375,7 +376,7 @@ impl Exchanges {
 
 impl Requester {
     /// The event that carries a part of the answer.
-    fn event(&self, part: &Part, call: crate::callid::CallId, number: u32) -> Event {
+    fn event(&self, part: &Part, call: CallId, number: u32) -> Event {
         let id = EventId::new(format!("{call}.{number}"));
         let id = id.unwrap_or_else(|_| crate::clock::new_event_id());
         let mut event = match &part.event {
@@ -403,7 +404,7 @@ impl Requester {
             );
             put(&mut event, extension::IS_FINAL, part.last);
         }
-        self.correlate(&mut event);
+        self.correlate(&mut event, Some(call));
         event
     }
 
@@ -423,7 +424,7 @@ impl Requester {
             Text::from_static(Kind::Response.as_str()),
         );
         put(&mut event, extension::IS_FINAL, true);
-        self.correlate(&mut event);
+        self.correlate(&mut event, None);
         event
     }
 
@@ -476,9 +477,9 @@ impl Requester {
         }
     }
 
-    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent.
-    fn correlate(&self, event: &mut Event) {
-        let ours = event.extension_text(extension::CALL_ID).cloned();
+    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent: the call `ours`.
+    fn correlate(&self, event: &mut Event, ours: Option<CallId>) {
+        let is_ours = |text: &Text| text.parse().ok().map(|id: ReplyId| id.call) == ours;
         match &self.call_id {
             // It came in a header that nobody checked.
             Some(own) if event.set(extension::CALL_ID, own.clone()).is_ok() => {}
@@ -488,7 +489,9 @@ impl Requester {
             Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),
             // What the agent repeats of the exchange with the bridge says nothing to the requester.
             None if ours.is_some()
-                && event.extension_text(extension::COLLABORATION_ID) == ours.as_ref() =>
+                && event
+                    .extension_text(extension::COLLABORATION_ID)
+                    .is_some_and(is_ours) =>
             {
                 event.remove(extension::COLLABORATION_ID);
             }

@@ -39,6 +39,7 @@ pub struct Metrics {
     settled: IntCounterVec,
     dead_lettered: IntCounterVec,
     dropped: IntCounterVec,
+    overruled: IntCounterVec,
     in_flight: IntGaugeVec,
     held_lanes: IntGaugeVec,
     dead_letters_lost: IntCounterVec,
@@ -81,6 +82,7 @@ pub struct BindingMetrics {
     name: Text,
     dead_lettered: IntCounterVec,
     dropped: IntCounterVec,
+    overruled: IntCounterVec,
     /// Messages read from the source.
     pub received: IntCounter,
     /// Messages whose position at the source is settled.
@@ -121,6 +123,8 @@ pub enum ReplyOutcome {
     Forwarded,
     /// It carries no call id of this bridge.
     Foreign,
+    /// It does not prove that its sender has the request, or came where no answers are taken.
+    Forged,
 }
 
 /// The paths of the front door, as a label: never the path a client wrote.
@@ -189,6 +193,7 @@ impl Metrics {
             settled: on.counters(SETTLED)?,
             dead_lettered: on.counters(DEAD_LETTERED)?,
             dropped: on.counters(DROPPED)?,
+            overruled: on.counters(OVERRULED)?,
             in_flight: on.gauges(IN_FLIGHT)?,
             held_lanes: on.gauges(HELD_LANES)?,
             dead_letters_lost: on.counters(DEAD_LETTERS_LOST)?,
@@ -234,6 +239,7 @@ impl Metrics {
         BindingMetrics {
             dead_lettered: self.dead_lettered.clone(),
             dropped: self.dropped.clone(),
+            overruled: self.overruled.clone(),
             received: self.received.with_label_values(labels),
             settled: self.settled.with_label_values(labels),
             in_flight: self.in_flight.with_label_values(labels),
@@ -360,6 +366,12 @@ impl BindingMetrics {
         self.dead_lettered.with_label_values(labels).inc();
     }
 
+    /// Counts an attribute that the writer of an event is not believed.
+    pub(crate) fn overruled(&self, attribute: &'static str) {
+        let labels = &[self.name.as_str(), attribute];
+        self.overruled.with_label_values(labels).inc();
+    }
+
     /// Counts a message that was settled without going anywhere, as it should be.
     pub fn dropped(&self, reason: &'static str) {
         let labels = &[self.name.as_str(), reason];
@@ -394,12 +406,13 @@ impl TransportMetrics {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Delivered,
         Self::Late,
         Self::Unknown,
         Self::Forwarded,
         Self::Foreign,
+        Self::Forged,
     ];
 
     /// The stable word of this outcome.
@@ -411,6 +424,7 @@ impl ReplyOutcome {
             Self::Unknown => "unknown",
             Self::Forwarded => "forwarded",
             Self::Foreign => "foreign",
+            Self::Forged => "forged",
         }
     }
 }
@@ -566,6 +580,12 @@ const DROPPED: Definition = Definition {
     unit: "messages",
     labels: &["binding", "reason"],
     help: "Messages that were settled without going anywhere, as configured or because they were worthless.",
+};
+const OVERRULED: Definition = Definition {
+    name: "a2abus_attributes_overruled_total",
+    unit: "attributes",
+    labels: &["binding", "attribute"],
+    help: "Attributes that the writer of an event set and is not believed: removed or overwritten.",
 };
 const IN_FLIGHT: Definition = Definition {
     name: "a2abus_in_flight",
@@ -731,7 +751,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 39);
+        assert_eq!(metrics.definitions().len(), 40);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",

@@ -12,6 +12,7 @@ use tracing::Instrument as _;
 
 use crate::adapt::{AdaptError, Adapters};
 use crate::bus::{BusId, Buses};
+use crate::callid;
 use crate::config::{Mode, Name};
 use crate::headers::carries;
 use crate::route::{RouteError, RouteTable};
@@ -32,7 +33,8 @@ pub struct Outgoing {
     pub mode: Mode,
     /// The agent it is for, where it is known.
     pub agent: Option<Text>,
-    /// The call it belongs to, as its `callid` attribute says.
+    /// The call it belongs to, as its `callid` attribute says. Of the copies of a call, only the one that is to be answered
+    /// has it.
     pub call: Option<Text>,
     /// Set on dead letters.
     pub letter: Option<Letter>,
@@ -110,6 +112,33 @@ pub struct Outbound {
     adapters: Arc<Adapters>,
 }
 
+/// A request whose answer the bridge takes: what its copies carry of the call.
+#[derive(Clone, Copy)]
+pub struct ToAnswer<'a> {
+    /// The request as it came: what every destination gets but the one that answers.
+    pub plain: &'a Event,
+    /// Puts the reply address on the copy for the destination that answers.
+    pub stamp: &'a Stamp<'a>,
+}
+
+/// Puts a reply address on a copy that goes to a bus; returns the headers that the message needs besides.
+pub type Stamp<'a> = dyn Fn(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)> + 'a;
+
+impl std::fmt::Debug for ToAnswer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ToAnswer")
+            .field("plain", self.plain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The attributes by which a call is answered: only the copy for the destination that answers has them.
+const OF_THE_CALL: [&str; 3] = [
+    extension::CALL_ID,
+    extension::REPLY_TO,
+    extension::REPLY_PARTITION,
+];
+
 /// Where an event was read, for what the copies of it inherit.
 #[derive(Debug, Clone, Copy)]
 pub struct Provenance<'a> {
@@ -148,8 +177,8 @@ impl Outbound {
         self.routes.names(agent)
     }
 
-    /// The copies of an event: one for each destination of the first route that takes it. `address_reply` may put a
-    /// reply address on each copy before it is written.
+    /// The copies of an event: one for each destination of the first route that takes it. Only the destination that
+    /// answers gets the call id and the reply address; of a request that is to be answered, all others get the plain event.
     ///
     /// # Errors
     /// When there is no route, or one of its destinations cannot be formed.
@@ -157,7 +186,7 @@ impl Outbound {
         &self,
         event: &Event,
         from: Provenance<'_>,
-        mut address_reply: impl FnMut(BusId, &mut Event, &mut Address) -> Vec<(Text, Bytes)>,
+        to_answer: Option<ToAnswer<'_>>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let event = self.adapters.at_binding(from.binding, event)?;
         let route = self
@@ -167,6 +196,14 @@ impl Outbound {
         let name = route.name().text();
         let event = self.adapters.at_route(name, from.binding, &event)?;
         let event = event.as_ref();
+        let plain = match to_answer.filter(|_| route.destinations().len() > 1) {
+            Some(to_answer) => {
+                let plain = self.adapters.at_binding(from.binding, to_answer.plain)?;
+                let plain = self.adapters.at_route(name, from.binding, &plain)?;
+                Some(plain.into_owned())
+            }
+            None => None,
+        };
         let in_route = |cause| RoutingError::Destination {
             route: name.clone(),
             cause,
@@ -174,6 +211,8 @@ impl Outbound {
         let hops = route.next_hops(event).map_err(in_route)?;
         let mut copies = Vec::with_capacity(route.destinations().len());
         for (index, destination) in route.destinations().iter().enumerate() {
+            let answers = index == route.answering();
+            let event = plain.as_ref().filter(|_| !answers).unwrap_or(event);
             let resolved = destination
                 .resolve(event, from.binding, from.key)
                 .map_err(in_route)?;
@@ -188,7 +227,12 @@ impl Outbound {
             }
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;
-            let headers = address_reply(bus, &mut copy, &mut address);
+            let mut headers = Vec::new();
+            if !answers {
+                OF_THE_CALL.iter().for_each(|name| copy.remove(name));
+            } else if let Some(to_answer) = to_answer {
+                headers = (to_answer.stamp)(bus, &mut copy, &mut address);
+            }
             let place = destination.place();
             copies.push(self.written(
                 bus,
@@ -229,7 +273,7 @@ impl Outbound {
             place,
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
-            call: event.extension_text(extension::CALL_ID).cloned(),
+            call: callid::shown(event),
             letter: None,
         })
     }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
-use crate::callid::CallId;
+use crate::callid::{CallId, ReplyId};
 use crate::calls::{CallError, Part};
 use crate::shares::Share;
 
@@ -60,6 +60,10 @@ pub struct Asked {
     pub form: Form,
     /// Whether the method's answer comes in parts.
     pub streamed: bool,
+    /// The agent it is for; empty where it names none.
+    pub agent: Text,
+    /// What the agent repeats to answer it.
+    pub id: ReplyId,
     /// The request as it was published.
     pub request: Fingerprint,
     /// What has come so far. Locked while parts are rendered and handed over, so that they keep their order.
@@ -71,10 +75,6 @@ pub struct Asked {
 pub struct Progress {
     /// The E2A records, where the agent answers with any.
     pub fold: Option<Fold>,
-    /// The copies of the request that may still reach an agent.
-    pub copies: usize,
-    /// Why the others cannot.
-    pub refusals: Vec<CallError>,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -200,6 +200,12 @@ impl PendingCalls {
         self.table.contains_key(&call)
     }
 
+    /// The agent of a call that waits.
+    #[must_use]
+    pub fn agent_of(&self, call: CallId) -> Option<Text> {
+        self.table.get(&call).map(|entry| entry.asked.agent.clone())
+    }
+
     /// How many calls wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -289,17 +295,6 @@ impl PendingCalls {
         }
     }
 
-    /// Notes that a copy of a request cannot reach its agent. The call fails with all reasons when no other copy can:
-    /// whether it is over.
-    pub fn refused(&self, call: CallId, error: CallError) -> bool {
-        let handed = self.hand_over(call, |_, progress| {
-            progress.copies = progress.copies.saturating_sub(1);
-            progress.refusals.push(error);
-            (progress.copies == 0).then(|| Err(CallError::all_of(&progress.refusals)))
-        });
-        handed != Handed::Nothing
-    }
-
     /// Fails a call.
     pub fn fail(&self, call: CallId, error: CallError) -> Handed {
         self.hand_over(call, |_, _| Some(Err(error)))
@@ -338,6 +333,11 @@ mod tests {
                 asked: Arc::new(Asked {
                     form: Form::Untouched,
                     streamed: true,
+                    agent: Text::default(),
+                    id: ReplyId {
+                        call: CallId::new(Replica(0)).unwrap(),
+                        token: None,
+                    },
                     request: Fingerprint::of(&request),
                     progress: Mutex::default(),
                 }),
@@ -428,20 +428,6 @@ mod tests {
             });
             assert_eq!(handed, Handed::Over);
         });
-    }
-
-    #[test]
-    fn a_call_fails_with_every_reason_when_no_copy_is_left() {
-        let table = PendingCalls::new(8, gauge());
-        let call = CallId::new(Replica(0)).unwrap();
-        let (entry, mut receiver) = entry(1);
-        entry.asked.progress.lock().unwrap().copies = 2;
-        assert!(table.register(call, entry));
-        let refused = |why: &'static str| CallError::Refused(Text::from_static(why));
-        assert!(!table.refused(call, refused("too large")));
-        assert!(receiver.try_recv().is_err());
-        assert!(table.refused(call, refused("no body")));
-        assert_eq!(received(&mut receiver), Err(refused("too large; no body")));
     }
 
     #[test]

@@ -36,6 +36,7 @@ use tracing::Instrument as _;
 use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
 use crate::calls::Calls;
+use crate::claims::Claims;
 use crate::config::{EventIds, Mode, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
 use crate::delivery::{Holder, Publisher, Verdict};
@@ -44,7 +45,7 @@ use crate::exchange::{Exchanges, InHand, Unsettled};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{Outbound, Outgoing, Provenance};
-use crate::reply_place::{self, ReplyPlaces};
+use crate::reply_place;
 use crate::stage;
 use lane::{Lane, Task};
 
@@ -75,8 +76,8 @@ pub struct Pipeline {
     pub data: DataLook,
     /// Where answers to its requests go when they name no place.
     pub replies: Option<Topic>,
-    /// The places that its requests may name for their answers.
-    pub reply_places: ReplyPlaces,
+    /// What its writers may say of their events.
+    pub claims: Claims,
     /// The headers that copies keep.
     pub passed: PassedHeaders,
     /// Where its dead letters go.
@@ -290,10 +291,10 @@ impl Pipeline {
     fn expired(&self, copy: &Outgoing, original: &Original) {
         let of = Undelivered {
             agent: copy.agent.as_ref(),
-            call: copy.call.as_ref(),
+            call: copy.call.clone(),
             ..original.undelivered()
         };
-        self.dead_letters.dropped(of, "expired");
+        self.dead_letters.dropped(&of, "expired");
     }
 
     /// The path of one message, up to the confirmation of its copies.
@@ -372,6 +373,7 @@ impl Pipeline {
                 Answered::Delivered
                 | Answered::Late(_)
                 | Answered::Foreign(_)
+                | Answered::Forged(..)
                 | Answered::Request(_) => {}
             }
         }
@@ -419,6 +421,8 @@ impl Pipeline {
 
     /// A CloudEvent.
     fn event(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
+        let index = unit.map_or(0, |unit| unit.index);
+        self.claims.of_cloudevent(at, index, &mut event);
         if self.data == DataLook::ForMissing {
             self.fill_from_data(&mut event);
         }
@@ -487,7 +491,7 @@ impl Pipeline {
                 let body = Some(refused.bytes);
                 outgoing
                     .copies
-                    .push(self.dead_letters.letter(undelivered(at), body, &reason));
+                    .push(self.dead_letters.letter(&undelivered(at), body, &reason));
             }
         }
     }
@@ -525,9 +529,10 @@ impl Pipeline {
     }
 
     fn route(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
+        self.claims.of_event(at, &mut event);
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
-            self.dead_letters.dropped(of, "expired");
+            self.dead_letters.dropped(&of, "expired");
             if let Ok(Some(requester)) = self.requester(at, &event) {
                 self.request(at, unit, event, requester, outgoing);
             }
@@ -535,7 +540,10 @@ impl Pipeline {
         }
         match self.requester(at, &event) {
             Ok(Some(requester)) => return self.request(at, unit, event, requester, outgoing),
-            Ok(None) => {}
+            Ok(None) => {
+                self.calls.misplaced_answer(at, &event);
+                self.claims.of_unasked(at, &mut event);
+            }
             Err(refused) => {
                 let reason = reply_place::Refused::REASON;
                 let letter = self.dead(at, unit, Some(&event), reason, Stage::Receive, &refused);
@@ -552,8 +560,7 @@ impl Pipeline {
             origin,
             headers: &self.passed.of(self.binding, at.message),
         };
-        let routed =
-            stage::route().in_scope(|| self.outbound.route(&event, from, |_, _, _| Vec::new()));
+        let routed = stage::route().in_scope(|| self.outbound.route(&event, from, None));
         match routed {
             Ok(copies) => outgoing.copies.extend(copies),
             Err(error) => {
@@ -571,21 +578,16 @@ impl Pipeline {
         }
     }
 
-    /// Puts on an event what the bridge knows of its way: where it was first read, and where its answer goes.
+    /// Puts on an event where its answer goes, unless it says so itself.
     fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
         // The sender's own inbox, else where the binding's answers go.
         let reply_to = at
             .reply_to
             .or(self.replies.as_ref())
             .map(|topic| Text::from(topic.as_str()));
-        for (name, value) in [
-            (extension::ORIGIN, at.origin.cloned()),
-            (extension::REPLY_TO, reply_to),
-        ] {
-            if let (None, Some(value)) = (event.extension(name), value) {
-                let set = event.set(name, value);
-                debug_assert!(set.is_ok(), "origins and topics are legal attributes");
-            }
+        if let (None, Some(place)) = (event.extension(extension::REPLY_TO), reply_to) {
+            let set = event.set(extension::REPLY_TO, place);
+            debug_assert!(set.is_ok(), "topics are legal attributes");
         }
     }
 
@@ -607,7 +609,7 @@ impl Pipeline {
         };
         let body = unit.map(|unit| unit.bytes.clone());
         let of = undelivered(at).with_event(event);
-        self.dead_letters.letter(of, body, &reason)
+        self.dead_letters.letter(&of, body, &reason)
     }
 
     /// Hands every copy to its bus, in order. Waits at most while the queue of a bus is full.
@@ -742,12 +744,12 @@ impl Pipeline {
         };
         let of = Undelivered {
             agent: copy.agent.as_ref(),
-            call: copy.call.as_ref(),
+            call: copy.call.clone(),
             ..original.undelivered()
         };
         // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
         let body = copy.message.body.filter(|_| copy.mode == Mode::Binary);
-        Some(self.dead_letters.letter(of, body, &reason))
+        Some(self.dead_letters.letter(&of, body, &reason))
     }
 
     /// Settles a message all of whose copies are confirmed; puts the others back into their lane, which is returned.

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::bus::{BusId, Buses};
-use crate::callid::{CallId, Replica};
+use crate::callid::{CallId, Replica, ReplyId};
 use crate::config::Mode;
 use crate::outbound::{Outgoing, Place};
 
@@ -49,7 +49,7 @@ enum ReplyPlace {
         topic: Topic,
         partitions: Arc<AtomicU16>,
     },
-    /// Subjects below this one: `SUBJECT.REPLICA.CALLID`.
+    /// Subjects below this one: `SUBJECT.REPLICA.CALLID`, with the reply token after the call id.
     Subjects { below: Topic },
 }
 
@@ -149,7 +149,7 @@ impl ReplyLegs {
     /// Puts the reply address of a call on an event that goes to `bus`; returns the headers the message needs besides.
     pub fn stamp(
         &self,
-        call: CallId,
+        id: ReplyId,
         bus: BusId,
         event: &mut Event,
         address: &mut Address,
@@ -159,7 +159,7 @@ impl ReplyLegs {
         };
         match &leg.place {
             ReplyPlace::Partitioned { topic, partitions } => {
-                let partition = i32::from(home(call.replica(), partitions));
+                let partition = i32::from(home(id.call.replica(), partitions));
                 set(event, extension::REPLY_TO, topic.as_str());
                 set(event, extension::REPLY_PARTITION, partition);
                 let header = |name, value: Bytes| (Text::from_static(name), value);
@@ -172,11 +172,11 @@ impl ReplyLegs {
                         spring::REPLY_PARTITION,
                         Bytes::copy_from_slice(&partition.to_be_bytes()),
                     ),
-                    header(spring::CORRELATION_ID, Bytes::from(call.to_string())),
+                    header(spring::CORRELATION_ID, Bytes::from(id.to_string())),
                 ]
             }
             ReplyPlace::Subjects { below } => {
-                if let Ok(subject) = subject_of(below, call) {
+                if let Ok(subject) = subject_of(below, id) {
                     set(event, extension::REPLY_TO, subject.as_str());
                     address.reply_to = Some(subject);
                 }
@@ -187,13 +187,13 @@ impl ReplyLegs {
 
     /// The message again, on its way to the place on `bus` that the call id names.
     #[must_use]
-    pub fn forward(&self, call: CallId, bus: BusId, message: Message) -> Option<Outgoing> {
+    pub fn forward(&self, id: ReplyId, bus: BusId, message: Message) -> Option<Outgoing> {
         let address = match &self.leg(bus)?.place {
             ReplyPlace::Partitioned { topic, partitions } => Address {
-                partition: Some(u32::from(home(call.replica(), partitions))),
+                partition: Some(u32::from(home(id.call.replica(), partitions))),
                 ..Address::topic(topic.clone())
             },
-            ReplyPlace::Subjects { below } => Address::topic(subject_of(below, call).ok()?),
+            ReplyPlace::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
         };
         Some(Outgoing {
             bus,
@@ -202,7 +202,7 @@ impl ReplyLegs {
             place: Place::Configured,
             mode: Mode::default(),
             agent: None,
-            call: Some(call.to_string().into()),
+            call: Some(id.call.to_string().into()),
             letter: None,
         })
     }
@@ -244,6 +244,13 @@ impl ReplyLegs {
         }
     }
 
+    /// Whether several replicas read one reply place of the bus.
+    #[must_use]
+    pub fn is_shared(&self, bus: BusId) -> bool {
+        let place = self.leg(bus).map(|leg| &leg.place);
+        matches!(place, Some(ReplyPlace::Partitioned { .. }))
+    }
+
     /// Whether a message read at `topic` and `origin` is where the call id says it should be.
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
@@ -256,7 +263,8 @@ impl ReplyLegs {
                 replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
             }
             Some(ReplyPlace::Subjects { below }) => {
-                subject_of(below, call).is_ok_and(|subject| subject == *topic)
+                let replica = format!("{below}.{}.", call.replica());
+                topic.as_str().starts_with(&replica)
             }
             None => false,
         }
@@ -296,8 +304,8 @@ fn home(replica: Replica, partitions: &AtomicU16) -> u16 {
     replica.0 % partitions.load(Ordering::Acquire).max(1)
 }
 
-fn subject_of(below: &Topic, call: CallId) -> Result<Topic, TopicError> {
-    Topic::new(format!("{below}.{}.{call}", call.replica()))
+fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
+    Topic::new(format!("{below}.{}.{id}", id.call.replica()))
 }
 
 /// Sets an extension whose name is ours and whose value is a checked name or a number: it cannot be refused.

@@ -69,6 +69,8 @@ pub struct Route {
     name: Name,
     conditions: Vec<(Attribute, Condition)>,
     destinations: Vec<Destination>,
+    /// The index of the destination that answers requests.
+    answering: usize,
     max_hops: u32,
 }
 
@@ -160,6 +162,7 @@ impl RouteTable {
                 name: Name::from_static(DEFAULT_ROUTE),
                 conditions: Vec::new(),
                 destinations: default.iter().map(Destination::new).collect(),
+                answering: answering(default),
                 max_hops,
             }),
         };
@@ -261,6 +264,7 @@ impl Route {
             name: config.name.clone(),
             conditions,
             destinations: config.to.iter().map(Destination::new).collect(),
+            answering: answering(&config.to),
             max_hops: config.max_hops.unwrap_or(max_hops),
         })
     }
@@ -275,6 +279,12 @@ impl Route {
     #[must_use]
     pub fn destinations(&self) -> &[Destination] {
         &self.destinations
+    }
+
+    /// The index of the destination that answers requests: the only one whose copies name the call and the reply address.
+    #[must_use]
+    pub fn answering(&self) -> usize {
+        self.answering
     }
 
     /// The value of `hops` that the copies of the event carry.
@@ -306,6 +316,12 @@ impl Route {
             .find(|(attribute, _)| attribute.as_str() == extension::TARGET_AGENT)
             .and_then(|(_, condition)| condition.exact_values())
     }
+}
+
+/// The destination that is marked `answers`, else the first.
+pub(crate) fn answering(destinations: &[DestinationConfig]) -> usize {
+    let marked = destinations.iter().position(|place| place.answers);
+    marked.unwrap_or_default()
 }
 
 /// How many routes the event has passed. The bridge overwrites what an agent writes here, so that nonsense counts as 0.

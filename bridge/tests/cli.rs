@@ -710,7 +710,8 @@ fn check_names_the_servers_that_cannot_be_reached() {
 transports:
   k: { type: kafka, brokers: ['127.0.0.1:1'] }
   n: { type: nats, servers: ['nats://127.0.0.1:1'] }
-default_route: [{ transport: k, topic: 'agents.{targetagent}' }, { transport: n, topic: 'a.{targetagent}.x' }]
+routes: [{ name: n, when: { targetagent: 'n-*' }, to: [{ transport: n, topic: 'a.{targetagent}.x' }] }]
+default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
 ",
     );
     let file = file.to_str().unwrap();

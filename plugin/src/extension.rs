@@ -36,7 +36,7 @@ pub const CALL_ID: &str = "callid";
 pub const EXPIRY_TIME: &str = "expirytime";
 /// How many routes the event has passed. Set by the bridge.
 pub const HOPS: &str = "hops";
-/// Where the event was first read: topic, partition and offset, or stream and sequence. Set by the bridge.
+/// Where the bridge read the event: topic, partition and offset, or stream and sequence. Set by the bridge.
 pub const ORIGIN: &str = "origin";
 /// W3C trace context of the whole journey; never rewritten on the way.
 pub const TRACE_PARENT: &str = "traceparent";

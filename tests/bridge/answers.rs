@@ -32,8 +32,8 @@ admin: { enabled: false }
 ";
 
 /// A bridge on a memory bus and an agent's end of it.
-struct World {
-    memory: Memory,
+pub(super) struct World {
+    pub(super) memory: Memory,
     calls: Arc<Calls>,
     metrics: Arc<Metrics>,
     requests: Consumer,
@@ -42,13 +42,13 @@ struct World {
 }
 
 /// A request as the agent has it.
-struct Received {
-    event: Event,
-    id: String,
-    reply_to: String,
+pub(super) struct Received {
+    pub(super) event: Event,
+    pub(super) id: String,
+    pub(super) reply_to: String,
 }
 
-fn group(topic: &str) -> Subscription {
+pub(super) fn group(topic: &str) -> Subscription {
     Subscription {
         topics: vec![TopicFilter::new(topic).unwrap()],
         reading: Reading::Group("agent".into()),
@@ -68,9 +68,13 @@ async fn until_ready(readiness: &Readiness) {
 
 impl World {
     async fn new() -> Self {
+        Self::with(CONFIG).await
+    }
+
+    pub(super) async fn with(config: &str) -> Self {
         let memory = Memory::default();
         let config =
-            Config::read("test.yaml", CONFIG, []).unwrap_or_else(|problems| panic!("{problems}"));
+            Config::read("test.yaml", config, []).unwrap_or_else(|problems| panic!("{problems}"));
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let bridge = Bridge::build_on(config, transports).await.unwrap();
@@ -90,7 +94,7 @@ impl World {
         }
     }
 
-    async fn call(&self, method: &str) -> Answer {
+    pub(super) async fn call(&self, method: &str) -> Answer {
         let payload = format!(
             r#"{{"jsonrpc":"2.0","id":1.50,"method":"{method}","params":{{"_agentId":"weather"}}}}"#
         );
@@ -110,7 +114,7 @@ impl World {
     }
 
     /// What the agent reads next.
-    async fn received(&mut self) -> Received {
+    pub(super) async fn received(&mut self) -> Received {
         let delivery = within("a request arrives", self.requests.recv())
             .await
             .unwrap();
@@ -133,7 +137,7 @@ impl World {
         }
     }
 
-    async fn publish(&self, topic: &str, message: Message) {
+    pub(super) async fn publish(&self, topic: &str, message: Message) {
         let address = Address::topic(Topic::new(topic).unwrap());
         self.memory
             .send(&address, message)
@@ -152,7 +156,7 @@ impl World {
         line.unwrap_or_default()
     }
 
-    async fn until_counted(&self, series: &str, wanted: u64) {
+    pub(super) async fn until_counted(&self, series: &str, wanted: u64) {
         within("the count", async {
             while self.count(series) != wanted {
                 yield_now().await;
@@ -161,23 +165,23 @@ impl World {
         .await;
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.stop.cancel();
         within("the bridge drains", self.running).await.unwrap();
     }
 }
 
-fn response(id: &str, result: &str) -> Message {
+pub(super) fn response(id: &str, result: &str) -> Message {
     Message::plain(format!(
         r#"{{"jsonrpc":"2.0","id":"{id}","result":{result}}}"#
     ))
 }
 
-async fn part(answer: &mut Answer) -> Part {
+pub(super) async fn part(answer: &mut Answer) -> Part {
     within("a part", answer.next()).await.unwrap().unwrap()
 }
 
-fn body(part: &Part) -> &str {
+pub(super) fn body(part: &Part) -> &str {
     std::str::from_utf8(&part.body).unwrap()
 }
 

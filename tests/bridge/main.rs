@@ -17,4 +17,5 @@ mod http;
 mod memory_battery;
 mod readiness;
 mod rest;
+mod trust;
 mod workflows;

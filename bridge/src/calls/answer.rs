@@ -89,7 +89,9 @@ impl Answer {
             let publisher = self.calls.publisher.clone();
             let has_arrived = Arc::clone(&self.may_have_arrived);
             self.publishing.push(Box::pin(async move {
-                let handed_over = || has_arrived.store(true, Ordering::Relaxed);
+                // The other destinations do not know that it is a call.
+                let is_answered = copy.call.is_some();
+                let handed_over = || _ = has_arrived.fetch_or(is_answered, Ordering::Relaxed);
                 let published = publisher.for_caller(&copy, handed_over).await;
                 (copy, published)
             }));

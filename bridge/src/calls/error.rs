@@ -143,31 +143,6 @@ impl CallError {
         })
     }
 
-    /// The error of a request none of whose copies can reach an agent.
-    pub(crate) fn all_of(errors: &[Self]) -> Self {
-        if let [only] = errors {
-            return only.clone();
-        }
-        let why = errors.iter().map(|error| match error {
-            Self::Refused(why) | Self::Unavailable(why) => why.to_string(),
-            other => other.to_string(),
-        });
-        let what = Text::from(why.collect::<Vec<_>>().join("; "));
-        let place = errors.iter().rev().find_map(|error| match error {
-            Self::NotTaken(place) => Some(place),
-            _ => None,
-        });
-        // A place that can be repaired says more than what is wrong with the request.
-        match place {
-            Some(NotTaken { kind, place, .. }) => Self::NotTaken(NotTaken {
-                what,
-                kind: *kind,
-                place: *place,
-            }),
-            None => Self::Refused(what),
-        }
-    }
-
     /// What it means to a caller that its request cannot be routed.
     pub(crate) fn unroutable(error: &RoutingError, event: &Event) -> Self {
         match (error, event.extension_text(extension::TARGET_AGENT)) {

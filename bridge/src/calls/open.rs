@@ -7,24 +7,26 @@ use std::time::Duration;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
 use a2abus_plugin::{Data, Event, Ids, MapContext, Source, Text, extension, map_unit};
-use a2abus_transports::Header;
+use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::{Bound, CallError, Calls, DOOR, Request};
 use crate::account::{self, Account};
-use crate::callid::CallId;
+use crate::callid::{CallId, ReplyId};
 use crate::cancel::Cancel;
-use crate::outbound::{Outgoing, Provenance};
-use crate::pending::{Asked, Entry, Fingerprint, Form, Piece, Progress};
+use crate::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
+use crate::pending::{Asked, Entry, Fingerprint, Form, Piece};
 use crate::shares::{Share, client};
 
 /// A request that expects an answer, before it is routed.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Its identity on the bus.
-    pub(crate) call: CallId,
-    /// The request.
+    /// Its identity on the bus, with what proves that an answer is one.
+    pub(crate) id: ReplyId,
+    /// The request as it came.
+    pub(crate) plain: Event,
+    /// The request as the agent that answers gets it.
     pub(crate) event: Event,
     form: Form,
     dialect: Dialect,
@@ -73,8 +75,11 @@ impl Calls {
         let rpc = Some((&message, &bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange.event.set("id", Text::from(call.to_string()))?;
-        let copies = self.route(&exchange.event, Some(call), &headers)?;
-        if let Some(deaf) = copies.iter().find(|copy| !self.legs.is_reading(copy.bus)) {
+        let from = Self::of_caller(&exchange.plain, &headers);
+        let copies = self.route_call(&exchange, from);
+        let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
+        let mut answering = copies.iter().filter(|copy| copy.call.is_some());
+        if let Some(deaf) = answering.find(|copy| !self.legs.is_reading(copy.bus)) {
             let bus = self.outbound.buses().get(deaf.bus);
             let bus = bus.map_or("the bus", |bus| bus.name.text());
             return Err(CallError::Unavailable(
@@ -100,7 +105,11 @@ impl Calls {
     ) -> Result<Exchange, CallError> {
         let patience = self.patience(timeout);
         let whole = timeout.map_or(self.limits.stream_timeout, |_| patience);
-        let id = Text::from(call.to_string());
+        let plain = event.clone();
+        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
+        let target = event.extension_text(extension::TARGET_AGENT);
+        let reply_id = self.tokens.reply_id(call, target, &expiry);
+        let id = Text::from(reply_id.to_string());
         let (form, dialect, streamed) = match rpc {
             None => (Form::Untouched, Dialect::JsonRpc, true),
             Some((message, bytes)) => {
@@ -116,7 +125,6 @@ impl Calls {
                 (form, message.dialect, streaming)
             }
         };
-        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
         for (name, value) in [
             (extension::CALL_ID, id.clone()),
             (extension::COLLABORATION_ID, id),
@@ -125,7 +133,8 @@ impl Calls {
             event.set(name, value)?;
         }
         Ok(Exchange {
-            call,
+            id: reply_id,
+            plain,
             event,
             form,
             dialect,
@@ -148,7 +157,8 @@ impl Calls {
         is_kept: bool,
     ) -> Result<Opened, CallError> {
         let Exchange {
-            call,
+            id,
+            plain: _,
             event,
             form,
             dialect,
@@ -171,8 +181,10 @@ impl Calls {
             asked: Arc::new(Asked {
                 form,
                 streamed,
+                agent: target.clone().unwrap_or_default(),
+                id,
                 request: Fingerprint::of(&event),
-                progress: Mutex::new(Progress::of(call, copies)),
+                progress: Mutex::default(),
             }),
             buses: copies.iter().map(|copy| copy.bus).collect(),
             is_kept,
@@ -185,13 +197,13 @@ impl Calls {
         if caller.is_some() && self.draining.load(Ordering::Relaxed) {
             return Err(CallError::Draining);
         }
-        if !self.pending.register(call, entry) {
+        if !self.pending.register(id.call, entry) {
             return Err(CallError::Exhausted(Bound::Calls));
         }
         Ok(Opened {
-            call,
+            call: id.call,
             parts,
-            cancel: Cancel::new(call, dialect, target, copies),
+            cancel: Cancel::new(id, dialect, target, copies),
             patience,
             whole: if streamed { whole } else { patience },
             is_rpc,
@@ -214,27 +226,34 @@ impl Calls {
         Ok(shares)
     }
 
-    /// The copies of a request or notification. Those of a call have a reply address.
-    pub(super) fn route(
+    /// The copies of a call: the one that is to be answered has its reply address.
+    ///
+    /// # Errors
+    /// As [`crate::outbound::Outbound::route`].
+    pub(crate) fn route_call(
         &self,
-        event: &Event,
-        call: Option<CallId>,
-        headers: &[Header],
-    ) -> Result<Vec<Outgoing>, CallError> {
-        let from = Provenance {
+        exchange: &Exchange,
+        from: Provenance<'_>,
+    ) -> Result<Vec<Outgoing>, RoutingError> {
+        let stamp = |bus, event: &mut Event, address: &mut Address| {
+            self.legs.stamp(exchange.id, bus, event, address)
+        };
+        let to_answer = ToAnswer {
+            plain: &exchange.plain,
+            stamp: &stamp,
+        };
+        self.outbound.route(&exchange.event, from, Some(to_answer))
+    }
+
+    /// Where an event of a caller comes from. Its id is fresh: a copy that is sent again is the same copy, and no other
+    /// is. The id of a call is for its agent alone, so that the plain event of a call counts.
+    pub(super) fn of_caller<'a>(event: &'a Event, headers: &'a [Header]) -> Provenance<'a> {
+        Provenance {
             binding: DOOR,
             key: None,
-            // Ids of events are fresh here: a copy that is sent again is the same copy, and no other is.
             origin: Some((event.id(), 0)),
             headers,
-        };
-        let copies = self
-            .outbound
-            .route(event, from, |bus, event, address| match call {
-                Some(call) => self.legs.stamp(call, bus, event, address),
-                None => Vec::new(),
-            });
-        copies.map_err(|error| CallError::unroutable(&error, event))
+        }
     }
 
     /// The event of a request or notification, for the target that the path names.
@@ -254,20 +273,6 @@ impl Calls {
             event.set(extension::TARGET_AGENT, target)?;
         }
         Ok(event)
-    }
-}
-
-// === impl Progress ===
-
-impl Progress {
-    /// Nothing has come yet for a call whose request is about to be published.
-    fn of(call: CallId, copies: &[Outgoing]) -> Self {
-        let call = call.to_string();
-        let may_be_answered = |copy: &&Outgoing| copy.call.as_deref() == Some(call.as_str());
-        Self {
-            copies: copies.iter().filter(may_be_answered).count(),
-            ..Self::default()
-        }
     }
 }
 

@@ -50,7 +50,9 @@ impl Calls {
         patience: Duration,
         deadline: Instant,
     ) -> Result<(), CallError> {
-        for copy in self.route(event, None, headers)? {
+        let from = Self::of_caller(event, headers);
+        let copies = self.outbound.route(event, from, None);
+        for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {
             let published = pin!(self.publisher.for_caller(&copy, || ()));
             match timeout_at(deadline.into(), published).await {
                 Ok(Ok(())) => {}
@@ -97,10 +99,10 @@ impl Calls {
         }
     }
 
-    /// Fails the call whose request no bus takes, unless another copy of it may be answered.
+    /// Fails the call whose request no bus takes. Of its copies only the one that is to be answered names the call.
     pub(crate) fn undeliverable(&self, copy: &Outgoing, error: &TransportError) {
         if let Some(call) = call_of(copy) {
-            self.pending.refused(call, self.refused_by_bus(error, copy));
+            self.pending.fail(call, self.refused_by_bus(error, copy));
         }
     }
 
@@ -135,9 +137,10 @@ impl Calls {
                 continue;
             };
             // Both values are legal: the target was an attribute before, the call id is base32.
-            let marked = event.set(extension::CALL_ID, Text::from(cancel.call().to_string()));
+            let marked = event.set(extension::CALL_ID, Text::from(cancel.id().to_string()));
             debug_assert!(marked.is_ok());
-            for original in cancel.copies() {
+            // The other destinations do not know that it was a call.
+            for original in cancel.copies().iter().filter(|copy| copy.call.is_some()) {
                 if let Ok(copy) = self.outbound.beside(&event, original) {
                     self.publish_cancel(&cancel, &copy).await;
                 }

@@ -27,7 +27,7 @@ use smallvec::smallvec;
 
 use super::said::{Body, Said};
 use super::{CallError, Part};
-use crate::callid::CallId;
+use crate::callid::ReplyId;
 use crate::pending::{Asked, Form, Parts, Progress};
 
 /// What the caller gets for one unit of a message.
@@ -35,7 +35,6 @@ use crate::pending::{Asked, Form, Parts, Progress};
 /// # Errors
 /// [`CallError::BadAnswer`] when the unit cannot be an answer: the call fails with the reason.
 pub(crate) fn parts_of(
-    call: CallId,
     asked: &Asked,
     fold: &mut Option<Fold>,
     said: &Said,
@@ -45,7 +44,6 @@ pub(crate) fn parts_of(
         Form::Untouched => untouched(asked, said),
         Form::JsonRpc { id, progress } => {
             let reply = Reply {
-                call,
                 asked,
                 id,
                 progress: progress.as_ref(),
@@ -83,7 +81,6 @@ fn untouched(asked: &Asked, said: &Said) -> Result<Parts, CallError> {
 
 /// How a JSON-RPC caller is answered.
 struct Reply<'a> {
-    call: CallId,
     asked: &'a Asked,
     /// The caller's own id, as its JSON token.
     id: &'a Text,
@@ -140,7 +137,9 @@ impl Reply<'_> {
         if message.id.is_some() {
             return Err(bad("it is a JSON-RPC request, and a response is needed"));
         }
-        let ours = |id: &&Id| id.text().is_some_and(|text| text.parse() == Ok(self.call));
+        let call = self.asked.id.call;
+        let is_it = |id: ReplyId| id.call == call;
+        let ours = |id: &&Id| id.text().is_some_and(|text| text.parse().is_ok_and(is_it));
         Ok(
             match (message.progress.as_deref().filter(ours), self.progress) {
                 (Some(token), Some(own)) => splice(bytes, token.span(), own),
@@ -264,10 +263,10 @@ impl Reply<'_> {
         })
     }
 
-    /// The caller as the agent knows it: by the call id.
+    /// The caller as the agent knows it: by the id that it repeats.
     fn caller(&self) -> Caller {
         Caller {
-            id: JsonRpcId::from_json(&Json::from(self.call.to_string())),
+            id: JsonRpcId::from_json(&Json::from(self.asked.id.to_string())),
             mode: if self.asked.streamed {
                 CallMode::Streaming
             } else {

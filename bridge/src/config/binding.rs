@@ -103,6 +103,16 @@ pub struct BindingConfig {
     /// Wrong: `*` lets whoever writes the topic instruct whoever reads the destinations.
     #[serde(default = "default_pass_headers")]
     pub pass_headers: Vec<Written<Pattern>>,
+    /// What the writers of the topics are believed to say of their events (with `role: events`): `sourceagent`, the agent
+    /// an event is from; `source`, that a CloudEvent comes from a bridge. Without it `sourceagent` is removed, and a
+    /// CloudEvent whose `source` begins with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and
+    /// an `id` of this binding, so that nobody's event passes for one of the bridge; other sources stay. `origin` is
+    /// always overwritten, `replyto` and `progressto` are removed where `reply_topics` does not allow them, and `callid`
+    /// from all but requests.
+    ///
+    /// Wrong: whoever may write the topics can then speak for any agent, or have events of the bridge dropped as duplicates.
+    #[serde(default)]
+    pub trusts: Vec<Claim>,
     /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
@@ -120,6 +130,16 @@ pub struct BindingConfig {
     /// and nowhere where the request names the place of its answer: who waits there takes the first message for it.
     #[serde(default)]
     pub progress: Option<Written<Topic>>,
+}
+
+/// What the writers of a topic say of their events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Claim {
+    /// That a CloudEvent comes from a bridge.
+    Source,
+    /// The agent an event is from.
+    SourceAgent,
 }
 
 /// What the messages of a binding are.

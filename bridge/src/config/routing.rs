@@ -23,7 +23,8 @@ pub struct RouteConfig {
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"format": "attribute"}))]
     pub when: BTreeMap<Written<Attribute>, ConditionConfig>,
-    /// Where matching events go: to all of these.
+    /// Where matching events go: to all of these. Requests are answered by one of them: the first, or the one that is
+    /// marked `answers`.
     #[schemars(length(min = 1, max = 64))]
     pub to: Vec<DestinationConfig>,
     /// A conversion of `a2abus convert --list` that the data of every copy go through, as `convert` of a binding.
@@ -112,6 +113,12 @@ pub struct DestinationConfig {
     /// every publish fails.
     #[serde(default)]
     pub stored: bool,
+    /// Requests are answered from here: only this destination gets their `callid` and reply address. All others get the
+    /// request as a plain event, which nobody can answer. Without it the first destination of the route answers.
+    ///
+    /// Wrong: calls of the agents at the other destinations time out. At most one destination of a route.
+    #[serde(default)]
+    pub answers: bool,
     /// What becomes of an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`).
     #[serde(default)]
     pub names: Names,

@@ -30,6 +30,14 @@ pub struct CallsConfig {
     /// Wrong: a replica without a partition of its own cannot start calls.
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
+    /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC id,
+    /// `callid`, `collaborationid`, `kafka_correlationId`, the NATS reply subject) end with a reply token, an HMAC over
+    /// call id, target and deadline, so that no agent has to know about it. `required` refuses answers without the token
+    /// or with another one; `if_present` those with another one; with `off` there is no token. The key is drawn when the
+    /// process starts: only the replica that made a call verifies its answers.
+    ///
+    /// Wrong: with `off` or `if_present` whoever knows the id of a call, from a log or an HTTP header, can answer it.
+    pub reply_token: ReplyTokenMode,
     /// How long a call waits for its answer when the caller does not say.
     ///
     /// Wrong: too short fails calls that would have been answered, too long holds callers of dead agents.
@@ -67,6 +75,19 @@ pub struct CallsConfig {
     /// Most parts of one streamed answer held for a slow caller; above it the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
+}
+
+/// What is demanded of answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyTokenMode {
+    /// Nothing: there are no tokens.
+    Off,
+    /// The right token, or none.
+    IfPresent,
+    /// The right token.
+    #[default]
+    Required,
 }
 
 /// The HTTP listener for callers.
@@ -204,6 +225,7 @@ impl Default for CallsConfig {
             enabled: true,
             reply_topic: Written(const { Topic::from_static("a2abus.replies") }),
             reply_partitions: 32,
+            reply_token: ReplyTokenMode::default(),
             timeout: Written(Duration::from_secs(30)),
             max_timeout: Written(Duration::from_secs(300)),
             stream_timeout: Written(Duration::from_secs(600)),

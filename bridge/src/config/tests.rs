@@ -262,6 +262,21 @@ default_route: [{transport: x, topic: t}]
 }
 
 #[test]
+fn one_destination_of_a_route_answers() {
+    check_more(
+        "
+routes:
+- {name: r, to: [{transport: k, topic: t, answers: true}, {transport: k, topic: u}, {transport: k, topic: v, answers: true}]}
+default_route: [{transport: k, topic: t}, {transport: k, topic: u, answers: true}, {transport: k, topic: v, answers: true}]
+",
+        &[
+            "f:2:119: routes[0].to[2].answers: another destination of the route answers already: mark one",
+            "f:3:118: default_route[2].answers: another destination of the route answers already: mark one",
+        ],
+    );
+}
+
+#[test]
 fn bindings_fit_their_transport() {
     check_more(
         "

@@ -18,8 +18,8 @@ use super::raw::{Node, ValuePath};
 use super::schema::{meant, nearest};
 use super::section::Sections;
 use super::{
-    BindingConfig, ConditionConfig, DestinationConfig, Name, Names, OnUnknown, Role, RouteConfig,
-    TransportConfig, TransportType,
+    BindingConfig, Claim, ConditionConfig, DestinationConfig, Name, Names, OnUnknown, Role,
+    RouteConfig, TransportConfig, TransportType,
 };
 use crate::route::{Attribute, DEFAULT_ROUTE, Part, Template};
 
@@ -36,6 +36,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.message_sizes();
     checker.bindings();
     checker.destinations();
+    checker.answering();
     checker.dead_letters();
     checker.calls();
     checker.doors();
@@ -247,6 +248,7 @@ impl<'a> Checker<'a> {
             if binding.role != Role::Events {
                 let adapts = [
                     ("convert", binding.convert.is_some()),
+                    ("trusts", !binding.trusts.is_empty()),
                     ("validate", binding.validate),
                 ];
                 for (key, _) in adapts.into_iter().filter(|(_, written)| *written) {
@@ -340,6 +342,25 @@ impl<'a> Checker<'a> {
                 self.error(path.key("stored"), message);
             }
             self.template(path.key("topic"), config);
+        }
+    }
+
+    /// One destination of a route answers requests.
+    fn answering(&mut self) {
+        let routes = self.each_route();
+        let routes =
+            routes.map(|(path, route)| (path.key("to"), route.to.iter().map(Some).collect()));
+        let default = self.sections.default_route.iter().map(Option::as_ref);
+        let default = (ValuePath::root().key("default_route"), default.collect());
+        let all: Vec<(ValuePath, Vec<Option<&DestinationConfig>>)> =
+            routes.chain([default]).collect();
+        for (path, destinations) in all {
+            let marked = destinations.into_iter().enumerate();
+            let marked = marked.filter(|(_, place)| place.is_some_and(|place| place.answers));
+            for (index, _) in marked.skip(1) {
+                let message = "another destination of the route answers already: mark one";
+                self.error(path.index(index).key("answers"), message);
+            }
         }
     }
 
@@ -499,10 +520,25 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Whether some events may name the agent that they are from.
+    fn has_source_agents(&self) -> bool {
+        let unread = self.sections.is_broken("bindings")
+            || self.sections.bindings.iter().any(Option::is_none);
+        let mut bindings = self.each_binding().map(|(_, binding)| binding);
+        unread
+            || bindings.any(|binding| {
+                binding.role == Role::Workflows || binding.trusts.contains(&Claim::SourceAgent)
+            })
+    }
+
     /// Events may have any attributes, so that only a name that is nearly a known one is taken for a mistake.
     fn attributes(&mut self) {
         for (path, route) in self.each_route() {
             for attribute in route.when.keys() {
+                if attribute.as_str() == extension::SOURCE_AGENT && !self.has_source_agents() {
+                    let message = "is never met: no binding trusts the sourceagent of its events";
+                    self.key_warning(&path.key("when"), attribute.as_str(), message);
+                }
                 if let Some(message) = misspelt(attribute) {
                     self.key_warning(&path.key("when"), attribute.as_str(), message);
                 }

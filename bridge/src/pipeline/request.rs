@@ -44,7 +44,7 @@ impl Pipeline {
         let address = match named {
             Some((name, partition)) => Address {
                 partition,
-                ..Address::topic(self.reply_places.named(&name, at.reply_to)?)
+                ..Address::topic(self.claims.reply_places.named(&name, at.reply_to)?)
             },
             None => match at.reply_to.or(self.replies.as_ref()) {
                 Some(topic) => Address::topic(topic.clone()),
@@ -109,10 +109,11 @@ impl Pipeline {
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
-        event: Event,
+        mut event: Event,
         requester: &mut Requester,
         routed: &mut Routed,
     ) -> Result<(Answer, Arc<Part<Text>>), CallError> {
+        self.mark(at, &mut event);
         let call = self.calls.new_call()?;
         let mut account = Account::open(&self.counts, call, self.name.clone());
         let agent = account::agent_of(&event);
@@ -133,7 +134,7 @@ impl Pipeline {
                         agent: Some(&agent),
                         ..super::undelivered(at)
                     };
-                    self.dead_letters.dropped(of, "exhausted");
+                    self.dead_letters.dropped(&of, "exhausted");
                 }
                 Err(error)
             }
@@ -174,24 +175,17 @@ impl Pipeline {
         &self,
         at: ReadAt<'_>,
         unit: Option<&Unit>,
-        mut exchange: Exchange,
+        exchange: Exchange,
         requester: &Requester,
         routed: &mut Routed,
     ) -> Result<Opened, CallError> {
-        self.mark(at, &mut exchange.event);
         let from = Provenance {
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin: at.origin.map(|origin| (origin, index_of(unit))),
             headers: &requester.headers,
         };
-        let (call, legs) = (exchange.call, self.calls.legs());
-        let copies = stage::route().in_scope(|| {
-            self.outbound
-                .route(&exchange.event, from, |bus, event, address| {
-                    legs.stamp(call, bus, event, address)
-                })
-        });
+        let copies = stage::route().in_scope(|| self.calls.route_call(&exchange, from));
         let copies = copies.map_err(|error| {
             self.counts.unrouted.inc();
             let event = Some(&exchange.event);

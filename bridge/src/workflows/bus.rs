@@ -134,7 +134,7 @@ impl WorkflowBinding {
             limits: pipeline.limits,
             source: pipeline.source,
             places: Places {
-                named: pipeline.reply_places,
+                named: pipeline.claims.reply_places,
                 replies: pipeline.replies,
                 progress: config.progress.as_ref().map(|topic| topic.0.clone()),
             },

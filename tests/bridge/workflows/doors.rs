@@ -205,6 +205,16 @@ async fn on_the_bus_nobody_is_anybody_by_what_his_payload_says() {
     .await;
     let letter = world.dead_letter().await;
     assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
+    // Nor does an attribute that the other binding does not believe.
+    let named = [
+        ("targetagent", "a2e-executor"),
+        ("sourceagent", "reporter"),
+        ("a2amethod", "workflows/execute"),
+    ];
+    let forged = super::event("e-1", &named, &lines);
+    super::publish(&world.memory, "relay", forged).await;
+    let letter = world.dead_letter().await;
+    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
     nothing_ran(&world).await;
     world.end().await;
 }

@@ -174,6 +174,7 @@ fn place(destination: &DestinationTold) -> String {
             topic,
             key,
             mode,
+            answers,
         } => {
             let key = key
                 .as_ref()
@@ -182,7 +183,8 @@ fn place(destination: &DestinationTold) -> String {
                 crate::config::Mode::Binary => "binary",
                 crate::config::Mode::Structured => "structured",
             };
-            format!("transport {transport}, topic {topic}, {key}, {mode} mode")
+            let answers = if *answers { ", answers requests" } else { "" };
+            format!("transport {transport}, topic {topic}, {key}, {mode} mode{answers}")
         }
         DestinationTold::Refused { transport, error } => {
             format!("NOT to transport {transport}: {error}")

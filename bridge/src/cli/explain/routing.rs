@@ -4,7 +4,7 @@ use a2abus_plugin::{Event, Kind, extension};
 use serde::Serialize;
 
 use crate::cli::payload::Place;
-use crate::config::{BindingConfig, Mode, Name, Role};
+use crate::config::{BindingConfig, Claim, Mode, Name, Role};
 use crate::route::{Destination, RouteTable, Step, Taken};
 
 /// The routes, asked from one place.
@@ -43,6 +43,9 @@ pub(super) enum DestinationTold {
         topic: String,
         key: Option<String>,
         mode: Mode,
+        /// Whether requests are answered from there, where the route has several destinations.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        answers: bool,
     },
     /// It cannot.
     Refused { transport: Name, error: String },
@@ -95,6 +98,12 @@ impl<'a> Routing<'a> {
             told.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
             return told;
         }
+        let mut event = event.clone();
+        let trusts = |binding: &BindingConfig| binding.trusts.contains(&Claim::SourceAgent);
+        if !self.place.binding.is_some_and(trusts) {
+            event.remove(extension::SOURCE_AGENT);
+        }
+        let event = &event;
         let explanation = self.table.explain(event, binding);
         told.steps = explanation.steps;
         told.taken = match explanation.taken {
@@ -113,7 +122,11 @@ impl<'a> Routing<'a> {
         told.destinations = route
             .destinations()
             .iter()
-            .map(|place| DestinationTold::of(place, event, binding))
+            .enumerate()
+            .map(|(index, place)| {
+                let answers = route.destinations().len() > 1 && index == route.answering();
+                DestinationTold::of(place, event, binding, answers)
+            })
             .collect();
         let is_refused = |place: &DestinationTold| matches!(place, DestinationTold::Refused { .. });
         if told.destinations.iter().any(is_refused) {
@@ -153,7 +166,7 @@ impl RouteTold {
 // === impl DestinationTold ===
 
 impl DestinationTold {
-    fn of(destination: &Destination, event: &Event, binding: &str) -> Self {
+    fn of(destination: &Destination, event: &Event, binding: &str, answers: bool) -> Self {
         match destination.resolve(event, binding, None) {
             Ok(resolved) => Self::Reachable {
                 transport: resolved.transport.clone(),
@@ -162,6 +175,7 @@ impl DestinationTold {
                     .key
                     .map(|key| String::from_utf8_lossy(&key).into_owned()),
                 mode: resolved.mode,
+                answers,
             },
             Err(error) => Self::Refused {
                 transport: destination.transport().clone(),

@@ -2,7 +2,6 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
-use std::net::IpAddr;
 use std::time::SystemTime;
 
 use a2abus_executor::{Object, OnError, Value};
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::answer::Refused;
-use crate::calls::{DOOR, UNKNOWN_CALLER};
+use crate::claims::is_of_http_caller;
 use crate::reply::spring;
 use crate::reply_place::{self, ReplyPlaces};
 
@@ -303,17 +302,6 @@ impl Ask {
             _ => Err(NotAWorkflow::OTHER),
         }
     }
-}
-
-/// Whether an event was made of a request to the HTTP door, of any bridge: its `source` is
-/// `/a2abus/<instance>/http/<address>`, which no request can change.
-fn is_of_http_caller(source: &str) -> bool {
-    let Some(path) = source.strip_prefix("/a2abus/") else {
-        return false;
-    };
-    let mut words = path.split('/').skip(1);
-    let is_caller = |word: &str| word == UNKNOWN_CALLER || word.parse::<IpAddr>().is_ok();
-    words.next() == Some(DOOR) && words.next().is_some_and(is_caller) && words.next().is_none()
 }
 
 /// The method of an event, by its attribute or its type.

@@ -100,7 +100,7 @@ impl WorkflowBinding {
             agent: None,
             call: None,
         };
-        let dead_letter = self.dead_letters.letter(of, body, reason);
+        let dead_letter = self.dead_letters.letter(&of, body, reason);
         let instead = |copy, error: &TransportError| self.dead_letters.instead(copy, error);
         // What can go nowhere is counted and logged there.
         drop(self.publisher.until_settled(dead_letter, instead).await);
@@ -151,7 +151,7 @@ impl WorkflowBinding {
                 origin: Some((event.id(), 0)),
                 headers: &client.headers,
             };
-            return self.outbound.route(event, from, |_, _, _| Vec::new());
+            return self.outbound.route(event, from, None);
         };
         let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));

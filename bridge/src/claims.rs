@@ -1,0 +1,173 @@
+//! What may whoever writes a topic say of its events?
+//!
+//! Anybody who may write a topic that a binding reads can give an event any attribute. These say where an event comes
+//! from, or lead an answer somewhere, so that the bridge does not take the writer's word for them:
+//!
+//! | attribute | |
+//! |---|---|
+//! | `origin` | always the position where the bridge read the message |
+//! | `source` of a CloudEvent | stays, unless it is one that the bridge itself writes: then the event gets the `source` and the `id` of the binding's own events; stays where the binding `trusts` it |
+//! | `sourceagent` | removed, unless the binding `trusts` it |
+//! | `replyto`, `progressto` | kept only where they name a reply place that the binding allows ([`ReplyPlaces`]) |
+//! | `callid` | kept only on requests: answers are not taken here |
+//!
+//! What is overruled is counted, and logged when it first happens. Source: docs/design.md §T4.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use a2abus_plugin::{Event, Kind, Source, Text, extension};
+
+use crate::answer::ReadAt;
+use crate::calls::{DOOR, UNKNOWN_CALLER};
+use crate::config::Claim;
+use crate::metrics::BindingMetrics;
+use crate::reply_place::ReplyPlaces;
+
+/// What the writers of a binding's topics may say of their events.
+#[derive(Debug)]
+pub struct Claims {
+    /// The name of the binding.
+    pub name: Text,
+    /// The `source` of the binding's own events.
+    pub source: Source,
+    /// The sources of the events of all bindings that do not begin `/a2abus/`.
+    pub own_sources: Arc<[Text]>,
+    /// What is believed.
+    pub trusts: Vec<Claim>,
+    /// Where answers may go.
+    pub reply_places: ReplyPlaces,
+    /// The counters of the binding.
+    pub metrics: BindingMetrics,
+    /// Which attributes were logged, as in [`OVERRULED`].
+    pub logged: [AtomicBool; OVERRULED.len()],
+}
+
+/// The attributes that a writer is not believed.
+pub const OVERRULED: [&str; 6] = [
+    SOURCE,
+    extension::SOURCE_AGENT,
+    extension::ORIGIN,
+    extension::REPLY_TO,
+    extension::PROGRESS_TO,
+    extension::CALL_ID,
+];
+
+const SOURCE: &str = "source";
+/// What the sources of a bridge begin with, unless `mapping.source` says otherwise.
+const OWN: &str = "/a2abus/";
+
+// === impl Claims ===
+
+impl Claims {
+    /// A CloudEvent, as its `source` is believed; `index` is its place in its message.
+    pub(crate) fn of_cloudevent(&self, at: ReadAt<'_>, index: usize, event: &mut Event) {
+        if self.trusts(Claim::Source) || !self.is_own(event.source()) {
+            return;
+        }
+        self.overruled(SOURCE, at);
+        let id = at.origin.map_or_else(
+            || Text::from(crate::clock::new_event_id()),
+            |origin| Text::from(format!("{origin}#{index}")),
+        );
+        for (name, value) in [(SOURCE, Text::from(self.source.clone())), ("id", id)] {
+            let set = event.set(name, value);
+            debug_assert!(set.is_ok(), "sources and positions are legal");
+        }
+    }
+
+    /// Any event that was read.
+    pub(crate) fn of_event(&self, at: ReadAt<'_>, event: &mut Event) {
+        if !self.trusts(Claim::SourceAgent) {
+            self.remove(at, event, extension::SOURCE_AGENT);
+        }
+        let claimed = event.extension_text(extension::ORIGIN);
+        if claimed.is_some_and(|claimed| Some(claimed) != at.origin) {
+            self.remove(at, event, extension::ORIGIN);
+        }
+        if let Some(origin) = at.origin {
+            let set = event.set(extension::ORIGIN, origin.clone());
+            debug_assert!(set.is_ok(), "origins are legal attributes");
+        }
+    }
+
+    /// An event whose answer, if there is any, the bridge does not take.
+    pub(crate) fn of_unasked(&self, at: ReadAt<'_>, event: &mut Event) {
+        for name in [extension::REPLY_TO, extension::PROGRESS_TO] {
+            let place = event.extension_text(name);
+            if place.is_some_and(|place| self.reply_places.named(place, at.reply_to).is_err()) {
+                self.remove(at, event, name);
+                if name == extension::REPLY_TO {
+                    event.remove(extension::REPLY_PARTITION);
+                }
+            }
+        }
+        let kind = event.extension_text(extension::MCP_TYPE);
+        if kind.is_none_or(|kind| kind != Kind::Request.as_str()) {
+            self.remove(at, event, extension::CALL_ID);
+        }
+    }
+
+    fn trusts(&self, claim: Claim) -> bool {
+        self.trusts.contains(&claim)
+    }
+
+    /// Whether events of a bridge have this source. Callers of HTTP have fewer rights than writers of topics, and the ids
+    /// of their events cannot be guessed: to be taken for one wins nothing, and a relay must not hide one.
+    fn is_own(&self, source: &Text) -> bool {
+        let is_ours = source.starts_with(OWN) || self.own_sources.contains(source);
+        is_ours && !is_of_http_caller(source)
+    }
+
+    fn remove(&self, at: ReadAt<'_>, event: &mut Event, name: &'static str) {
+        if event.extension(name).is_some() {
+            event.remove(name);
+            self.overruled(name, at);
+        }
+    }
+
+    fn overruled(&self, name: &'static str, at: ReadAt<'_>) {
+        self.metrics.overruled(name);
+        let logged = OVERRULED.iter().zip(&self.logged);
+        let mut logged = logged.filter(|(known, _)| **known == name);
+        if logged.any(|(_, logged)| !logged.swap(true, Ordering::Relaxed)) {
+            tracing::warn!(
+                binding = %self.name, topic = %at.topic, origin = at.origin.map(Text::as_str), attribute = name,
+                "writers of this topic set an attribute that the binding does not believe: it is removed or overwritten \
+                 (this line comes once, a2abus_attributes_overruled_total counts; `trusts` of the binding believes it)"
+            );
+        }
+    }
+}
+
+/// Whether an event was made of a request to the HTTP door, of any bridge: its `source` is
+/// `/a2abus/<instance>/http/<address>`, which no request can change.
+pub(crate) fn is_of_http_caller(source: &str) -> bool {
+    let Some(path) = source.strip_prefix("/a2abus/") else {
+        return false;
+    };
+    let mut words = path.split('/').skip(1);
+    let is_caller = |word: &str| word == UNKNOWN_CALLER || word.parse::<IpAddr>().is_ok();
+    words.next() == Some(DOOR) && words.next().is_some_and(is_caller) && words.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_of_http_is_known_by_the_source_of_its_events() {
+        for (source, is_one) in [
+            ("/a2abus/b/http/10.0.0.1", true),
+            ("/a2abus/b/http/::1", true),
+            ("/a2abus/b/http/unknown", true),
+            ("/a2abus/b/http", false),
+            ("/a2abus/b/http/10.0.0.1/x", false),
+            ("/a2abus/b/in", false),
+            ("/x/a2abus/b/http/10.0.0.1", false),
+        ] {
+            assert_eq!(is_of_http_caller(source), is_one, "{source}");
+        }
+    }
+}

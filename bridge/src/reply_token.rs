@@ -1,0 +1,160 @@
+//! Does an answer come from somebody who has the request?
+//!
+//! A reply token is an HMAC-SHA-256 over the call id, the target agent and the deadline of a call, cut to 128 bits. It
+//! travels after the call id in every place where an agent finds the id that it repeats ([`ReplyId`]), on the one copy of
+//! the request that is to be answered. Whoever only saw the call id (in a log, a dead letter, an HTTP header, another
+//! copy) cannot answer the call.
+//!
+//! Only the replica that made a call verifies its answers, since all others forward them to it, so that each process
+//! draws a key of its own and no replica has to share one. Source: docs/design.md §T3.
+
+use a2abus_plugin::Text;
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
+
+use crate::callid::{CallId, ReplyId, ReplyToken};
+use crate::config::ReplyTokenMode;
+
+/// Makes the reply tokens of this process, and verifies those that come back.
+#[derive(Clone)]
+pub struct ReplyTokens {
+    mode: ReplyTokenMode,
+    key: Hmac<Sha256>,
+}
+
+/// Why an answer is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forgery {
+    /// It has no token, and one is demanded.
+    NoToken,
+    /// Its token is not the one of the call.
+    WrongToken,
+    /// It was read where no answers to this call are taken.
+    WrongPlace,
+}
+
+// === impl ReplyTokens ===
+
+impl ReplyTokens {
+    /// With a new key.
+    ///
+    /// # Errors
+    /// When the operating system gives no random numbers.
+    pub fn draw(mode: ReplyTokenMode) -> Result<Self, getrandom::Error> {
+        let mut key = hmac::digest::Key::<Hmac<Sha256>>::default();
+        getrandom::fill(&mut key)?;
+        let key = Hmac::new(&key);
+        Ok(Self { mode, key })
+    }
+
+    /// What the agent `target` repeats to answer a call until `deadline`.
+    #[must_use]
+    pub fn reply_id(&self, call: CallId, target: Option<&Text>, deadline: &str) -> ReplyId {
+        let token = match self.mode {
+            ReplyTokenMode::Off => None,
+            ReplyTokenMode::IfPresent | ReplyTokenMode::Required => {
+                let mut mac = self.key.clone();
+                // The call id has one length, and no deadline holds the zero byte.
+                mac.update(call.to_string().as_bytes());
+                mac.update(deadline.as_bytes());
+                mac.update(&[0]);
+                mac.update(target.map_or(b"", |target| target.as_bytes()));
+                let whole = mac.finalize().into_bytes();
+                whole.first_chunk().copied().map(ReplyToken)
+            }
+        };
+        ReplyId { call, token }
+    }
+
+    /// Whether an answer with this token may end or continue the call that was published as `asked`.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn verify(&self, asked: ReplyId, given: Option<ReplyToken>) -> Result<(), Forgery> {
+        match (asked.token, given) {
+            (None, _) => Ok(()),
+            (Some(token), Some(given)) if bool::from(token.ct_eq(&given)) => Ok(()),
+            (Some(_), Some(_)) => Err(Forgery::WrongToken),
+            (Some(_), None) if self.mode == ReplyTokenMode::Required => Err(Forgery::NoToken),
+            (Some(_), None) => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for ReplyTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplyTokens")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Forgery ===
+
+impl Forgery {
+    /// What is wrong with the answer, for the log.
+    #[must_use]
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::NoToken => {
+                "it has no reply token: repeat the id of the request as a whole, or set calls.reply_token: if_present"
+            }
+            Self::WrongToken => "its reply token is not the one of the call",
+            Self::WrongPlace => {
+                "it was read where no answer to this call is taken: answers belong at the reply address, or on a binding with role: responses"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callid::Replica;
+
+    fn tokens(mode: ReplyTokenMode) -> ReplyTokens {
+        ReplyTokens::draw(mode).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_of_one_call_one_target_one_deadline_and_one_key() {
+        let tokens = tokens(ReplyTokenMode::Required);
+        let call = CallId::new(Replica(1)).unwrap();
+        let (target, deadline) = (Text::from("weather"), "2026-01-01T00:00:00Z");
+        let asked = tokens.reply_id(call, Some(&target), deadline);
+        assert_eq!(tokens.verify(asked, asked.token), Ok(()));
+        let others = [
+            tokens.reply_id(CallId::new(Replica(1)).unwrap(), Some(&target), deadline),
+            tokens.reply_id(call, Some(&"x".into()), deadline),
+            tokens.reply_id(call, None, deadline),
+            tokens.reply_id(call, Some(&target), "2026-01-01T00:00:01Z"),
+            self::tokens(ReplyTokenMode::Required).reply_id(call, Some(&target), deadline),
+        ];
+        for other in others {
+            let verified = tokens.verify(asked, other.token);
+            assert_eq!(verified, Err(Forgery::WrongToken));
+        }
+    }
+
+    #[test]
+    fn what_is_demanded_is_configured() {
+        let call = CallId::new(Replica(1)).unwrap();
+        let wrong = Some(ReplyToken([0; 16]));
+        for (mode, without, with_wrong) in [
+            (ReplyTokenMode::Off, Ok(()), Ok(())),
+            (ReplyTokenMode::IfPresent, Ok(()), Err(Forgery::WrongToken)),
+            (
+                ReplyTokenMode::Required,
+                Err(Forgery::NoToken),
+                Err(Forgery::WrongToken),
+            ),
+        ] {
+            let tokens = tokens(mode);
+            let asked = tokens.reply_id(call, None, "d");
+            assert_eq!(asked.token.is_none(), mode == ReplyTokenMode::Off);
+            assert_eq!(tokens.verify(asked, None), without);
+            assert_eq!(tokens.verify(asked, wrong), with_wrong);
+        }
+    }
+}

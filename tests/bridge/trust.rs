@@ -1,0 +1,430 @@
+//! Who may answer a call, and what a writer of a topic may say of its events.
+
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _, TransportErrorKind,
+};
+use bytes::Bytes;
+use support::battery::within;
+
+use crate::answers::{Received, World, body, group, part, response};
+
+/// The first 26 characters of what an agent repeats are the call id, the rest is the token.
+const CALL_ID: usize = 26;
+
+fn config(to: &str, calls: &str) -> String {
+    format!(
+        "
+instance: test
+transports: {{ bus: {{ type: memory }} }}
+bindings:
+  - {{ name: responses, role: responses, transport: bus, topics: [responses] }}
+  - {{ name: events, transport: bus, topics: [events] }}
+routes: [{{ name: agents, when: {{ targetagent: '*' }}, to: [{to}] }}]
+calls: {{ {calls} }}
+http: {{ enabled: false, drain_grace: 5s }}
+admin: {{ enabled: false }}
+"
+    )
+}
+
+const AGENT: &str = "{ transport: bus, topic: 'agents.{targetagent}' }";
+const REQUEST: &str =
+    r#"{"jsonrpc":"2.0","id":1.50,"method":"tools/call","params":{"_agentId":"weather"}}"#;
+
+async fn next(consumer: &mut Consumer) -> (Message, Option<Topic>) {
+    let delivery = within("a message", consumer.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    (delivery.message, delivery.reply_to)
+}
+
+/// Everything a reader of a copy sees.
+fn all_of(message: &Message) -> String {
+    let headers = message.headers.iter();
+    let headers: Vec<String> = headers
+        .map(|header| format!("{}: {:?}", header.name, header.value))
+        .collect();
+    format!("{headers:?} {:?} {:?}", message.key, message.body)
+}
+
+async fn read(memory: &Memory, topic: &str) -> Consumer {
+    memory.subscribe(group(topic)).await.unwrap()
+}
+
+#[tokio::test]
+async fn only_the_destination_that_answers_can_answer_a_call() {
+    for to in [
+        format!("{AGENT}, {{ transport: bus, topic: audit }}"),
+        format!(
+            "{{ transport: bus, topic: audit }}, {}",
+            AGENT.replace(" }", ", answers: true }")
+        ),
+        format!("{AGENT}, {{ transport: bus, topic: audit, mode: structured }}"),
+    ] {
+        let mut world = World::with(&config(&to, "")).await;
+        let mut audit = read(&world.memory, "audit").await;
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        let (seen, reply_to) = next(&mut audit).await;
+        assert!(reply_to.is_none());
+        let seen_text = all_of(&seen);
+        assert!(!seen_text.contains(&request.id[..CALL_ID]), "{seen_text}");
+        for attribute in [
+            "callid",
+            "replyto",
+            "replypartition",
+            "collaborationid",
+            "kafka_",
+        ] {
+            assert!(!seen_text.contains(attribute), "{attribute} in {seen_text}");
+        }
+        // It has the request as its caller wrote it.
+        assert!(seen_text.contains(r#"\"id\":1.50"#), "{seen_text}");
+        // What its reader knows answers nothing.
+        world
+            .publish(
+                "responses",
+                Message::plain(r#"{"jsonrpc":"2.0","id":1.50,"result":"forged"}"#),
+            )
+            .await;
+        world
+            .until_counted(r#"a2abus_replies_total{outcome="unknown"}"#, 1)
+            .await;
+        world
+            .publish(&request.reply_to, response(&request.id, "1"))
+            .await;
+        assert_eq!(
+            body(&part(&mut answer).await),
+            r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#
+        );
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
+    let to = format!("{AGENT}, {{ transport: bus, topic: audit }}");
+    let mut world = World::with(&config(&to, "")).await;
+    let mut audit = read(&world.memory, "audit").await;
+    let mut inbox = read(&world.memory, "clients.me").await;
+    let mut address = Address::topic(Topic::new("events").unwrap());
+    address.reply_to = Some(Topic::new("clients.me").unwrap());
+    let mut message = Message::plain(REQUEST);
+    message.headers.push("ce_callid", "of-the-requester");
+    world
+        .memory
+        .send(&address, message)
+        .await
+        .unwrap()
+        .await
+        .unwrap();
+    let request = world.received().await;
+    let (seen, reply_to) = next(&mut audit).await;
+    assert!(reply_to.is_none());
+    assert_eq!(seen.body, Some(Bytes::from_static(REQUEST.as_bytes())));
+    let seen = all_of(&seen);
+    for text in [
+        &request.id[..CALL_ID],
+        "of-the-requester",
+        "callid",
+        "replyto",
+        "clients.me",
+    ] {
+        assert!(!seen.contains(text), "{text} in {seen}");
+    }
+    world
+        .publish(&request.reply_to, response(&request.id, "1"))
+        .await;
+    let (heard, _) = next(&mut inbox).await;
+    assert_eq!(heard.headers.get("ce_callid").unwrap(), "of-the-requester");
+    assert!(!all_of(&heard).contains(&request.id[CALL_ID..]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_reach_who_answers_fails_though_others_have_it() {
+    let to = format!("{AGENT}, {{ transport: bus, topic: audit }}");
+    let world = World::with(&config(&to, "")).await;
+    let secret = TopicFilter::new("agents.weather").unwrap();
+    world
+        .memory
+        .set_refused(secret, Some(TransportErrorKind::Unauthorised));
+    let mut inbox = read(&world.memory, "clients.me").await;
+    let mut audit = read(&world.memory, "audit").await;
+    let mut address = Address::topic(Topic::new("events").unwrap());
+    address.reply_to = Some(Topic::new("clients.me").unwrap());
+    let sent = world
+        .memory
+        .send(&address, Message::plain(REQUEST))
+        .await
+        .unwrap();
+    sent.await.unwrap();
+    next(&mut audit).await;
+    let heard = all_of(&next(&mut inbox).await.0);
+    assert!(heard.contains("agent_unavailable"), "{heard}");
+    world.end().await;
+}
+
+/// Ways to name the call that an answer belongs to, each by the id alone.
+fn forgeries(id: &str) -> Vec<Message> {
+    let by_header = |name: &'static str| {
+        let mut message = Message::plain(r#"{"result":"forged"}"#);
+        message.headers.push(name, id.to_owned());
+        message
+    };
+    let mut event = by_header("ce_callid");
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", "a"),
+        ("source", "/a"),
+        ("type", "t"),
+    ] {
+        event.headers.push(format!("ce_{name}"), value);
+    }
+    let mut broken = by_header("kafka_correlationId");
+    broken.body = Some("{".into());
+    vec![
+        response(id, r#""forged""#),
+        by_header("kafka_correlationId"),
+        by_header("ce_callid"),
+        event,
+        broken,
+    ]
+}
+
+/// The id of the call with a token of another call.
+fn with_another_token(request: &Received, other: &Received) -> String {
+    format!("{}{}", &request.id[..CALL_ID], &other.id[CALL_ID..])
+}
+
+#[tokio::test]
+async fn an_answer_without_the_token_ends_no_call() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let mut other_answer = world.call("tools/call").await;
+    let other = world.received().await;
+    let call = &request.id[..CALL_ID];
+    let subject = request.reply_to.replace(&request.id, call);
+    assert_ne!(subject, request.reply_to);
+    let mut forged = 0;
+    for id in [call, &with_another_token(&request, &other)] {
+        for topic in ["responses", subject.as_str()] {
+            for message in forgeries(id) {
+                world.publish(topic, message).await;
+                forged += 1;
+                world
+                    .until_counted(r#"a2abus_replies_total{outcome="forged"}"#, forged)
+                    .await;
+            }
+        }
+    }
+    // Any one value that the agent repeats brings the token.
+    world.publish(&request.reply_to, Message::plain("7")).await;
+    assert_eq!(
+        body(&part(&mut answer).await),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":7}"#
+    );
+    world.publish("responses", response(&other.id, "8")).await;
+    assert_eq!(
+        body(&part(&mut other_answer).await),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":8}"#
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_is_demanded_of_answers_is_configured() {
+    let mut world = World::with(&config(AGENT, "reply_token: off")).await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    assert_eq!(request.id.len(), CALL_ID);
+    world.publish("responses", response(&request.id, "1")).await;
+    part(&mut answer).await;
+    world.end().await;
+
+    let mut world = World::with(&config(AGENT, "reply_token: if_present")).await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let mut other_answer = world.call("tools/call").await;
+    let other = world.received().await;
+    world
+        .publish(
+            "responses",
+            response(&with_another_token(&request, &other), "0"),
+        )
+        .await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="forged"}"#, 1)
+        .await;
+    world
+        .publish("responses", response(&request.id[..CALL_ID], "1"))
+        .await;
+    assert_eq!(
+        body(&part(&mut answer).await),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#
+    );
+    world.publish("responses", response(&other.id, "2")).await;
+    part(&mut other_answer).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_on_a_topic_for_events_ends_no_call() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    // Even with the token: answers have their own places.
+    world
+        .publish("events", response(&request.id, r#""misplaced""#))
+        .await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="forged"}"#, 1)
+        .await;
+    world.publish("responses", response(&request.id, "1")).await;
+    assert_eq!(
+        body(&part(&mut answer).await),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#
+    );
+    world.end().await;
+}
+
+/// A CloudEvent with these attributes beside the required ones.
+fn event(attributes: &[(&'static str, &'static str)]) -> Message {
+    let mut message = Message::plain(r#"{"a":1}"#);
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("type", "t"),
+        ("targetagent", "weather"),
+    ] {
+        message.headers.push(format!("ce_{name}"), value);
+    }
+    for (name, value) in attributes {
+        message.headers.push(format!("ce_{name}"), *value);
+    }
+    message
+}
+
+fn said(request: &Received, names: &[&str]) -> Vec<Option<String>> {
+    let attribute = |name: &&str| request.event.attribute(name).map(|text| text.to_string());
+    names.iter().map(attribute).collect()
+}
+
+/// What a writer claims who wants to pass for the bridge, for another agent, or for the answer to a call.
+const CLAIMS: [(&str, &str); 9] = [
+    ("id", "k:agents.requests/0/42#0"),
+    ("source", "/a2abus/test/other"),
+    ("mcptype", "notification"),
+    ("origin", "k:agents.requests/0/42"),
+    ("sourceagent", "treasurer"),
+    ("callid", "aaoiv7hbl4ji3r5ld5gknniz2m"),
+    ("replyto", "a2abus.dlq"),
+    ("replypartition", "7"),
+    ("progressto", "agents.other"),
+];
+const CHECKED: [&str; 7] = [
+    "source",
+    "sourceagent",
+    "callid",
+    "replyto",
+    "replypartition",
+    "progressto",
+    "origin",
+];
+
+#[tokio::test]
+async fn a_writer_is_not_believed_where_an_event_comes_from_or_its_answer_goes() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    for round in 1..=2 {
+        world.publish("events", event(&CLAIMS)).await;
+        let seen = world.received().await;
+        let origin = seen.event.attribute("origin").unwrap();
+        assert_ne!(origin, "k:agents.requests/0/42");
+        assert_eq!(seen.event.id().to_string(), format!("{origin}#0"));
+        let of_the_bridge = Some("/a2abus/test/events".to_owned());
+        let origin = Some(origin.to_string());
+        let expected = [of_the_bridge, None, None, None, None, None, origin];
+        assert_eq!(said(&seen, &CHECKED), expected);
+        for attribute in [
+            "source",
+            "sourceagent",
+            "callid",
+            "replyto",
+            "progressto",
+            "origin",
+        ] {
+            let series = format!(
+                "a2abus_attributes_overruled_total{{attribute=\"{attribute}\",binding=\"events\"}}"
+            );
+            world.until_counted(&series, round).await;
+        }
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_binding_says_what_its_writers_are_believed() {
+    let trusting = config(AGENT, "").replace(
+        "topics: [events] }",
+        "topics: [events], trusts: [source, sourceagent], reply_topics: [agents.*] }",
+    );
+    let mut world = World::with(&trusting).await;
+    let mut claims = CLAIMS;
+    claims[6] = ("replyto", "agents.me");
+    world.publish("events", event(&claims)).await;
+    let seen = world.received().await;
+    assert_eq!(seen.event.id(), "k:agents.requests/0/42#0");
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        said(&seen, &CHECKED[..6]),
+        [
+            text("/a2abus/test/other"),
+            text("treasurer"),
+            None,
+            text("agents.me"),
+            text("7"),
+            text("agents.other")
+        ]
+    );
+    assert_ne!(said(&seen, &["origin"]), [text("k:agents.requests/0/42")]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn sources_of_others_stay_and_so_do_callers_of_http() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    for source in [
+        "https://orders.example",
+        "/a2abusx/test/other",
+        "/a2abus/test/http/10.0.0.1",
+    ] {
+        world
+            .publish("events", event(&[("id", "7"), ("source", source)]))
+            .await;
+        let seen = world.received().await;
+        assert_eq!(seen.event.id(), "7");
+        assert_eq!(seen.event.source(), source);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_payload_is_not_believed_whom_it_is_from() {
+    const LEGACY: &str = r#"{"protocol":"A2A","messageType":"INFORM","sourceAgent":{"agentId":"treasurer"},"targetAgent":{"agentId":"weather"},"payload":{}}"#;
+    let trusting = config(AGENT, "").replace(
+        "topics: [events] }",
+        "topics: [events], trusts: [sourceagent] }",
+    );
+    for (config, expected) in [
+        (config(AGENT, ""), None),
+        (trusting, Some("treasurer".to_owned())),
+    ] {
+        let mut world = World::with(&config).await;
+        world.publish("events", Message::plain(LEGACY)).await;
+        let seen = world.received().await;
+        assert_eq!(said(&seen, &["sourceagent"]), [expected]);
+        // The payload itself is never altered.
+        assert_eq!(seen.event.body(), LEGACY.as_bytes());
+        world.end().await;
+    }
+}
