@@ -123,7 +123,10 @@ impl Bridge {
                 log: log.clone(),
             }));
         }
+        // Every condition is noted before the task that meets it runs: else the bridge is ready for a moment in which
+        // nothing is connected yet.
         for (id, bus) in buses.iter() {
+            readiness.starting(condition_of(bus));
             rest.spawn(watch_health(
                 id,
                 bus.clone(),
@@ -142,6 +145,7 @@ impl Bridge {
                 calls: Arc::clone(&calls),
                 limits,
             };
+            readiness.starting(reader.condition());
             rest.spawn(reader.run(Arc::clone(&readiness), order.rest.clone()));
         }
         rest.spawn(send_cancels(
@@ -174,6 +178,7 @@ impl Bridge {
                 metrics: Arc::clone(&metrics),
                 grace,
             };
+            readiness.starting(runner.condition());
             if runner.work.is_of_events() {
                 events.spawn(runner.run(Arc::clone(&readiness), order.drain.clone()));
             } else {
@@ -333,6 +338,11 @@ async fn report(log: LogLimits, buses: Buses) {
     }
 }
 
+/// The condition that a bus is connected.
+fn condition_of(bus: &Bus) -> String {
+    format!("transport {}", bus.name.text())
+}
+
 /// Tells calls, readiness and metrics when a bus goes and comes.
 async fn watch_health(
     id: BusId,
@@ -342,7 +352,7 @@ async fn watch_health(
     stop: CancellationToken,
 ) {
     let mut health = bus.transport.health();
-    let condition = format!("transport {}", bus.name.text());
+    let condition = condition_of(&bus);
     let mut was_up = false;
     loop {
         let now = health.borrow_and_update().clone();
@@ -453,9 +463,13 @@ struct Runner {
 // === impl Runner ===
 
 impl Runner {
+    /// The condition that the topics of the binding are read.
+    fn condition(&self) -> String {
+        format!("binding {}", self.work.name())
+    }
+
     async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
-        let condition = format!("binding {}", self.work.name());
-        readiness.set(condition.as_str(), Err("starting".to_owned()));
+        let condition = self.condition();
         while !stop.is_cancelled() {
             let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await
             else {
@@ -564,9 +578,13 @@ struct ReplyReader {
 // === impl ReplyReader ===
 
 impl ReplyReader {
+    /// The condition that answers are read.
+    fn condition(&self) -> String {
+        format!("answers on {}", self.bus.name.text())
+    }
+
     async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
-        let condition = format!("answers on {}", self.bus.name.text());
-        readiness.set(condition.as_str(), Err("starting".to_owned()));
+        let condition = self.condition();
         while !stop.is_cancelled() {
             let Some(mut consumer) =
                 start(&condition, &readiness, &stop, || self.subscribe()).await

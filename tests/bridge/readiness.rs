@@ -1,8 +1,11 @@
-//! When `/readyz` says that work may come, with Kafka as librdkafka's own mock cluster plays it: the group answers when
-//! the test lets it.
+//! When `/readyz` says that work may come. Kafka is librdkafka's own mock cluster, whose group answers when the test lets
+//! it.
+
+use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
+use a2abus_bridge::http::Phase;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -95,4 +98,39 @@ async fn a_kafka_binding_is_ready_once_its_group_has_told_it_its_partitions() {
     cluster.clear_request_errors(RDKafkaApiKey::JoinGroup);
     member.until("it is ready", (200, Vec::new())).await;
     member.stop().await;
+}
+
+#[tokio::test]
+async fn a_bridge_whose_parts_have_not_begun_is_not_ready() {
+    let text = "
+transports: { bus: { type: memory } }
+bindings: [{ name: orders, transport: bus, topics: [in] }]
+default_route: [{ transport: bus, topic: out }]
+http: { enabled: false }
+admin: { enabled: false }
+";
+    let config = Config::read("test.yaml", text, []).unwrap();
+    let bridge = Bridge::build(config).await.unwrap();
+    let (readiness, stop) = (Arc::clone(bridge.readiness()), CancellationToken::new());
+    let mut running = Box::pin(bridge.run(stop.clone()));
+    // It has begun after this; the tasks that it spawned have not, since nothing has let them run.
+    assert!(futures_util::poll!(&mut running).is_pending());
+    let report = readiness.report();
+    assert_eq!(report.phase, Phase::Running);
+    assert!(!report.ready);
+    let names: Vec<_> = report
+        .not_ready
+        .iter()
+        .map(|unmet| unmet.name.as_str())
+        .collect();
+    assert_eq!(names, ["answers on bus", "binding orders", "transport bus"]);
+    let running = tokio::spawn(running);
+    within("it is ready", async {
+        while !readiness.is_ready() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    stop.cancel();
+    within("the bridge ends", running).await.unwrap();
 }

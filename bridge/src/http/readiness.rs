@@ -71,6 +71,11 @@ impl Readiness {
         self.write().conditions.insert(name.into(), met);
     }
 
+    /// Notes a condition that is not met yet.
+    pub fn starting(&self, name: impl Into<Text>) {
+        self.set(name, Err("starting".to_owned()));
+    }
+
     /// Notes that a part of the work waits, and why. It does not make the process unready: other work goes on.
     pub fn degraded(&self, name: impl Into<Text>, cause: String) {
         self.write().degraded.insert(name.into(), cause);
