@@ -51,7 +51,8 @@ const MAX_FAULTS: usize = 32;
 ///
 /// ```
 /// use a2abus_models::e2a::Trust;
-/// use a2abus_plugin::{Hint, Limits, decode, faults_of};
+/// use a2abus_models::faults_of;
+/// use a2abus_plugin::{Hint, Limits, decode};
 ///
 /// let request = r#"{"protocol_version":"1.0","request_id":"r","method":"m","user_id":{},"auth":7}"#;
 /// let units = decode(&request.into(), &Hint::default(), &Limits::default());

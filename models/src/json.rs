@@ -15,7 +15,8 @@ use a2abus_plugin::{DecodeError, DecodeErrorKind};
 /// A JSON value. `Display` writes it compactly, `{:#}` with every character above ASCII as an escape.
 ///
 /// ```
-/// use a2abus_plugin::{Json, Limits};
+/// use a2abus_models::Json;
+/// use a2abus_plugin::Limits;
 ///
 /// let value = Json::parse(r#"{"n": 1.50, "list": [true, "é"]}"#.as_bytes(), &Limits::default()).unwrap();
 /// assert_eq!(value.to_string(), r#"{"n":1.50,"list":[true,"é"]}"#);

@@ -101,7 +101,8 @@ impl StepKind {
 ///
 /// ```
 /// use a2abus_models::e2a::{CallMode, Caller, E2aResponse, Fold, FoldLimits, Trust};
-/// use a2abus_plugin::{Json, Limits};
+/// use a2abus_models::Json;
+/// use a2abus_plugin::Limits;
 ///
 /// let caller = Caller { id: None, mode: CallMode::Unary };
 /// let mut fold = Fold::new(caller, Trust::Untrusted, FoldLimits::default());
