@@ -7,6 +7,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
@@ -22,6 +23,7 @@ pub(crate) fn unique(word: &str) -> String {
 /// A plain Kafka client.
 pub(crate) struct Plain {
     pub(crate) brokers: String,
+    config: ClientConfig,
     producer: FutureProducer,
 }
 
@@ -38,15 +40,46 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Plain {
     pub(crate) fn new(brokers: &str) -> Self {
-        let producer = client(brokers).set("linger.ms", "0").create().unwrap();
+        Self::with(brokers, client(brokers))
+    }
+
+    /// A client that logs in by SCRAM-SHA-256.
+    pub(crate) fn as_user(brokers: &str, user: &str, password: &str) -> Self {
+        let mut config = client(brokers);
+        config
+            .set("security.protocol", "SASL_PLAINTEXT")
+            .set("sasl.mechanism", "SCRAM-SHA-256")
+            .set("sasl.username", user)
+            .set("sasl.password", password);
+        Self::with(brokers, config)
+    }
+
+    fn with(brokers: &str, config: ClientConfig) -> Self {
+        let producer = config.clone().set("linger.ms", "0").create().unwrap();
         Self {
             brokers: brokers.to_owned(),
+            config,
             producer,
         }
     }
 
+    /// The server refuses to let this client read a topic.
+    pub(crate) async fn cannot_read(&self, topic: &str) {
+        let consumer = self.read(topic, 1);
+        within("a refusal", async {
+            loop {
+                let refused = consumer.recv().await.unwrap_err();
+                if refused.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed)
+                {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+
     pub(crate) async fn create(&self, topic: &str, partitions: i32) {
-        let admin: AdminClient<DefaultClientContext> = client(&self.brokers).create().unwrap();
+        let admin: AdminClient<DefaultClientContext> = self.config.create().unwrap();
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
         admin
@@ -88,7 +121,9 @@ impl Plain {
 
     /// Reads all partitions of a topic from the beginning.
     pub(crate) fn read(&self, topic: &str, partitions: i32) -> StreamConsumer {
-        let consumer: StreamConsumer = client(&self.brokers)
+        let consumer: StreamConsumer = self
+            .config
+            .clone()
             .set("group.id", "plain")
             .set("enable.auto.commit", "false")
             .create()
