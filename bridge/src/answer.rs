@@ -132,7 +132,7 @@ impl Calls {
             let agent = self.pending().agent_of(*call);
             tracing::warn!(
                 %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(), why = why.detail(),
-                suppressed, "an answer is not believed, and its call goes on"
+                suppressed, "an answer was rejected as forged; its call keeps waiting"
             );
         }
     }
@@ -199,13 +199,14 @@ impl Calls {
     /// Fails the call whose request found nobody listening (NATS says so on the reply subject).
     pub fn no_responders(&self, at: ReadAt<'_>) -> bool {
         let status = at.message.headers.get(NATS_STATUS_HEADER);
-        let Some(ReplyId { call, .. }) =
-            last_word(at.topic).filter(|_| status.is_some_and(|status| status == "503"))
+        let Some(id) = last_word(at.topic).filter(|_| status.is_some_and(|status| status == "503"))
         else {
             return false;
         };
         let error = CallError::Unavailable(Text::from_static("no agent listens on its subject"));
-        self.pending().fail(call, error) == Handed::Over
+        // The server answers on the subject of the request, which has the token; others do not know it.
+        let answered = self.resolve(at, id, |_, _| Some(Err(error)));
+        matches!(answered, Answered::Delivered)
     }
 
     fn resolve(

@@ -25,6 +25,8 @@ use std::time::Duration;
 use a2abus_plugin::{Event, MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub use answer::Answer;
@@ -91,6 +93,9 @@ pub struct Calls {
     draining: AtomicBool,
     ended: Ended,
     cancels_lost: Seldom,
+    /// Copies for destinations that do not answer, which outlive their calls.
+    beside: TaskTracker,
+    room_beside: Arc<Semaphore>,
 }
 
 /// One request to make.
@@ -158,6 +163,10 @@ impl Calls {
             draining,
             ended: Ended::new(log),
             cancels_lost: log.seldom(Level::WARN, "more cancels were not published"),
+            beside: TaskTracker::new(),
+            room_beside: Arc::new(Semaphore::new(
+                limits.max_pending.min(Semaphore::MAX_PERMITS),
+            )),
         }
     }
 

@@ -204,6 +204,10 @@ impl Publisher {
         let mut interest = self.destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
+            if patience == Patience::UntilRefused && interest.unreported.is_none() {
+                // Given up while it waits for its turn, it is not published for this reason.
+                interest.unreported = self.destinations.known_failure(copy);
+            }
             let turn = self.destinations.turn(&destination, copy.place, patience);
             let probe = turn.await;
             if !is_wanted() {

@@ -223,7 +223,13 @@ impl Outbound {
             {
                 // The stream drops what has the same id: nothing but the same copy of the same message may.
                 let from = from.binding;
-                *message_id = Some(Text::from(format!("{from}/{origin}/{unit}/{name}/{index}")));
+                let copy = format!("{from}/{origin}/{unit}/{name}/{index}");
+                // A request that is read again is another call: its answer comes only if the agent has this one as well.
+                let call = callid::shown(event).filter(|_| answers && to_answer.is_some());
+                *message_id = Some(
+                    call.map_or(copy.clone(), |call| format!("{copy}/{call}"))
+                        .into(),
+                );
             }
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;
@@ -234,14 +240,19 @@ impl Outbound {
                 headers = (to_answer.stamp)(bus, &mut copy, &mut address);
             }
             let place = destination.place();
-            copies.push(self.written(
+            let mut outgoing = self.written(
                 bus,
                 &copy,
                 resolved.mode,
                 resolved.key,
                 (headers, from.headers),
                 (address, place),
-            )?);
+            )?;
+            if to_answer.is_none() {
+                // An event may name any call: what becomes of its copies is nothing to that call.
+                outgoing.call = None;
+            }
+            copies.push(outgoing);
         }
         Ok(copies)
     }
@@ -285,6 +296,10 @@ impl Outbound {
     pub fn beside(&self, event: &Event, original: &Outgoing) -> Result<Outgoing, RoutingError> {
         let mut address = original.address.clone();
         address.reply_to = None;
+        if let Guarantee::Stored { message_id } = &mut address.guarantee {
+            // With the id of the original the stream would drop it as the same message.
+            *message_id = None;
+        }
         let key = original.message.key.clone();
         self.written(
             original.bus,

@@ -224,7 +224,9 @@ impl Bridge {
             ended = by_itself(&mut rest) => Some(ended),
         };
         if ended.is_some() {
-            tracing::error!("a part of the bridge broke down: draining, to be started anew");
+            tracing::error!(
+                "a task of the bridge failed: draining, then exiting so that it can be restarted"
+            );
         }
         tracing::info!(
             grace_seconds = grace.as_secs(),
@@ -241,6 +243,7 @@ impl Bridge {
         let in_hand = async {
             end(&mut events).await;
             calls.pending().until_empty().await;
+            calls.until_published().await;
         };
         let (in_hand, ()) = tokio::join!(
             timeout(grace - for_bindings, in_hand),
@@ -537,7 +540,7 @@ impl Runner {
             let (letters, binding) = (self.work.dead_letters(), self.work.name());
             let topic = letters.topic.as_str();
             if !letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
-                tracing::warn!(%binding, topic, "no JetStream stream takes the dead letters of this binding: they are lost");
+                tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
             }
         }
         #[cfg(not(feature = "nats"))]

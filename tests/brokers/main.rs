@@ -15,6 +15,6 @@ mod path;
 mod plain;
 mod poison;
 mod rolling;
-mod trust;
 mod topics;
+mod trust;
 mod workflows;

@@ -85,13 +85,13 @@ impl Answer {
         if let Some(cause) = self.bus_is_away(&copies) {
             return Err(self.fail(CallError::Unavailable(cause)));
         }
-        for copy in copies {
+        let (answered, others): (Vec<_>, Vec<_>) =
+            copies.into_iter().partition(|copy| copy.call.is_some());
+        for copy in answered {
             let publisher = self.calls.publisher.clone();
             let has_arrived = Arc::clone(&self.may_have_arrived);
             self.publishing.push(Box::pin(async move {
-                // The other destinations do not know that it is a call.
-                let is_answered = copy.call.is_some();
-                let handed_over = || _ = has_arrived.fetch_or(is_answered, Ordering::Relaxed);
+                let handed_over = || has_arrived.store(true, Ordering::Relaxed);
                 let published = publisher.for_caller(&copy, handed_over).await;
                 (copy, published)
             }));
@@ -103,6 +103,7 @@ impl Answer {
             Poll::Ready(())
         });
         begin.await;
+        self.calls.publish_beside(others, self.last_deadline).await;
         Ok(())
     }
 
@@ -180,11 +181,12 @@ impl Answer {
         }
     }
 
-    /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed all of it.
+    /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed it.
     fn silence(&self) -> CallError {
         let (calls, copies) = (&self.calls, self.cancel.copies());
         let is_published = self.may_have_arrived() && self.publishing.is_empty();
-        let places = || copies.iter().map(|copy| calls.name_of(copy));
+        let asked = || copies.iter().filter(|copy| copy.call.is_some());
+        let places = || asked().map(|copy| calls.name_of(copy));
         let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
         CallError::Timeout(Silence {
             after: self.patience,

@@ -1,12 +1,16 @@
 //! How what callers send gets onto the bus: by the one delivery policy ([`crate::delivery`]), until a deadline.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Header, TransportError};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout_at;
 
 use super::{CallError, Calls, Request, Silence};
@@ -90,6 +94,40 @@ impl Calls {
 
     fn refused_by_bus(&self, error: &TransportError, copy: &Outgoing) -> CallError {
         CallError::refused_by_bus(copy, &self.name_of(copy), error)
+    }
+
+    /// Publishes the copies for destinations that do not answer, until the deadline of the call, whatever becomes of the
+    /// call meanwhile: an answer may come before they are confirmed. What the bus takes at once is handed over when this
+    /// returns.
+    pub(super) async fn publish_beside(&self, copies: Vec<Outgoing>, deadline: Instant) {
+        let sent = copies.into_iter().map(|copy| {
+            let publisher = self.publisher.clone();
+            // Failures are counted and logged by the publisher.
+            async move { drop(publisher.for_caller(&copy, || ()).await) }
+        });
+        let mut sent: FuturesUnordered<_> = sent.collect();
+        let begin = std::future::poll_fn(|context| {
+            while let Poll::Ready(Some(())) = sent.poll_next_unpin(context) {}
+            Poll::Ready(())
+        });
+        begin.await;
+        if sent.is_empty() {
+            return;
+        }
+        // As many as calls may wait: more are given up, which the publisher reports.
+        if let Ok(room) = Arc::clone(&self.room_beside).try_acquire_owned() {
+            self.beside.spawn(async move {
+                let all = sent.for_each(|()| std::future::ready(()));
+                drop(timeout_at(deadline.into(), all).await);
+                drop(room);
+            });
+        }
+    }
+
+    /// Waits until the copies that are published beside calls are confirmed or given up.
+    pub(crate) async fn until_published(&self) {
+        self.beside.close();
+        self.beside.wait().await;
     }
 
     /// Notes that the bus has a copy of the request of a call.

@@ -64,7 +64,7 @@ struct Common {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// This transport alone.
+    /// Only this transport.
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
     /// Partitions of Kafka topics that the configuration says nothing about. Default: what the broker does.
