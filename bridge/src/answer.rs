@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{CallId, ReplyId};
+use crate::callid::{CallId, ReplyId, shown_topic};
 use crate::calls::said::{self, Body, Said};
 use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
@@ -130,6 +130,7 @@ impl Calls {
         };
         if let Some(suppressed) = self.ended().alarms.allow() {
             let agent = self.pending().agent_of(*call);
+            let topic = shown_topic(topic.as_str());
             tracing::warn!(
                 %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(), why = why.detail(),
                 suppressed, "an answer was rejected as forged; its call keeps waiting"
@@ -368,6 +369,7 @@ impl Ended {
         let Some(suppressed) = self.log.allow() else {
             return;
         };
+        let topic = shown_topic(topic.as_str());
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let agent = call.and_then(|call| calls.get(&call));
         let call = call.map(|call| call.to_string());

@@ -6,6 +6,7 @@
 //!
 //! Source: docs/design.md §1. A JSON-RPC id is never an identity; this is what takes its place on the bus.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -102,6 +103,23 @@ impl FromStr for CallId {
 
     fn from_str(text: &str) -> Result<Self, NotACallId> {
         read_base32(text).map(Self).ok_or(NotACallId)
+    }
+}
+
+/// A topic as others may see it: of a reply subject, whose last word is the id of a call with its token, without the
+/// token. Whoever knows the token can answer the call.
+pub(crate) fn shown_topic(topic: &str) -> Cow<'_, str> {
+    let (rest, last) = topic.rsplit_once('.').unwrap_or(("", topic));
+    match last.parse() {
+        Ok(ReplyId {
+            call,
+            token: Some(_),
+        }) if rest.is_empty() => call.to_string().into(),
+        Ok(ReplyId {
+            call,
+            token: Some(_),
+        }) => format!("{rest}.{call}").into(),
+        _ => topic.into(),
     }
 }
 

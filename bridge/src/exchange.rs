@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{CallId, ReplyId};
+use crate::callid::{CallId, ReplyId, shown_topic};
 use crate::calls::{Answer, CallError, Part};
 use crate::delivery::Publisher;
 use crate::http::reply::{Failure, Recipient};
@@ -351,7 +351,7 @@ impl Exchanges {
         requester.metrics.dropped("reply_undeliverable");
         if let Some(suppressed) = self.undelivered.allow() {
             tracing::warn!(
-                topic = %requester.address.topic, request = %requester.topic,
+                topic = %shown_topic(requester.address.topic.as_str()), request = %requester.topic,
                 origin = requester.origin.as_deref(), %why, suppressed,
                 "an answer did not reach its requester"
             );

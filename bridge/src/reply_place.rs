@@ -6,7 +6,7 @@
 //!
 //! | the place is | |
 //! |---|---|
-//! | the NATS reply subject that the message itself came with | allowed |
+//! | the NATS reply subject that the message itself came with, if it begins with `_INBOX` | allowed |
 //! | any other name that begins with `_` or `$` | refused, whatever is configured |
 //! | `replies` of the binding | allowed |
 //! | where answers to calls of this deployment come back (`calls.reply_topic`) | allowed |
@@ -21,6 +21,7 @@ use a2abus_transports::{Message, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
+use crate::callid::shown_topic;
 use crate::config::Pattern;
 use crate::reply::spring;
 
@@ -31,6 +32,8 @@ pub struct ReplyPlaces {
     /// Where answers to the bridge's own calls come back, on the transport of the binding.
     calls: TopicFilter,
     listed: GlobSet,
+    /// Whether the sender of a message chooses its reply subject as freely as any other name.
+    is_nats: bool,
 }
 
 /// A request names a reply place that it may not name.
@@ -47,7 +50,8 @@ pub enum Refused {
     NoTopic(#[from] TopicError),
     /// The binding does not list it.
     #[error(
-        "the request asks for its answer at {0}, which this binding does not allow: add the topic to its reply_topics, or let the request name another place"
+        "the request asks for its answer at {}, which this binding does not allow: add the topic to its reply_topics, or let the request name another place",
+        shown_topic(.0.as_str())
     )]
     NotListed(Topic),
 }
@@ -128,6 +132,7 @@ impl ReplyPlaces {
             replies,
             calls,
             listed: listed.build()?,
+            is_nats: binding == Binding::Nats,
         })
     }
 
@@ -138,7 +143,7 @@ impl ReplyPlaces {
     /// Why the request may not name it, and what to do about it.
     pub fn named(&self, name: &Text, inbox: Option<&Topic>) -> Result<Topic, Refused> {
         if let Some(inbox) = inbox.filter(|inbox| inbox.as_str() == name.as_str()) {
-            return Ok(inbox.clone());
+            return self.inbox(inbox);
         }
         if name.starts_with(['_', '$']) {
             return Err(Refused::Reserved(name.clone()));
@@ -152,6 +157,18 @@ impl ReplyPlaces {
         } else {
             Err(Refused::NotListed(topic))
         }
+    }
+
+    /// The reply subject that a message came with, as the place of its answer. NATS lets the sender write any subject
+    /// there, so one that is no inbox must be a place that the request may name as well.
+    ///
+    /// # Errors
+    /// As [`ReplyPlaces::named`].
+    pub fn inbox(&self, inbox: &Topic) -> Result<Topic, Refused> {
+        if !self.is_nats || inbox.as_str().starts_with("_INBOX") {
+            return Ok(inbox.clone());
+        }
+        self.named(&Text::from(inbox.as_str()), None)
     }
 }
 
@@ -234,6 +251,25 @@ mod tests {
             named("_INBOX.you").unwrap_err().to_string(),
             "the request asks for its answer at \"_INBOX.you\": a request may not name a place that begins with '_' or '$'"
         );
+    }
+
+    #[test]
+    fn a_reply_subject_that_is_no_inbox_must_be_listed() {
+        let places = places(Binding::Nats, &["apps.*.inbox"]);
+        for name in [
+            "_INBOX.me",
+            "_INBOX_ana.x.1",
+            "apps.ana.inbox",
+            "a2abus.replies.r.c",
+        ] {
+            assert_eq!(places.inbox(&topic(name)).unwrap(), topic(name));
+        }
+        for name in ["agents.victim", "a2abus.dlq", "billing.orders"] {
+            let refused = places.inbox(&topic(name)).unwrap_err();
+            assert_eq!(refused, Refused::NotListed(topic(name)));
+            let named = places.named(&name.into(), Some(&topic(name)));
+            assert_eq!(named.unwrap_err(), refused);
+        }
     }
 
     #[test]

@@ -117,9 +117,10 @@ pub struct BindingConfig {
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
     /// The topics, on the binding's transport, that a request may name as the place of its answer (`replyto`,
-    /// `kafka_replyTopic`) or of its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`, the place of `calls.reply_topic`, and
-    /// the NATS reply subject that the message itself came with; never allowed are other names that begin with `_` or `$`.
-    /// A request that names any other place is a dead letter (`reply_place_refused`).
+    /// `kafka_replyTopic`, a NATS reply subject) or of its progress (`progressto`), by name or with `*` and `?`. Always
+    /// allowed are `replies`, the place of `calls.reply_topic`, and the NATS reply subject of the message itself if it
+    /// begins with `_INBOX`, as those of NATS clients do. Never allowed are other names that begin with `_` or `$`. A
+    /// request that names any other place becomes a dead letter (`reply_place_refused`).
     ///
     /// Wrong: whoever writes requests can have answers published to every topic that is listed, with the rights of the
     /// bridge; with `*` to those of other agents and to the dead letters too.

@@ -19,6 +19,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 use tracing::Level;
 
 use crate::bus::{BusId, Buses};
+use crate::callid::shown_topic;
 use crate::http::Readiness;
 use crate::outbound::{Outgoing, Place};
 use crate::seldom::{LogLimits, Seldom};
@@ -273,7 +274,7 @@ impl Destinations {
             && let Some(suppressed) = self.recoveries.allow()
         {
             tracing::info!(
-                transport = self.bus_name(destination), topic = %destination.topic,
+                transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()),
                 copies = failing.copies, seconds = failing.since.elapsed().as_secs_f64(), suppressed,
                 "the destination takes messages again: what waited is sent"
             );
@@ -284,7 +285,7 @@ impl Destinations {
     fn log_abandoned(&self, destination: &Destination, error: &TransportError) {
         if let Some(suppressed) = self.recoveries.allow() {
             tracing::info!(
-                transport = self.bus_name(destination), topic = %destination.topic, %error, suppressed,
+                transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()), %error, suppressed,
                 "nobody waits for the destination any more: the next message shows whether it works"
             );
         }
@@ -307,7 +308,7 @@ impl Destinations {
         bus.metrics.given_up(error.kind());
         if let Some(suppressed) = self.losses.allow() {
             tracing::warn!(
-                transport = %bus.name.text(), topic = %copy.address.topic, %error, suppressed,
+                transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
                 call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
                 "a message of a caller was not published"
             );
@@ -351,7 +352,10 @@ impl Destinations {
         let Some(suppressed) = self.failures.allow() else {
             return;
         };
-        let (transport, topic) = (self.bus_name(destination), &destination.topic);
+        let (transport, topic) = (
+            self.bus_name(destination),
+            shown_topic(destination.topic.as_str()),
+        );
         if needs_a_person(error) {
             tracing::error!(transport, %topic, %error, suppressed,
                 "the destination refuses messages: repair the topic, its permissions or its space; lanes wait, and nothing is lost");
@@ -367,7 +371,10 @@ impl Destinations {
         error: &TransportError,
         (since, waiting, suppressed): (Instant, usize, u64),
     ) {
-        let (transport, topic) = (self.bus_name(destination), &destination.topic);
+        let (transport, topic) = (
+            self.bus_name(destination),
+            shown_topic(destination.topic.as_str()),
+        );
         let seconds = since.elapsed().as_secs();
         if needs_a_person(error) {
             tracing::error!(transport, %topic, %error, waiting, seconds, suppressed,
@@ -387,7 +394,10 @@ impl Destinations {
 
     fn name(&self, destination: &Destination) -> String {
         let transport = self.bus_name(destination);
-        format!("destination {transport}/{}", destination.topic)
+        format!(
+            "destination {transport}/{}",
+            shown_topic(destination.topic.as_str())
+        )
     }
 
     fn bus_name(&self, destination: &Destination) -> &str {

@@ -46,9 +46,10 @@ impl Pipeline {
                 partition,
                 ..Address::topic(self.claims.reply_places.named(&name, at.reply_to)?)
             },
-            None => match at.reply_to.or(self.replies.as_ref()) {
-                Some(topic) => Address::topic(topic.clone()),
-                None => return Ok(None),
+            None => match (at.reply_to, &self.replies) {
+                (Some(inbox), _) => Address::topic(self.claims.reply_places.inbox(inbox)?),
+                (None, Some(topic)) => Address::topic(topic.clone()),
+                (None, None) => return Ok(None),
             },
         };
         // A record that is no CloudEvent may name its own call all the same.

@@ -616,7 +616,10 @@ fn places(
             partition,
             ..Address::topic(named(&name)?)
         }),
-        None => envelope.reply_to.cloned().map(Address::topic),
+        None => match envelope.reply_to {
+            Some(inbox) => Some(Address::topic(places.named.inbox(inbox)?)),
+            None => None,
+        },
     };
     let progress = match progress_place_of(event, envelope) {
         Some(name) => Some(named(&name)?),
