@@ -30,6 +30,7 @@ fn count(bridge: &Running, series: &str) -> u64 {
     found.map_or(0, |count| count.trim().parse().unwrap())
 }
 
+/// At least: a client that hears no confirmation in time publishes again.
 async fn until_counted(bridge: &Running, series: &str, wanted: u64) {
     within(series, async {
         while count(bridge, series) < wanted {
@@ -37,7 +38,6 @@ async fn until_counted(bridge: &Running, series: &str, wanted: u64) {
         }
     })
     .await;
-    assert_eq!(count(bridge, series), wanted, "{series}");
 }
 
 const FORGED: &str = r#"a2abus_replies_total{outcome="forged"}"#;

@@ -10,7 +10,7 @@ use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::workflows::Workflows;
-use a2abus_executor::Environment;
+use a2abus_executor::{Environment, OpenError, RedbStore};
 use a2abus_transports::AnyTransport;
 use a2abus_transports::memory::Memory;
 use axum::Router;
@@ -145,6 +145,14 @@ impl House {
         self.stop.cancel();
         within("the bridge ends", self.running).await.unwrap();
         drop(self.workflows);
+        // Work on the store goes on to its end on a thread of its own, which keeps the file open till then.
+        let store = directory.path().join("data/workflows.redb");
+        within("the store is free", async {
+            while store.exists() && matches!(RedbStore::open(&store), Err(OpenError::InUse(_))) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
         Self::run_in(directory, service, None).await
     }
 
