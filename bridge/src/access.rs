@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_transports::{Topic, TopicFilter};
 
-use crate::config::{Config, DestinationConfig, Name, Names, TransportConfig, TransportType};
-use crate::route::{DEFAULT_ROUTE, Part, answering};
+use crate::config::{
+    Config, DEFAULT_ROUTE, DestinationConfig, TransportConfig, TransportType, answering,
+};
+use crate::names::{Name, Names, Part};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]

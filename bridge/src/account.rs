@@ -11,8 +11,8 @@ use a2abus_plugin::{Event, Text, extension};
 use tracing::Span;
 
 use crate::callid::CallId;
-use crate::calls::{CallError, Outcome};
-use crate::metrics::{AgentInFlight, Metrics};
+use crate::calls::CallError;
+use crate::metrics::{AgentInFlight, CallOutcome, Metrics};
 use crate::stage;
 
 /// The target of the access log.
@@ -107,20 +107,20 @@ impl Account {
 
     /// The last part reached the caller.
     pub(crate) fn answered(&mut self) {
-        self.close(Outcome::Answered, Outcome::Answered.as_str());
+        self.close(CallOutcome::Answered, CallOutcome::Answered.as_str());
     }
 
     /// The call failed.
     pub(crate) fn failed(&mut self, error: &CallError) {
-        self.close(Outcome::of(error), error.word());
+        self.close(error.outcome(), error.word());
     }
 
     /// The caller went away.
     pub(crate) fn cancelled(&mut self) {
-        self.close(Outcome::Cancelled, Outcome::Cancelled.as_str());
+        self.close(CallOutcome::Cancelled, CallOutcome::Cancelled.as_str());
     }
 
-    fn close(&mut self, outcome: Outcome, word: &'static str) {
+    fn close(&mut self, outcome: CallOutcome, word: &'static str) {
         if !std::mem::replace(&mut self.is_open, false) {
             return;
         }

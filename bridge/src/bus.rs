@@ -7,8 +7,8 @@ use std::time::Duration;
 use a2abus_transports::{AnyTransport, Transport as _};
 use tokio::task::JoinSet;
 
-use crate::config::Name;
 use crate::metrics::TransportMetrics;
+use crate::names::Name;
 
 /// The number of a bus in [`Buses`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

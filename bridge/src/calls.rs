@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub use answer::Answer;
-pub use error::{Bound, CallError, NotTaken, Outcome, Silence};
+pub use error::{Bound, CallError, NotTaken, Silence};
 pub(crate) use open::{Exchange, Opened};
 
 use crate::account::Account;

@@ -10,7 +10,11 @@
 //! the structs of this module.
 
 mod binding;
+mod condition;
 mod convert;
+mod file;
+mod nearest;
+mod path;
 mod problem;
 mod raw;
 mod reference;
@@ -27,78 +31,33 @@ mod workflows;
 #[cfg(all(feature = "kafka", feature = "nats"))]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use schemars::JsonSchema;
+use serde_json::Value;
 
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
     Notifications, OnUnknown, Role, StreamMcptype,
 };
+pub(crate) use self::condition::{Condition, condition_holds};
+pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;
+pub(crate) use self::routing::answering;
 pub use self::routing::{
-    ConditionConfig, DestinationConfig, DialectsConfig, Mode, Names, RouteConfig,
+    ConditionConfig, DEFAULT_ROUTE, DestinationConfig, DialectsConfig, RouteConfig,
 };
-pub(crate) use self::schema::check_mapping;
-pub use self::schema::json_schema;
 pub use self::service::{
     AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, ReplyTokenMode, TelemetryConfig,
 };
 pub use self::transport::{TransportConfig, TransportType};
-pub use self::value::{GlobText, LogFilter, Name, Pattern, Wording, Written};
+pub use self::value::{LogFilter, Wording, Written};
 pub use self::workflows::{
     AgentConfig, ApiConfig, ApiKey, CredentialConfig, CredentialType, EndpointConfig, Grant,
     HttpMethod, RatesConfig, RetryUnsafe, WorkflowsConfig,
 };
-
-/// The configuration of a bridge.
-#[derive(Debug, Clone, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub struct Config {
-    /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
-    /// system says) where that is a legal name, and `a2abus` where it is none.
-    #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
-    pub instance: Name,
-    /// The buses, by a name of your choice.
-    #[schemars(default, extend("propertyNames" = {"format": "name"}))]
-    pub transports: BTreeMap<Name, TransportConfig>,
-    /// What is read, and how.
-    #[schemars(default)]
-    pub bindings: Vec<BindingConfig>,
-    /// Which events go where; the first rule that matches decides.
-    #[schemars(default)]
-    pub routes: Vec<RouteConfig>,
-    /// Where events go that no route takes; without it they are dead letters with the reason `no_route`.
-    #[schemars(default)]
-    pub default_route: Vec<DestinationConfig>,
-    /// Calls: requests that expect an answer.
-    #[schemars(default)]
-    pub calls: CallsConfig,
-    /// The HTTP listener for callers.
-    #[schemars(default)]
-    pub http: HttpConfig,
-    /// The HTTP listener for operators.
-    #[schemars(default)]
-    pub admin: AdminConfig,
-    /// What a payload may cost.
-    #[schemars(default)]
-    pub limits: LimitsConfig,
-    /// What the process tells about itself.
-    #[schemars(default)]
-    pub telemetry: TelemetryConfig,
-    /// The executor of A2E workflows.
-    #[schemars(default)]
-    pub workflows: WorkflowsConfig,
-    /// The file it was read from, if it was one: it is read again when it changes.
-    #[schemars(skip)]
-    pub file: Option<PathBuf>,
-    /// What is legal but probably not meant.
-    #[schemars(skip)]
-    pub warnings: Vec<Problem>,
-}
+pub use crate::names::{GlobText, Mode, Name, Names, Pattern};
 
 /// Whether secrets are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +132,7 @@ impl Config {
         let Some(root) = raw::read(text, environment, &mut problems) else {
             return Err(problems);
         };
-        schema::check(&root, &mut problems);
+        schema::check(&root, &json_schema(), &mut problems);
         if !root.is_map() {
             return Err(problems);
         }
@@ -193,6 +152,8 @@ impl Config {
     }
 }
 
-fn default_instance() -> Name {
-    Name::from_static("a2abus")
+/// Checks the `mapping` section of a binding alone; its first problem in words.
+pub(crate) fn check_mapping(mapping: &Value) -> Result<(), String> {
+    let schema = schemars::schema_for!(MappingConfig).to_value();
+    schema::check_section(mapping, &schema)
 }

@@ -15,9 +15,9 @@ use tracing::Level;
 
 use crate::bus::BusId;
 use crate::callid;
-use crate::config::Mode;
 use crate::headers::carries;
 use crate::metrics::BindingMetrics;
+use crate::names::Mode;
 use crate::outbound::{Letter, Outgoing, Place};
 use crate::seldom::{LogLimits, Seldom};
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use http::HeaderMap;
 
-use crate::config::Pattern;
+use crate::names::Pattern;
 
 /// The headers that pass, by the patterns of their names.
 #[derive(Debug, Clone)]

@@ -24,6 +24,7 @@ pub mod exchange;
 pub mod headers;
 pub mod http;
 pub mod metrics;
+pub mod names;
 pub mod outbound;
 pub mod pending;
 pub mod pipeline;

@@ -8,27 +8,30 @@
 //! Source: docs/design.md §10.
 
 mod agents;
+mod label;
+mod registrar;
 mod workflows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_executor::{OperationStatus, Progress, Status};
 use a2abus_plugin::{DecodeErrorKind, Family, Kind, Text};
 use a2abus_transports::TransportErrorKind;
 use http::StatusCode;
-use prometheus::core::Collector;
 use prometheus::{
-    Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder,
 };
 
+pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
+pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
+pub use self::registrar::Definition;
 pub use self::workflows::{Refused, Reload};
 
-pub(crate) use self::agents::{AgentInFlight, MAX_AGENTS};
-
+use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
 use self::workflows::WorkflowMetrics;
-use crate::calls::Outcome;
 
 /// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ pub struct Metrics {
     refused: IntCounterVec,
     /// By family, then kind.
     units: Vec<IntCounter>,
-    calls: Vec<(Outcome, IntCounter)>,
+    calls: Vec<IntCounter>,
     call_seconds: Histogram,
     target_conflicts: IntCounter,
     replies: Vec<IntCounter>,
@@ -110,55 +113,6 @@ pub struct TransportMetrics {
     pub up: IntGauge,
 }
 
-/// What became of an answer that came in from the bus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyOutcome {
-    /// Handed to the call that waits for it.
-    Delivered,
-    /// The call was over.
-    Late,
-    /// No call of this id was ever known here.
-    Unknown,
-    /// Sent on to the replica that waits for it.
-    Forwarded,
-    /// It carries no call id of this bridge.
-    Foreign,
-    /// It does not prove that its sender has the request, or came where no answers are taken.
-    Forged,
-}
-
-/// The paths of the front door, as a label: never the path a client wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HttpPath {
-    /// `/rpc`.
-    Rpc,
-    /// `/rpc/{agent}`.
-    RpcAgent,
-    /// Below `/api`.
-    Api,
-    /// `/health`.
-    Health,
-    /// Any path that is not served.
-    Other,
-}
-
-/// One metric as documented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Definition {
-    /// The name, as scraped.
-    pub name: &'static str,
-    /// What one step of the value is.
-    pub unit: &'static str,
-    /// The names of its labels.
-    pub labels: &'static [&'static str],
-    /// What it says.
-    pub help: &'static str,
-}
-
-/// Upper bounds of the buckets for the time a call takes: from a local agent to the longest timeout.
-const CALL_SECONDS: [f64; 14] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0,
-];
 /// Upper bounds of the buckets for the time a confirmation takes: from memory to the delivery deadline.
 const PUBLISH_SECONDS: [f64; 13] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0,
@@ -169,14 +123,6 @@ const KINDS: [Kind; 4] = [
     Kind::Notification,
     Kind::Response,
     Kind::Stream,
-];
-
-const OUTCOMES: [Outcome; 5] = [
-    Outcome::Answered,
-    Outcome::Timeout,
-    Outcome::Cancelled,
-    Outcome::Unavailable,
-    Outcome::Failed,
 ];
 
 // === impl Metrics ===
@@ -209,9 +155,15 @@ impl Metrics {
             refused: on.counters(REFUSED)?,
             unrouted: on.counter(UNROUTED)?,
             target_conflicts: on.counter(TARGET_CONFLICTS)?,
-            calls: per_outcome(&on.counters(CALLS)?)?,
+            calls: per_word(
+                &on.counters(CALLS)?,
+                &CallOutcome::ALL.map(CallOutcome::as_str),
+            )?,
             call_parts: on.counter(CALL_PARTS)?,
-            replies: per_reply(&on.counters(REPLIES)?)?,
+            replies: per_word(
+                &on.counters(REPLIES)?,
+                &ReplyOutcome::ALL.map(ReplyOutcome::as_str),
+            )?,
             pending_calls: on.gauge(PENDING_CALLS)?,
             call_seconds: on.histogram(CALL, &CALL_SECONDS)?,
             http_requests: on.counters(HTTP_REQUESTS)?,
@@ -288,12 +240,8 @@ impl Metrics {
     }
 
     /// Counts a call that is over, and how long it took.
-    pub fn call_ended(&self, outcome: Outcome, took: Duration) {
-        let counter = self.calls.iter().find(|(counted, _)| *counted == outcome);
-        debug_assert!(counter.is_some(), "each outcome has its counter");
-        if let Some((_, counter)) = counter {
-            counter.inc();
-        }
+    pub fn call_ended(&self, outcome: CallOutcome, took: Duration) {
+        add_one(&self.calls, outcome as usize);
         self.call_seconds.observe(took.as_secs_f64());
     }
 
@@ -329,6 +277,40 @@ impl Metrics {
     pub fn http_request(&self, path: HttpPath, status: StatusCode) {
         let labels = &[path.as_str(), status.as_str()];
         self.http_requests.with_label_values(labels).inc();
+    }
+
+    /// Counts an execution that begins.
+    pub fn workflow_started(&self) {
+        self.workflows.started.inc();
+        self.workflows.running.inc();
+    }
+
+    /// Counts an execution that was begun and is over; `None` when it was given up.
+    pub fn workflow_ended(&self, status: Option<Status>) {
+        self.workflows.running.dec();
+        let status = status.map_or("abandoned", Status::as_str);
+        self.workflows.ended.with_label_values(&[status]).inc();
+    }
+
+    /// Counts a run of an operation that is over.
+    pub fn workflow_operation(&self, progress: &Progress) {
+        match progress.status {
+            OperationStatus::Running => {}
+            status => {
+                let labels = &[progress.operation_type.as_str(), status.as_str()];
+                self.workflows.operations.with_label_values(labels).inc();
+            }
+        }
+    }
+
+    /// Counts a request that is refused.
+    pub fn workflow_refused(&self, why: Refused) {
+        add_one(&self.workflows.refused, why as usize);
+    }
+
+    /// Counts a configuration that has changed.
+    pub fn workflow_reload(&self, what: Reload) {
+        add_one(&self.workflows.reloads, what as usize);
     }
 
     /// Every metric in the text format that Prometheus scrapes.
@@ -402,121 +384,6 @@ impl TransportMetrics {
     }
 }
 
-// === impl ReplyOutcome ===
-
-impl ReplyOutcome {
-    /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 6] = [
-        Self::Delivered,
-        Self::Late,
-        Self::Unknown,
-        Self::Forwarded,
-        Self::Foreign,
-        Self::Forged,
-    ];
-
-    /// The stable word of this outcome.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Late => "late",
-            Self::Unknown => "unknown",
-            Self::Forwarded => "forwarded",
-            Self::Foreign => "foreign",
-            Self::Forged => "forged",
-        }
-    }
-}
-
-// === impl HttpPath ===
-
-impl HttpPath {
-    /// The label.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Rpc => "/rpc",
-            Self::RpcAgent => "/rpc/{agent}",
-            Self::Api => "/api",
-            Self::Health => "/health",
-            Self::Other => "other",
-        }
-    }
-}
-
-// === impl Definition ===
-
-impl Definition {
-    fn row(&self) -> String {
-        let labels: Vec<_> = self
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect();
-        let labels = labels.join(", ");
-        format!(
-            "| `{}` | {labels} | {} | {} |\n",
-            self.name, self.unit, self.help
-        )
-    }
-}
-
-/// Registers metrics and remembers what they are.
-#[derive(Default)]
-struct Registrar {
-    registry: Registry,
-    definitions: Vec<Definition>,
-}
-
-// === impl Registrar ===
-
-impl Registrar {
-    fn counter(&mut self, definition: Definition) -> Result<IntCounter, Error> {
-        let counter = IntCounter::new(definition.name, definition.help)?;
-        self.register(definition, counter)
-    }
-
-    fn counters(&mut self, definition: Definition) -> Result<IntCounterVec, Error> {
-        let opts = Opts::new(definition.name, definition.help);
-        self.register(definition, IntCounterVec::new(opts, definition.labels)?)
-    }
-
-    fn gauge(&mut self, definition: Definition) -> Result<IntGauge, Error> {
-        let gauge = IntGauge::new(definition.name, definition.help)?;
-        self.register(definition, gauge)
-    }
-
-    fn gauges(&mut self, definition: Definition) -> Result<IntGaugeVec, Error> {
-        let opts = Opts::new(definition.name, definition.help);
-        self.register(definition, IntGaugeVec::new(opts, definition.labels)?)
-    }
-
-    fn histogram(&mut self, definition: Definition, buckets: &[f64]) -> Result<Histogram, Error> {
-        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
-        self.register(definition, Histogram::with_opts(opts)?)
-    }
-
-    fn histograms(
-        &mut self,
-        definition: Definition,
-        buckets: &[f64],
-    ) -> Result<HistogramVec, Error> {
-        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
-        self.register(definition, HistogramVec::new(opts, definition.labels)?)
-    }
-
-    fn register<C: Collector + Clone + 'static>(
-        &mut self,
-        definition: Definition,
-        collector: C,
-    ) -> Result<C, Error> {
-        self.registry.register(Box::new(collector.clone()))?;
-        self.definitions.push(definition);
-        Ok(collector)
-    }
-}
-
 /// One counter for each family and kind, so that they are scraped as 0 before the first unit.
 fn per_unit(units: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
     let pairs = Family::ALL
@@ -525,34 +392,6 @@ fn per_unit(units: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
     pairs
         .map(|(family, kind)| units.get_metric_with_label_values(&[family.as_str(), kind.as_str()]))
         .collect()
-}
-
-/// One counter for each outcome of a call.
-fn per_outcome(calls: &IntCounterVec) -> Result<Vec<(Outcome, IntCounter)>, Error> {
-    let counter = |outcome: &Outcome| {
-        let counter = calls.get_metric_with_label_values(&[outcome.as_str()])?;
-        Ok((*outcome, counter))
-    };
-    OUTCOMES.iter().map(counter).collect()
-}
-
-/// One counter for each outcome of an answer.
-fn per_reply(replies: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
-    let words = ReplyOutcome::ALL.map(ReplyOutcome::as_str);
-    words
-        .iter()
-        .map(|word| replies.get_metric_with_label_values(&[*word]))
-        .collect()
-}
-
-fn add_one(counters: &[IntCounter], index: usize) {
-    debug_assert!(
-        index < counters.len(),
-        "each value of the enum has its counter"
-    );
-    if let Some(counter) = counters.get(index) {
-        counter.inc();
-    }
 }
 
 // === the metrics ===
@@ -784,7 +623,7 @@ mod tests {
     #[test]
     fn the_enums_index_their_own_counters() {
         let metrics = Metrics::new().unwrap();
-        for outcome in OUTCOMES {
+        for outcome in CallOutcome::ALL {
             metrics.call_ended(outcome, Duration::from_millis(20));
         }
         for outcome in ReplyOutcome::ALL {
@@ -798,7 +637,7 @@ mod tests {
         }
         metrics.unit(Family::Legacy, Kind::Response);
         let text = metrics.render().unwrap();
-        for outcome in OUTCOMES.map(Outcome::as_str) {
+        for outcome in CallOutcome::ALL.map(CallOutcome::as_str) {
             assert!(text.contains(&format!("a2abus_calls_total{{outcome=\"{outcome}\"}} 1")));
         }
         for outcome in ReplyOutcome::ALL.map(ReplyOutcome::as_str) {

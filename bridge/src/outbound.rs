@@ -13,10 +13,12 @@ use tracing::Instrument as _;
 use crate::adapt::{AdaptError, Adapters};
 use crate::bus::{BusId, Buses};
 use crate::callid;
-use crate::config::{Mode, Name};
 use crate::headers::carries;
+use crate::names::{Mode, Name};
 use crate::route::{RouteError, RouteTable};
 use crate::stage;
+
+pub use crate::route::Place;
 
 /// One message on its way to one destination.
 #[derive(Debug, Clone)]
@@ -47,15 +49,6 @@ pub struct Letter {
     pub is_reduced: bool,
     /// The source keeps the message until the letter is confirmed. Without that there is nothing to wait for.
     pub is_backed: bool,
-}
-
-/// Who chose the place a message goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// The configuration: when it does not exist, a person has to mend it.
-    Configured,
-    /// The event: when it does not exist, the event is at fault.
-    FromEvent,
 }
 
 /// Why an event has nowhere to go. All are permanent.

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::bus::{BusId, Buses};
 use crate::callid::{CallId, Replica, ReplyId};
-use crate::config::Mode;
+use crate::names::Mode;
 use crate::outbound::{Outgoing, Place};
 
 /// Where the answers of this replica come back to, on every bus.

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::callid::shown_topic;
-use crate::config::Pattern;
+use crate::names::Pattern;
 use crate::reply::spring;
 
 /// The reply places that requests of one binding may name.

@@ -8,7 +8,7 @@
 //! The first matching rule in the order of the file wins. Rules that name their `targetagent` exactly are found by a
 //! hash, so ten thousand of them cost what ten do; the others are tried in order. Looking allocates nothing.
 
-mod condition;
+mod error;
 mod explain;
 mod template;
 
@@ -21,13 +21,11 @@ use a2abus_plugin::{Event, Text, Value, extension};
 use a2abus_transports::{Address, Guarantee};
 use bytes::Bytes;
 
+pub use self::error::RouteError;
 pub use self::explain::{Explanation, Mismatch, Step, Taken};
-pub use self::template::{Attribute, AttributeError, Part, Template, TemplateError};
 
-use self::condition::Condition;
-use self::template::with_extension;
-use crate::config::{ConditionConfig, DestinationConfig, Mode, Name, Names, RouteConfig};
-use crate::outbound::Place;
+use crate::config::{Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
+use crate::names::{Attribute, Mode, Name, Names, Part, Template, with_extension};
 
 /// All rules, ready to be asked. Immutable; shared by all tasks.
 #[derive(Debug)]
@@ -98,49 +96,14 @@ pub struct Resolved<'a> {
     pub mode: Mode,
 }
 
-/// Why an event cannot go where its route sends it. All are permanent: the event is a dead letter.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteError {
-    /// The event lacks an attribute that the topic is made of.
-    #[error("the topic needs the attribute {attribute:?}, which the event lacks")]
-    MissingAttribute {
-        /// The attribute.
-        attribute: Text,
-    },
-    /// The value of an attribute cannot be part of a topic.
-    #[error("the value {value:?} of {attribute:?} cannot be part of a topic: {reason}")]
-    BadName {
-        /// The attribute.
-        attribute: Text,
-        /// The value, its first 64 characters.
-        value: String,
-        /// The rule it breaks.
-        reason: &'static str,
-    },
-    /// The parts are legal but the whole is not.
-    #[error("{0}")]
-    BadTopic(String),
-    /// The event has passed too many routes: a loop.
-    #[error("the event has passed {hops} routes, {limit} at most: a loop")]
-    TooManyHops {
-        /// How many it has passed.
-        hops: u32,
-        /// The limit.
-        limit: u32,
-    },
-    /// A glob cannot be compiled. Only when the table is built.
-    #[error("not a glob: {0}")]
-    BadGlob(String),
+/// Who chose the place a message goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The configuration: when it does not exist, a person has to mend it.
+    Configured,
+    /// The event: when it does not exist, the event is at fault.
+    FromEvent,
 }
-
-/// Whether a value meets a condition; one that cannot be compiled is met by nothing.
-pub(crate) fn condition_holds(config: &ConditionConfig, value: &str) -> bool {
-    Condition::new(config).is_ok_and(|condition| condition.holds(Some(value)))
-}
-
-/// The name of the route that stands for `default_route`.
-pub const DEFAULT_ROUTE: &str = "default";
 
 // === impl RouteTable ===
 
@@ -232,6 +195,29 @@ impl RouteTable {
             .or(self.default.as_ref())
     }
 
+    /// Tells how the table decides: the rules one by one, without the shortcuts of [`RouteTable::route`].
+    #[must_use]
+    pub fn explain(&self, event: &Event, binding: &str) -> Explanation {
+        let mut steps = Vec::new();
+        for route in &self.routes {
+            let mismatch = route.explain(event, binding);
+            let took = mismatch.is_none();
+            steps.push(Step {
+                route: route.name.clone(),
+                mismatch,
+            });
+            if took {
+                let taken = Taken::Route(route.name.clone());
+                return Explanation { steps, taken };
+            }
+        }
+        let taken = match self.default {
+            Some(_) => Taken::Default,
+            None => Taken::Nothing,
+        };
+        Explanation { steps, taken }
+    }
+
     fn takes(&self, index: usize, event: &Event, binding: &str) -> bool {
         self.routes
             .get(index)
@@ -258,7 +244,11 @@ impl Route {
         let conditions = config
             .when
             .iter()
-            .map(|(attribute, condition)| Ok((attribute.0.clone(), Condition::new(condition)?)))
+            .map(|(attribute, condition)| {
+                let condition = Condition::new(condition)
+                    .map_err(|error| RouteError::BadGlob(error.to_string()))?;
+                Ok((attribute.0.clone(), condition))
+            })
             .collect::<Result<_, RouteError>>()?;
         Ok(Self {
             name: config.name.clone(),
@@ -309,6 +299,15 @@ impl Route {
         })
     }
 
+    fn explain(&self, event: &Event, binding: &str) -> Option<Mismatch> {
+        let (attribute, condition) = self.mismatch(event, binding)?;
+        Some(Mismatch {
+            attribute: attribute.to_string(),
+            condition: condition.to_string(),
+            value: attribute.with_value(event, binding, |value| value.map(str::to_owned)),
+        })
+    }
+
     /// The targets that the rule is for, when it names them exactly.
     fn exact_targets(&self) -> Option<Vec<&Text>> {
         self.conditions
@@ -316,12 +315,6 @@ impl Route {
             .find(|(attribute, _)| attribute.as_str() == extension::TARGET_AGENT)
             .and_then(|(_, condition)| condition.exact_values())
     }
-}
-
-/// The destination that is marked `answers`, else the first.
-pub(crate) fn answering(destinations: &[DestinationConfig]) -> usize {
-    let marked = destinations.iter().position(|place| place.answers);
-    marked.unwrap_or_default()
 }
 
 /// How many routes the event has passed. The bridge overwrites what an agent writes here, so that nonsense counts as 0.
@@ -385,12 +378,12 @@ impl Destination {
         binding: &str,
         source_key: Option<&Bytes>,
     ) -> Result<Resolved<'_>, RouteError> {
-        let mut address = Address::topic(self.topic.topic(event, binding, self.names)?);
+        let mut address = Address::topic(template::topic(&self.topic, event, binding, self.names)?);
         address.guarantee = self.guarantee.clone();
         let key = self
             .key
             .as_ref()
-            .and_then(|key| key.text(event, binding))
+            .and_then(|key| template::text(key, event, binding))
             .map(Bytes::from)
             .or_else(|| source_key.cloned())
             .or_else(|| {
@@ -404,23 +397,5 @@ impl Destination {
             key,
             mode: self.mode,
         })
-    }
-}
-
-// === impl RouteError ===
-
-impl RouteError {
-    fn missing(attribute: &Attribute) -> Self {
-        Self::MissingAttribute {
-            attribute: attribute.as_str().into(),
-        }
-    }
-
-    fn bad_name(attribute: &Attribute, value: &str, reason: &'static str) -> Self {
-        Self::BadName {
-            attribute: attribute.as_str().into(),
-            value: value.chars().take(64).collect(),
-            reason,
-        }
     }
 }

@@ -7,6 +7,7 @@ use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
 
 use crate::budget::Spent;
+use crate::metrics::CallOutcome;
 use crate::outbound::{Outgoing, Place, RoutingError};
 
 /// Why a call has no (further) answer.
@@ -90,21 +91,6 @@ pub enum Bound {
     Memory(#[from] Spent),
 }
 
-/// How a call ended: the label of its metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The last part reached the caller.
-    Answered,
-    /// Nobody answered in time.
-    Timeout,
-    /// The caller went away.
-    Cancelled,
-    /// The agent or the bus could not be reached.
-    Unavailable,
-    /// Anything else.
-    Failed,
-}
-
 // === impl CallError ===
 
 impl CallError {
@@ -119,6 +105,20 @@ impl CallError {
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
+        }
+    }
+
+    /// How a call ends that fails with it.
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Timeout(_) => CallOutcome::Timeout,
+            Self::Unavailable(_) | Self::NotTaken(_) => CallOutcome::Unavailable,
+            Self::AgentNotFound(_)
+            | Self::Exhausted(_)
+            | Self::Draining
+            | Self::Refused(_)
+            | Self::SlowCaller
+            | Self::BadAnswer(_) => CallOutcome::Failed,
         }
     }
 
@@ -251,34 +251,5 @@ impl NotTaken {
 impl fmt::Display for NotTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    pub(crate) fn of(error: &CallError) -> Self {
-        match error {
-            CallError::Timeout(_) => Self::Timeout,
-            CallError::Unavailable(_) | CallError::NotTaken(_) => Self::Unavailable,
-            CallError::AgentNotFound(_)
-            | CallError::Exhausted(_)
-            | CallError::Draining
-            | CallError::Refused(_)
-            | CallError::SlowCaller
-            | CallError::BadAnswer(_) => Self::Failed,
-        }
-    }
-
-    /// The label.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Unavailable => "unavailable",
-            Self::Failed => "failed",
-        }
     }
 }

@@ -8,8 +8,9 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{Name, Pattern, Written};
+use super::value::Written;
 use crate::headers::TRACE_HEADERS;
+use crate::names::{Name, Pattern};
 
 /// Ties topics of one transport to the pipeline.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use super::raw::ValuePath;
+use super::path::ValuePath;
 
 /// Every problem of a configuration: errors, and the warnings beside them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -179,11 +179,5 @@ impl fmt::Display for ProblemLine<'_> {
             write!(f, "{path}: ")?;
         }
         f.write_str(message)
-    }
-}
-
-impl Serialize for ValuePath {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }

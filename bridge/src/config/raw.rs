@@ -11,7 +11,9 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
+use super::path::{Step, ValuePath};
 use super::problem::{ConfigErrors, Site};
+use crate::names::Name;
 
 /// A value with its place.
 #[derive(Debug, Clone)]
@@ -26,16 +28,6 @@ enum Content {
     List(Vec<Node>),
     /// Members in the order of the file, each with the place of its key.
     Map(Vec<(String, Site, Node)>),
-}
-
-/// The way from the root to a value.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ValuePath(Vec<Step>);
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
-    Key(String),
-    Index(usize),
 }
 
 /// What the variables of the environment begin with.
@@ -162,7 +154,7 @@ impl Node {
     pub(super) fn site(&self, path: &ValuePath) -> Site {
         let mut node = self;
         let mut site = &self.site;
-        for step in &path.0 {
+        for step in path.steps() {
             let Some((at, next)) = node.step(step) else {
                 break;
             };
@@ -176,10 +168,26 @@ impl Node {
         site.clone()
     }
 
+    /// The path that a JSON pointer means.
+    pub(super) fn path(&self, pointer: &str) -> ValuePath {
+        let mut path = ValuePath::root();
+        let mut node = Some(self);
+        for word in pointer.split('/').skip(1) {
+            let word = word.replace("~1", "/").replace("~0", "~");
+            let step = match node.map(|node| &node.content) {
+                Some(Content::List(_)) => word.parse().map_or(Step::Key(word), Step::Index),
+                _ => Step::Key(word),
+            };
+            node = node.and_then(|node| node.step(&step)).map(|(_, next)| next);
+            path = path.with(step);
+        }
+        path
+    }
+
     /// The place of a key of the map at `path`.
     pub(super) fn key_site(&self, path: &ValuePath, key: &str) -> Site {
         let mut node = self;
-        for step in &path.0 {
+        for step in path.steps() {
             match node.step(step) {
                 Some((_, next)) => node = next,
                 None => return self.site(path),
@@ -298,7 +306,7 @@ impl Node {
         let name = host
             .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
             .map(|name| name.trim().to_owned())
-            .filter(|name| super::Name::new(name).is_ok())
+            .filter(|name| Name::new(name).is_ok())
             .unwrap_or_else(|| "a2abus".to_owned());
         let site = Site::Whole {};
         let node = Self {
@@ -420,91 +428,4 @@ impl<'de> Visitor<'de> for ContentVisitor {
         }
         Ok(Content::Map(map))
     }
-}
-
-// === impl ValuePath ===
-
-impl ValuePath {
-    pub(super) const fn root() -> Self {
-        Self(Vec::new())
-    }
-
-    pub(super) fn is_root(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn starts_with(&self, other: &Self) -> bool {
-        self.0.starts_with(&other.0)
-    }
-
-    pub(super) fn key(&self, key: &str) -> Self {
-        self.with(Step::Key(key.to_owned()))
-    }
-
-    pub(super) fn index(&self, index: usize) -> Self {
-        self.with(Step::Index(index))
-    }
-
-    /// The value around; the root's is the root.
-    pub(super) fn parent(&self) -> Self {
-        let mut path = self.clone();
-        path.0.pop();
-        path
-    }
-
-    fn with(&self, step: Step) -> Self {
-        let mut path = self.clone();
-        path.0.push(step);
-        path
-    }
-
-    /// The path of a place that is written as `streams[0].name`.
-    pub(super) fn below(&self, place: &str) -> Self {
-        let words = place.split(['.', '[']).filter(|word| !word.is_empty());
-        words.fold(self.clone(), |path, word| {
-            match word.strip_suffix(']').and_then(|index| index.parse().ok()) {
-                Some(index) => path.index(index),
-                None => path.key(word),
-            }
-        })
-    }
-
-    /// The path that a JSON pointer means in `root`.
-    pub(super) fn from_pointer(pointer: &str, root: &Node) -> Self {
-        let mut path = Self::root();
-        let mut node = Some(root);
-        for word in pointer.split('/').skip(1) {
-            let word = word.replace("~1", "/").replace("~0", "~");
-            let step = match node.map(|node| &node.content) {
-                Some(Content::List(_)) => word.parse().map_or(Step::Key(word), Step::Index),
-                _ => Step::Key(word),
-            };
-            node = node.and_then(|node| node.step(&step)).map(|(_, next)| next);
-            path.0.push(step);
-        }
-        path
-    }
-}
-
-impl fmt::Display for ValuePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, step) in self.0.iter().enumerate() {
-            match step {
-                Step::Index(index) => write!(f, "[{index}]")?,
-                Step::Key(key) if is_plain(key) => {
-                    let dot = if index == 0 { "" } else { "." };
-                    write!(f, "{dot}{key}")?;
-                }
-                Step::Key(key) => write!(f, "[{key:?}]")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn is_plain(key: &str) -> bool {
-    !key.is_empty()
-        && key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::json_schema;
+use super::file::json_schema;
 
 /// `CONFIGURATION.md`: one table a section, with the type, the default and the bounds of every key, what it does, and
 /// what a wrong value does.

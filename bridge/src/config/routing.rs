@@ -6,8 +6,11 @@ use a2abus_models::convert::Conversion;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{GlobText, Name, Pattern, Written};
-use crate::route::{Attribute, Template};
+use super::value::Written;
+use crate::names::{Attribute, GlobText, Mode, Name, Names, Pattern, Template};
+
+/// The name of the route that stands for `default_route`.
+pub const DEFAULT_ROUTE: &str = "default";
 
 /// One rule: events that meet every condition go to every destination. The first rule that matches decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -124,26 +127,8 @@ pub struct DestinationConfig {
     pub names: Names,
 }
 
-/// The CloudEvents content mode.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Attributes are headers, data is the body.
-    #[default]
-    Binary,
-    /// The whole event is one JSON body.
-    Structured,
-}
-
-/// How a value becomes part of a topic.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Names {
-    /// Only a topic word is let in; anything else is an error of that event.
-    #[default]
-    Refuse,
-    /// Every other byte is written `_xHH`, so that two values never share a topic.
-    Escape,
-    /// Topic words with dots between them are let in as they are (for `subject`); anything else is an error.
-    Dotted,
+/// The index of the destination that is marked `answers`, else of the first.
+pub(crate) fn answering(destinations: &[DestinationConfig]) -> usize {
+    let marked = destinations.iter().position(|place| place.answers);
+    marked.unwrap_or_default()
 }

@@ -12,27 +12,19 @@ use jsonschema::paths::Location;
 use jsonschema::{Keyword, ValidationError, Validator};
 use serde_json::{Map, Value};
 
+use super::nearest::nearest;
+use super::path::ValuePath;
 use super::problem::ConfigErrors;
-use super::raw::{Node, ValuePath};
+use super::raw::Node;
 use super::value::{FORMATS, Wording};
-use super::{Config, MappingConfig};
 
-/// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest
-/// and the largest value of a duration or size written as text, and `default_words` says a default that is not the same
-/// everywhere.
-#[must_use]
-pub fn json_schema() -> Value {
-    schemars::schema_for!(Config).to_value()
-}
-
-/// Checks every value alone and notes every problem.
-pub(super) fn check(root: &Node, problems: &mut ConfigErrors) {
-    let schema = json_schema();
+/// Checks every value alone against the schema of the file and notes every problem.
+pub(super) fn check(root: &Node, schema: &Value, problems: &mut ConfigErrors) {
     let instance = root.to_json();
-    match validator(&schema) {
+    match validator(schema) {
         Ok(validator) => {
             let mut report = Report {
-                schema: &schema,
+                schema,
                 root,
                 problems,
             };
@@ -48,11 +40,10 @@ pub(super) fn check(root: &Node, problems: &mut ConfigErrors) {
     }
 }
 
-/// Checks the `mapping` section of a binding alone; its first problem in words.
-pub(crate) fn check_mapping(mapping: &Value) -> Result<(), String> {
-    let schema = schemars::schema_for!(MappingConfig).to_value();
-    let validator = validator(&schema).map_err(|error| error.to_string())?;
-    let first = validator.iter_errors(mapping).next();
+/// Checks one section against its schema; its first problem in words.
+pub(super) fn check_section(section: &Value, schema: &Value) -> Result<(), String> {
+    let validator = validator(schema).map_err(|error| error.to_string())?;
+    let first = validator.iter_errors(section).next();
     first.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
@@ -142,7 +133,7 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn add(&mut self, error: &ValidationError<'_>) {
-        let path = ValuePath::from_pointer(error.instance_path().as_str(), self.root);
+        let path = self.root.path(error.instance_path().as_str());
         let keyword = error.schema_path().as_str();
         let parent = keyword.rsplit_once('/').map_or("", |(parent, _)| parent);
         let schema = self.schema.pointer(parent).unwrap_or(&Value::Null);
@@ -207,7 +198,7 @@ impl Report<'_> {
                     .iter()
                     .filter_map(|(_, value)| value.as_str())
                     .collect();
-                let path = ValuePath::from_pointer(at.as_str(), self.root);
+                let path = self.root.path(at.as_str());
                 let given = error
                     .instance()
                     .pointer(at.as_str().strip_prefix(here.as_str()).unwrap_or_default())
@@ -429,29 +420,4 @@ fn range(schema: &Value) -> String {
         (None, Some(largest)) => format!("too large: write at most {largest}"),
         (None, None) => "out of bounds".to_owned(),
     }
-}
-
-/// The known word that a free name was meant to be: one that differs from it by a letter, or by two where it is long.
-pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    if known.contains(&name) {
-        return None;
-    }
-    known
-        .iter()
-        .map(|known| (strsim::osa_distance(name, known), *known))
-        .filter(|(distance, known)| *distance <= if known.len() < 8 { 1 } else { 2 })
-        .min()
-        .map(|(_, known)| known)
-}
-
-/// The known word that differs least, when it differs little enough to have been meant.
-pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
-    let word = plain(word);
-    known
-        .iter()
-        .map(|known| (strsim::levenshtein(&word, &plain(known)), *known))
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
-        .min()
-        .map(|(_, known)| known)
 }

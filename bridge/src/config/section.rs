@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use self::alone::Alone;
+use super::path::ValuePath;
 use super::problem::ConfigErrors;
-use super::raw::{Node, ValuePath};
+use super::raw::Node;
 use super::{
     AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
     Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,

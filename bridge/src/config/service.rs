@@ -9,9 +9,9 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{LogFilter, Pattern, Written};
+use super::value::{LogFilter, Written};
 use crate::headers::DOOR_HEADERS;
-use crate::metrics::MAX_AGENTS;
+use crate::names::Pattern;
 
 /// Calls: requests that expect an answer. They are routed by `routes`, as every event.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -287,7 +287,7 @@ impl Default for TelemetryConfig {
         Self {
             log: Written(LogFilter::info()),
             log_format: LogFormat::default(),
-            max_agents: MAX_AGENTS,
+            max_agents: 100,
         }
     }
 }

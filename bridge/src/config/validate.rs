@@ -13,15 +13,16 @@ use a2abus_plugin::Source;
 use a2abus_plugin::extension;
 use a2abus_transports::{Topic, TopicFilter};
 
+use super::nearest::{meant, nearest};
+use super::path::ValuePath;
 use super::problem::ConfigErrors;
-use super::raw::{Node, ValuePath};
-use super::schema::{meant, nearest};
+use super::raw::Node;
 use super::section::Sections;
 use super::{
-    BindingConfig, Claim, ConditionConfig, DestinationConfig, Name, Names, OnUnknown, Role,
-    RouteConfig, TransportConfig, TransportType,
+    BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Name, Names,
+    OnUnknown, Role, RouteConfig, TransportConfig, TransportType,
 };
-use crate::route::{Attribute, DEFAULT_ROUTE, Part, Template};
+use crate::names::{Attribute, Part, Template};
 
 /// Checks everything that takes more than one value to see.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {

@@ -4,7 +4,7 @@
 //! carries one in a configuration struct. The same reader serves the schema's `format` and the typed value, so the two
 //! cannot disagree.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -19,8 +19,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::schema::nearest;
-use crate::route::{Attribute, Template};
+use super::nearest::nearest;
+use crate::names::{Attribute, GlobText, Name, Pattern, Template};
 
 /// How a value is written in the file.
 pub trait Wording: Sized {
@@ -44,21 +44,9 @@ pub trait Wording: Sized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Written<T>(pub T);
 
-/// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(Text);
-
 /// What to log, as `tracing_subscriber::EnvFilter` reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(Text);
-
-/// A string condition of a route: an exact value, or a glob when it holds `*`, `?` or `[...]`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Pattern(Text);
-
-/// A glob of a route's condition, whatever characters it holds.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GlobText(Text);
 
 /// A check of one `format`.
 pub(super) type FormatCheck = fn(&str) -> Result<(), String>;
@@ -293,15 +281,11 @@ impl Wording for Pattern {
     const FORMAT: &'static str = "pattern";
 
     fn read(text: &str) -> Result<Self, String> {
-        let pattern = Self(text.into());
-        if pattern.is_glob() {
-            GlobText::read(text)?;
-        }
-        Ok(pattern)
+        Self::new(text)
     }
 
     fn write(&self) -> String {
-        self.0.to_string()
+        self.text().to_string()
     }
 }
 
@@ -309,13 +293,11 @@ impl Wording for GlobText {
     const FORMAT: &'static str = "glob";
 
     fn read(text: &str) -> Result<Self, String> {
-        globset::Glob::new(text)
-            .map(|_| Self(text.into()))
-            .map_err(|error| format!("not a glob: {}", error.kind()))
+        Self::new(text)
     }
 
     fn write(&self) -> String {
-        self.0.to_string()
+        self.text().to_string()
     }
 }
 
@@ -323,55 +305,15 @@ impl Wording for Name {
     const FORMAT: &'static str = "name";
 
     fn read(text: &str) -> Result<Self, String> {
-        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let first = text
-            .bytes()
-            .next()
-            .is_some_and(|b| b.is_ascii_alphanumeric());
-        if first && text.len() <= 64 && text.bytes().all(legal) {
-            Ok(Self(text.into()))
-        } else {
-            Err(
-                "not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
-                    .into(),
-            )
-        }
+        Self::new(text)
     }
 
     fn write(&self) -> String {
-        self.0.to_string()
+        self.to_string()
     }
 }
 
-// === impl Pattern, GlobText, LogFilter ===
-
-impl Pattern {
-    /// A pattern that is known to be one.
-    pub(crate) const fn from_static(text: &'static str) -> Self {
-        Self(Text::from_static(text))
-    }
-
-    /// Whether the text is a glob.
-    #[must_use]
-    pub fn is_glob(&self) -> bool {
-        let class = self.0.split_once('[');
-        self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn text(&self) -> &Text {
-        &self.0
-    }
-}
-
-impl GlobText {
-    /// The text.
-    #[must_use]
-    pub fn text(&self) -> &Text {
-        &self.0
-    }
-}
+// === impl LogFilter ===
 
 impl LogFilter {
     /// Everything from INFO up.
@@ -392,58 +334,7 @@ impl LogFilter {
     }
 }
 
-// === impl Name ===
-
-impl Name {
-    /// Checks a name.
-    ///
-    /// # Errors
-    /// The rule, when the text breaks it.
-    pub fn new(text: &str) -> Result<Self, String> {
-        Self::read(text)
-    }
-
-    /// A name known to be legal.
-    pub(crate) const fn from_static(text: &'static str) -> Self {
-        Self(Text::from_static(text))
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The name as shared text.
-    #[must_use]
-    pub fn text(&self) -> &Text {
-        &self.0
-    }
-}
-
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl PartialEq<str> for Name {
-    fn eq(&self, other: &str) -> bool {
-        self.as_str() == other
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), f)
-    }
-}
+// === Name is written without a wrapper ===
 
 impl Serialize for Name {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::value::{Name, Written};
+use super::value::Written;
+use crate::names::Name;
 
 /// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the file
 /// or a secret changes; everything else needs a restart. A key or credential whose file is then gone or empty, two looks

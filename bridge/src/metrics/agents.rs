@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use a2abus_plugin::Text;
 use prometheus::{Error, HistogramVec, IntCounterVec, IntGaugeVec};
 
-use super::{CALL_SECONDS, Definition, OUTCOMES, Registrar};
-use crate::calls::Outcome;
+use super::label::CallOutcome;
+use super::registrar::{CALL_SECONDS, Definition, Registrar};
 
 /// The label of the agents that have no series of their own.
 const OTHER: &str = "other";
-/// Agents with series of their own, at most, unless the configuration says otherwise.
-pub(crate) const MAX_AGENTS: u32 = 100;
+/// Agents with series of their own, at most, until the process says how many.
+const MAX_AGENTS: usize = 100;
 /// How long an agent without calls keeps its series at least.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 
@@ -61,7 +61,7 @@ impl AgentMetrics {
             in_flight: on.gauges(AGENT_IN_FLIGHT)?,
             own: Mutex::new(Own {
                 agents: HashMap::new(),
-                most: MAX_AGENTS as usize,
+                most: MAX_AGENTS,
             }),
         }))
     }
@@ -116,7 +116,7 @@ impl AgentMetrics {
     fn forget(&self, agent: &Text) {
         let agent = agent.as_str();
         // A series that was never counted on is not there to be removed.
-        for outcome in OUTCOMES {
+        for outcome in CallOutcome::ALL {
             let _ = self.calls.remove_label_values(&[agent, outcome.as_str()]);
         }
         let _ = self.seconds.remove_label_values(&[agent]);
@@ -146,11 +146,11 @@ impl Own {
 
 impl AgentInFlight {
     /// Counts the end of the call.
-    pub(crate) fn end(self, outcome: Outcome, took: Duration) {
+    pub(crate) fn end(self, outcome: CallOutcome, took: Duration) {
         let (of, agent) = (&self.of, &self.agent);
         let label = if self.has_own { agent.as_str() } else { OTHER };
         of.in_flight.with_label_values(&[label]).dec();
-        let answered = outcome == Outcome::Answered;
+        let answered = outcome == CallOutcome::Answered;
         let has_own = self.has_own || of.enter(agent, answered, Instant::now());
         let label = if has_own { agent.as_str() } else { OTHER };
         of.calls.with_label_values(&[label, outcome.as_str()]).inc();
@@ -204,17 +204,17 @@ mod tests {
             .unwrap()
     }
 
-    fn call(agents: &Arc<AgentMetrics>, agent: &str, is_known: bool, outcome: Outcome) {
+    fn call(agents: &Arc<AgentMetrics>, agent: &str, is_known: bool, outcome: CallOutcome) {
         agents.begin(&agent.into(), is_known).end(outcome, TOOK);
     }
 
     #[test]
     fn an_agent_has_its_own_series_once_it_answers_or_when_a_route_names_it() {
         let (agents, registry) = agents(10);
-        call(&agents, "weather", false, Outcome::Timeout);
-        call(&agents, "weather", false, Outcome::Answered);
-        call(&agents, "weather", false, Outcome::Timeout);
-        call(&agents, "named", true, Outcome::Timeout);
+        call(&agents, "weather", false, CallOutcome::Timeout);
+        call(&agents, "weather", false, CallOutcome::Answered);
+        call(&agents, "weather", false, CallOutcome::Timeout);
+        call(&agents, "named", true, CallOutcome::Timeout);
         let still = agents.begin(&"weather".into(), false);
         let text = text(&registry);
         for line in [
@@ -228,20 +228,20 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-        still.end(Outcome::Answered, TOOK);
+        still.end(CallOutcome::Answered, TOOK);
     }
 
     #[test]
     fn made_up_names_make_no_series() {
         let (agents, registry) = agents(3);
         for n in 0..1_000 {
-            call(&agents, &format!("made-up-{n}"), false, Outcome::Failed);
+            call(&agents, &format!("made-up-{n}"), false, CallOutcome::Failed);
         }
         for n in 0..10 {
-            call(&agents, &format!("real-{n}"), false, Outcome::Answered);
+            call(&agents, &format!("real-{n}"), false, CallOutcome::Answered);
         }
-        call(&agents, "other", true, Outcome::Answered);
-        call(&agents, "", true, Outcome::Answered);
+        call(&agents, "other", true, CallOutcome::Answered);
+        call(&agents, "", true, CallOutcome::Answered);
         let text = text(&registry);
         assert!(!text.contains("made-up"), "{text}");
         let real = text.matches("a2abus_agent_call_seconds_count{").count();

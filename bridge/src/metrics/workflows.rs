@@ -1,19 +1,18 @@
 //! What is counted of workflows.
 
-use a2abus_executor::{OperationStatus, Progress, Status};
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge};
 
-use super::{Definition, Metrics, Registrar, add_one};
+use super::registrar::{Definition, Registrar, per_word};
 
 /// The metrics of the executor.
 #[derive(Debug)]
 pub(super) struct WorkflowMetrics {
-    started: IntCounter,
-    ended: IntCounterVec,
-    operations: IntCounterVec,
-    running: IntGauge,
-    refused: Vec<IntCounter>,
-    reloads: Vec<IntCounter>,
+    pub(super) started: IntCounter,
+    pub(super) ended: IntCounterVec,
+    pub(super) operations: IntCounterVec,
+    pub(super) running: IntGauge,
+    pub(super) refused: Vec<IntCounter>,
+    pub(super) reloads: Vec<IntCounter>,
 }
 
 /// Why a request for a workflow, or about one, was refused.
@@ -56,44 +55,6 @@ pub enum Reload {
     Refused,
 }
 
-// === impl Metrics ===
-
-impl Metrics {
-    /// Counts an execution that begins.
-    pub fn workflow_started(&self) {
-        self.workflows.started.inc();
-        self.workflows.running.inc();
-    }
-
-    /// Counts an execution that was begun and is over; `None` when it was given up.
-    pub fn workflow_ended(&self, status: Option<Status>) {
-        self.workflows.running.dec();
-        let status = status.map_or("abandoned", Status::as_str);
-        self.workflows.ended.with_label_values(&[status]).inc();
-    }
-
-    /// Counts a run of an operation that is over.
-    pub fn workflow_operation(&self, progress: &Progress) {
-        match progress.status {
-            OperationStatus::Running => {}
-            status => {
-                let labels = &[progress.operation_type.as_str(), status.as_str()];
-                self.workflows.operations.with_label_values(labels).inc();
-            }
-        }
-    }
-
-    /// Counts a request that is refused.
-    pub fn workflow_refused(&self, why: Refused) {
-        add_one(&self.workflows.refused, why as usize);
-    }
-
-    /// Counts a configuration that has changed.
-    pub fn workflow_reload(&self, what: Reload) {
-        add_one(&self.workflows.reloads, what as usize);
-    }
-}
-
 // === impl WorkflowMetrics ===
 
 impl WorkflowMetrics {
@@ -109,12 +70,6 @@ impl WorkflowMetrics {
             reloads: per_word(&reloads, &Reload::ALL.map(Reload::as_str))?,
         })
     }
-}
-
-/// One counter for each word, so that they are scraped as 0 before the first.
-fn per_word(counters: &IntCounterVec, words: &[&str]) -> Result<Vec<IntCounter>, Error> {
-    let counter = |word: &&str| counters.get_metric_with_label_values(&[*word]);
-    words.iter().map(counter).collect()
 }
 
 // === impl Refused ===
@@ -214,7 +169,10 @@ const RELOADS: Definition = Definition {
 
 #[cfg(test)]
 mod tests {
+    use a2abus_executor::Status;
+
     use super::*;
+    use crate::metrics::Metrics;
 
     #[test]
     fn the_words_index_their_own_counters() {

@@ -2,13 +2,11 @@
 
 use std::fmt;
 
-use a2abus_plugin::Event;
 use serde::Serialize;
 
-use super::{Route, RouteTable};
-use crate::config::Name;
+use crate::names::Name;
 
-/// How a [`RouteTable`] decided about one event.
+/// How the rules decided about one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The rules that were looked at, in order; when a rule took the event it is the last one.
@@ -47,42 +45,6 @@ pub struct Mismatch {
     pub condition: String,
     /// What it is; `None` when the event lacks it.
     pub value: Option<String>,
-}
-
-impl RouteTable {
-    /// Tells how the table decides: the rules one by one, without the shortcuts of [`RouteTable::route`].
-    #[must_use]
-    pub fn explain(&self, event: &Event, binding: &str) -> Explanation {
-        let mut steps = Vec::new();
-        for route in &self.routes {
-            let mismatch = route.explain(event, binding);
-            let took = mismatch.is_none();
-            steps.push(Step {
-                route: route.name.clone(),
-                mismatch,
-            });
-            if took {
-                let taken = Taken::Route(route.name.clone());
-                return Explanation { steps, taken };
-            }
-        }
-        let taken = match self.default {
-            Some(_) => Taken::Default,
-            None => Taken::Nothing,
-        };
-        Explanation { steps, taken }
-    }
-}
-
-impl Route {
-    fn explain(&self, event: &Event, binding: &str) -> Option<Mismatch> {
-        let (attribute, condition) = self.mismatch(event, binding)?;
-        Some(Mismatch {
-            attribute: attribute.to_string(),
-            condition: condition.to_string(),
-            value: attribute.with_value(event, binding, |value| value.map(str::to_owned)),
-        })
-    }
 }
 
 /// One line a rule, then the outcome.

@@ -180,8 +180,8 @@ fn place(destination: &DestinationTold) -> String {
                 .as_ref()
                 .map_or("no key".to_owned(), |key| format!("key {key:?}"));
             let mode = match mode {
-                crate::config::Mode::Binary => "binary",
-                crate::config::Mode::Structured => "structured",
+                crate::names::Mode::Binary => "binary",
+                crate::names::Mode::Structured => "structured",
             };
             let answers = if *answers { ", answers requests" } else { "" };
             format!("transport {transport}, topic {topic}, {key}, {mode} mode{answers}")

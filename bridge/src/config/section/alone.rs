@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
+use super::super::path::ValuePath;
 use super::super::problem::ConfigErrors;
-use super::super::raw::ValuePath;
 use super::super::{DestinationConfig, Name};
 
 /// What could be read, each with its path.

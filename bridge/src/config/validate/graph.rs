@@ -9,9 +9,11 @@ use std::collections::{HashMap, VecDeque};
 use a2abus_transports::{Topic, TopicFilter};
 
 use super::Checker;
-use crate::config::raw::ValuePath;
-use crate::config::{BindingConfig, ConditionConfig, DestinationConfig, Names, Role, RouteConfig};
-use crate::route::{self, Attribute, Part};
+use crate::config::path::ValuePath;
+use crate::config::{
+    BindingConfig, ConditionConfig, DestinationConfig, Role, RouteConfig, condition_holds,
+};
+use crate::names::{Attribute, Names, Part};
 
 /// How sure it is that something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,7 +191,7 @@ fn shortest_cycle<'e, 'd, 'a>(
 fn accepts(route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
     route
         .and_then(binding_condition)
-        .is_none_or(|condition| route::condition_holds(condition, binding.name.as_str()))
+        .is_none_or(|condition| condition_holds(condition, binding.name.as_str()))
 }
 
 fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {
@@ -314,7 +316,7 @@ fn may_begin(shape: &str, filter: &TopicFilter) -> bool {
 fn can_be(route: Option<&RouteConfig>, attribute: &Attribute, value: &str) -> bool {
     let conditions = route.into_iter().flat_map(|route| &route.when);
     let mut conditions = conditions.filter(|(name, _)| name.0 == *attribute);
-    conditions.all(|(_, condition)| route::condition_holds(condition, value))
+    conditions.all(|(_, condition)| condition_holds(condition, value))
 }
 
 // === routes that nothing reaches ===

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use a2abus_transports::SecretError;
 
 use super::Checker;
-use crate::config::raw::ValuePath;
+use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
 

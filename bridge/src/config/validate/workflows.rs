@@ -6,8 +6,8 @@ use a2abus_models::a2e_workflow::OperationType;
 use a2abus_models::a2e_workflow::operation::Storage;
 
 use super::Checker;
-use crate::config::raw::ValuePath;
-use crate::config::schema::nearest;
+use crate::config::nearest::nearest;
+use crate::config::path::ValuePath;
 use crate::config::workflows::{ApiKey, Grant, WorkflowsConfig};
 use crate::config::{Name, Role};
 

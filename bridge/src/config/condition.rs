@@ -5,12 +5,12 @@ use std::fmt;
 use a2abus_plugin::Text;
 use globset::{Glob, GlobMatcher};
 
-use super::RouteError;
-use crate::config::{ConditionConfig, DialectsConfig, Pattern};
+use super::routing::{ConditionConfig, DialectsConfig};
+use crate::names::Pattern;
 
 /// A condition ready to be asked many times. Asking allocates nothing.
 #[derive(Debug, Clone)]
-pub(super) enum Condition {
+pub(crate) enum Condition {
     Exact(Text),
     Prefix(Text),
     Suffix(Text),
@@ -20,12 +20,17 @@ pub(super) enum Condition {
     Not(Box<Condition>),
 }
 
+/// Whether a value meets a condition; one that cannot be compiled is met by nothing.
+pub(crate) fn condition_holds(config: &ConditionConfig, value: &str) -> bool {
+    Condition::new(config).is_ok_and(|condition| condition.holds(Some(value)))
+}
+
 impl Condition {
     /// Makes the condition ready.
     ///
     /// # Errors
-    /// `BadGlob`.
-    pub(super) fn new(config: &ConditionConfig) -> Result<Self, RouteError> {
+    /// When a glob of it cannot be compiled.
+    pub(crate) fn new(config: &ConditionConfig) -> Result<Self, globset::Error> {
         match config {
             ConditionConfig::Pattern(pattern) => Self::pattern(pattern),
             ConditionConfig::AnyOf(patterns) => patterns
@@ -37,7 +42,7 @@ impl Condition {
         }
     }
 
-    fn pattern(pattern: &Pattern) -> Result<Self, RouteError> {
+    fn pattern(pattern: &Pattern) -> Result<Self, globset::Error> {
         if pattern.is_glob() {
             Self::glob(pattern.text())
         } else {
@@ -45,12 +50,12 @@ impl Condition {
         }
     }
 
-    fn glob(text: &Text) -> Result<Self, RouteError> {
-        let glob = Glob::new(text).map_err(|error| RouteError::BadGlob(error.to_string()))?;
+    fn glob(text: &Text) -> Result<Self, globset::Error> {
+        let glob = Glob::new(text)?;
         Ok(Self::Glob(text.clone(), Box::new(glob.compile_matcher())))
     }
 
-    fn dialects(config: &DialectsConfig) -> Result<Self, RouteError> {
+    fn dialects(config: &DialectsConfig) -> Result<Self, globset::Error> {
         let DialectsConfig {
             exact,
             prefix,
@@ -88,7 +93,7 @@ impl Condition {
     }
 
     /// Whether the value, or its absence, meets the condition.
-    pub(super) fn holds(&self, value: Option<&str>) -> bool {
+    pub(crate) fn holds(&self, value: Option<&str>) -> bool {
         match self {
             Self::Exact(text) => value == Some(text),
             Self::Prefix(text) => value.is_some_and(|value| value.starts_with(text.as_str())),
@@ -101,7 +106,7 @@ impl Condition {
     }
 
     /// The values that can meet the condition, when they are few and known: what a hash can be built on.
-    pub(super) fn exact_values(&self) -> Option<Vec<&Text>> {
+    pub(crate) fn exact_values(&self) -> Option<Vec<&Text>> {
         match self {
             Self::Exact(text) => Some(vec![text]),
             Self::Any(conditions) => conditions

@@ -1,0 +1,73 @@
+//! The whole configuration and its schema.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde_json::Value;
+
+use super::binding::BindingConfig;
+use super::problem::Problem;
+use super::routing::{DestinationConfig, RouteConfig};
+use super::service::{AdminConfig, CallsConfig, HttpConfig, LimitsConfig, TelemetryConfig};
+use super::transport::TransportConfig;
+use super::workflows::WorkflowsConfig;
+use crate::names::Name;
+
+/// The configuration of a bridge.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Config {
+    /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
+    /// system says) where that is a legal name, and `a2abus` where it is none.
+    #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
+    pub instance: Name,
+    /// The buses, by a name of your choice.
+    #[schemars(default, extend("propertyNames" = {"format": "name"}))]
+    pub transports: BTreeMap<Name, TransportConfig>,
+    /// What is read, and how.
+    #[schemars(default)]
+    pub bindings: Vec<BindingConfig>,
+    /// Which events go where; the first rule that matches decides.
+    #[schemars(default)]
+    pub routes: Vec<RouteConfig>,
+    /// Where events go that no route takes; without it they are dead letters with the reason `no_route`.
+    #[schemars(default)]
+    pub default_route: Vec<DestinationConfig>,
+    /// Calls: requests that expect an answer.
+    #[schemars(default)]
+    pub calls: CallsConfig,
+    /// The HTTP listener for callers.
+    #[schemars(default)]
+    pub http: HttpConfig,
+    /// The HTTP listener for operators.
+    #[schemars(default)]
+    pub admin: AdminConfig,
+    /// What a payload may cost.
+    #[schemars(default)]
+    pub limits: LimitsConfig,
+    /// What the process tells about itself.
+    #[schemars(default)]
+    pub telemetry: TelemetryConfig,
+    /// The executor of A2E workflows.
+    #[schemars(default)]
+    pub workflows: WorkflowsConfig,
+    /// The file it was read from, if it was one: it is read again when it changes.
+    #[schemars(skip)]
+    pub file: Option<PathBuf>,
+    /// What is legal but probably not meant.
+    #[schemars(skip)]
+    pub warnings: Vec<Problem>,
+}
+
+/// The JSON Schema (2020-12) of the configuration file. Beyond the standard: the keyword `bounds` holds the smallest
+/// and the largest value of a duration or size written as text, and `default_words` says a default that is not the same
+/// everywhere.
+#[must_use]
+pub fn json_schema() -> Value {
+    schemars::schema_for!(Config).to_value()
+}
+
+fn default_instance() -> Name {
+    Name::from_static("a2abus")
+}

@@ -1,0 +1,99 @@
+//! Where in the file is a value?
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// The way from the root to a value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValuePath(Vec<Step>);
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+// === impl ValuePath ===
+
+impl ValuePath {
+    pub(super) const fn root() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn starts_with(&self, other: &Self) -> bool {
+        self.0.starts_with(&other.0)
+    }
+
+    pub(super) fn key(&self, key: &str) -> Self {
+        self.with(Step::Key(key.to_owned()))
+    }
+
+    pub(super) fn index(&self, index: usize) -> Self {
+        self.with(Step::Index(index))
+    }
+
+    /// The value around; the root's is the root.
+    pub(super) fn parent(&self) -> Self {
+        let mut path = self.clone();
+        path.0.pop();
+        path
+    }
+
+    /// The value one step further.
+    pub(super) fn with(&self, step: Step) -> Self {
+        let mut path = self.clone();
+        path.0.push(step);
+        path
+    }
+
+    /// The steps from the root.
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.0
+    }
+
+    /// The path of a place that is written as `streams[0].name`.
+    pub(super) fn below(&self, place: &str) -> Self {
+        let words = place.split(['.', '[']).filter(|word| !word.is_empty());
+        words.fold(self.clone(), |path, word| {
+            match word.strip_suffix(']').and_then(|index| index.parse().ok()) {
+                Some(index) => path.index(index),
+                None => path.key(word),
+            }
+        })
+    }
+}
+
+impl fmt::Display for ValuePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Index(index) => write!(f, "[{index}]")?,
+                Step::Key(key) if is_plain(key) => {
+                    let dot = if index == 0 { "" } else { "." };
+                    write!(f, "{dot}{key}")?;
+                }
+                Step::Key(key) => write!(f, "[{key:?}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_plain(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+impl Serialize for ValuePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

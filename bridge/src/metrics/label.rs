@@ -1,0 +1,116 @@
+//! The words of labels: closed sets, so that no payload can make a series.
+
+/// How a call ended: the label of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The last part reached the caller.
+    Answered,
+    /// Nobody answered in time.
+    Timeout,
+    /// The caller went away.
+    Cancelled,
+    /// The agent or the bus could not be reached.
+    Unavailable,
+    /// Anything else.
+    Failed,
+}
+
+/// What became of an answer that came in from the bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyOutcome {
+    /// Handed to the call that waits for it.
+    Delivered,
+    /// The call was over.
+    Late,
+    /// No call of this id was ever known here.
+    Unknown,
+    /// Sent on to the replica that waits for it.
+    Forwarded,
+    /// It carries no call id of this bridge.
+    Foreign,
+    /// It does not prove that its sender has the request, or came where no answers are taken.
+    Forged,
+}
+
+/// The paths of the front door, as a label: never the path a client wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpPath {
+    /// `/rpc`.
+    Rpc,
+    /// `/rpc/{agent}`.
+    RpcAgent,
+    /// Below `/api`.
+    Api,
+    /// `/health`.
+    Health,
+    /// Any path that is not served.
+    Other,
+}
+
+// === impl CallOutcome ===
+
+impl CallOutcome {
+    /// Every outcome, in the order of declaration.
+    pub const ALL: [Self; 5] = [
+        Self::Answered,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Unavailable,
+        Self::Failed,
+    ];
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Unavailable => "unavailable",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+// === impl ReplyOutcome ===
+
+impl ReplyOutcome {
+    /// Every outcome, in the order of declaration.
+    pub const ALL: [Self; 6] = [
+        Self::Delivered,
+        Self::Late,
+        Self::Unknown,
+        Self::Forwarded,
+        Self::Foreign,
+        Self::Forged,
+    ];
+
+    /// The stable word of this outcome.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Late => "late",
+            Self::Unknown => "unknown",
+            Self::Forwarded => "forwarded",
+            Self::Foreign => "foreign",
+            Self::Forged => "forged",
+        }
+    }
+}
+
+// === impl HttpPath ===
+
+impl HttpPath {
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rpc => "/rpc",
+            Self::RpcAgent => "/rpc/{agent}",
+            Self::Api => "/api",
+            Self::Health => "/health",
+            Self::Other => "other",
+        }
+    }
+}

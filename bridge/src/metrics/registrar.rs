@@ -1,0 +1,117 @@
+//! The registration of metrics, each with its documentation.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+/// One metric as documented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// The name, as scraped.
+    pub name: &'static str,
+    /// What one step of the value is.
+    pub unit: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
+/// Registers metrics and remembers what they are.
+#[derive(Default)]
+pub(super) struct Registrar {
+    pub(super) registry: Registry,
+    pub(super) definitions: Vec<Definition>,
+}
+
+/// Upper bounds of the buckets for the time a call takes: from a local agent to the longest timeout.
+pub(super) const CALL_SECONDS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0,
+];
+
+// === impl Definition ===
+
+impl Definition {
+    pub(super) fn row(&self) -> String {
+        let labels: Vec<_> = self
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        let labels = labels.join(", ");
+        format!(
+            "| `{}` | {labels} | {} | {} |\n",
+            self.name, self.unit, self.help
+        )
+    }
+}
+
+// === impl Registrar ===
+
+impl Registrar {
+    pub(super) fn counter(&mut self, definition: Definition) -> Result<IntCounter, Error> {
+        let counter = IntCounter::new(definition.name, definition.help)?;
+        self.register(definition, counter)
+    }
+
+    pub(super) fn counters(&mut self, definition: Definition) -> Result<IntCounterVec, Error> {
+        let opts = Opts::new(definition.name, definition.help);
+        self.register(definition, IntCounterVec::new(opts, definition.labels)?)
+    }
+
+    pub(super) fn gauge(&mut self, definition: Definition) -> Result<IntGauge, Error> {
+        let gauge = IntGauge::new(definition.name, definition.help)?;
+        self.register(definition, gauge)
+    }
+
+    pub(super) fn gauges(&mut self, definition: Definition) -> Result<IntGaugeVec, Error> {
+        let opts = Opts::new(definition.name, definition.help);
+        self.register(definition, IntGaugeVec::new(opts, definition.labels)?)
+    }
+
+    pub(super) fn histogram(
+        &mut self,
+        definition: Definition,
+        buckets: &[f64],
+    ) -> Result<Histogram, Error> {
+        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
+        self.register(definition, Histogram::with_opts(opts)?)
+    }
+
+    pub(super) fn histograms(
+        &mut self,
+        definition: Definition,
+        buckets: &[f64],
+    ) -> Result<HistogramVec, Error> {
+        let opts = HistogramOpts::new(definition.name, definition.help).buckets(buckets.to_vec());
+        self.register(definition, HistogramVec::new(opts, definition.labels)?)
+    }
+
+    fn register<C: Collector + Clone + 'static>(
+        &mut self,
+        definition: Definition,
+        collector: C,
+    ) -> Result<C, Error> {
+        self.registry.register(Box::new(collector.clone()))?;
+        self.definitions.push(definition);
+        Ok(collector)
+    }
+}
+
+/// One counter for each word, so that they are scraped as 0 before the first.
+pub(super) fn per_word(counters: &IntCounterVec, words: &[&str]) -> Result<Vec<IntCounter>, Error> {
+    let counter = |word: &&str| counters.get_metric_with_label_values(&[*word]);
+    words.iter().map(counter).collect()
+}
+
+pub(super) fn add_one(counters: &[IntCounter], index: usize) {
+    debug_assert!(
+        index < counters.len(),
+        "each value of the enum has its counter"
+    );
+    if let Some(counter) = counters.get(index) {
+        counter.inc();
+    }
+}

@@ -1,0 +1,169 @@
+//! The names and patterns that the configuration is written in and everything else reads.
+//!
+//! Nothing here knows where they are written or what they are used for.
+
+mod template;
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use a2abus_plugin::Text;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use self::template::{Attribute, AttributeError, Part, Template, TemplateError};
+
+pub(crate) use self::template::with_extension;
+
+/// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Text);
+
+/// A string condition of a route: an exact value, or a glob when it holds `*`, `?` or `[...]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pattern(Text);
+
+/// A glob of a route's condition, whatever characters it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GlobText(Text);
+
+/// The CloudEvents content mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Attributes are headers, data is the body.
+    #[default]
+    Binary,
+    /// The whole event is one JSON body.
+    Structured,
+}
+
+/// How a value becomes part of a topic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Names {
+    /// Only a topic word is let in; anything else is an error of that event.
+    #[default]
+    Refuse,
+    /// Every other byte is written `_xHH`, so that two values never share a topic.
+    Escape,
+    /// Topic words with dots between them are let in as they are (for `subject`); anything else is an error.
+    Dotted,
+}
+
+// === impl Name ===
+
+impl Name {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// The rule, when the text breaks it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let first = text
+            .bytes()
+            .next()
+            .is_some_and(|b| b.is_ascii_alphanumeric());
+        if first && text.len() <= 64 && text.bytes().all(legal) {
+            Ok(Self(text.into()))
+        } else {
+            Err(
+                "not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+                    .into(),
+            )
+        }
+    }
+
+    /// A name known to be legal.
+    pub(crate) const fn from_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as shared text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+// === impl Pattern, GlobText ===
+
+impl Pattern {
+    /// Checks a pattern.
+    ///
+    /// # Errors
+    /// What is wrong with the glob, when it is one.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let pattern = Self(text.into());
+        if pattern.is_glob() {
+            GlobText::new(text)?;
+        }
+        Ok(pattern)
+    }
+
+    /// A pattern that is known to be one.
+    pub(crate) const fn from_static(text: &'static str) -> Self {
+        Self(Text::from_static(text))
+    }
+
+    /// Whether the text is a glob.
+    #[must_use]
+    pub fn is_glob(&self) -> bool {
+        let class = self.0.split_once('[');
+        self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl GlobText {
+    /// Checks a glob.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        globset::Glob::new(text)
+            .map(|_| Self(text.into()))
+            .map_err(|error| format!("not a glob: {}", error.kind()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.0
+    }
+}
