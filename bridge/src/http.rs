@@ -12,11 +12,13 @@
 
 pub mod admin;
 pub(crate) mod body;
+mod connection;
 mod hosts;
 pub(crate) mod negotiate;
 mod readiness;
 pub(crate) mod reply;
 mod rpc;
+mod seats;
 mod serve;
 mod sse;
 mod stall;
@@ -33,11 +35,12 @@ use axum::response::Response;
 use axum::routing::any;
 use tower_http::cors::{Any, CorsLayer};
 
+pub use self::connection::{ConnectionBounds, Ending};
 pub use self::hosts::Hosts;
 pub use self::readiness::{Phase, Readiness, Report, Unmet};
-pub use self::serve::{ConnectionBounds, Ending, Listener, affordable, serve};
+pub use self::serve::{Listener, affordable, serve};
 
-pub(crate) use self::serve::Peer;
+pub(crate) use self::connection::Peer;
 
 use self::reply::{Failure, Reason, Recipient, refusal};
 use crate::budget::{Charge, Purse};

@@ -574,7 +574,7 @@ const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed: one too many of its client, idle, stalled, or without any request.",
+    help: "Connections that the bridge closed: one too many of its client, idle, stalled, without any request, or closed to make room for another.",
 };
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",

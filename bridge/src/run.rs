@@ -368,7 +368,7 @@ async fn watch_health(
             }
             Health::Down(cause) => {
                 if was_up {
-                    tracing::warn!(transport = %bus.name.text(), %cause, "not connected");
+                    tracing::error!(transport = %bus.name.text(), %cause, "lost the connection; connecting again");
                 } else {
                     tracing::info!(transport = %bus.name.text(), "{cause}");
                 }

@@ -128,13 +128,20 @@ impl World {
         workflows: &str,
         routes: &str,
     ) -> Self {
-        let comma = if binding.is_empty() { "" } else { "," };
+        let permissions = match binding.contains("run_as") {
+            true => "",
+            false => "trusts: [sourceagent]",
+        };
+        let keys = [permissions, binding]
+            .into_iter()
+            .filter(|keys| !keys.is_empty());
+        let binding = keys.collect::<Vec<_>>().join(", ");
         let text = format!(
             "
 instance: test
 transports: {{ bus: {{ type: memory }} }}
 bindings:
-  - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}{comma} {binding} }}
+  - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}, {binding} }}
   - {{ name: relay, transport: bus, topics: [relay], dead_letter: {{ topic: dead }} }}
 routes: {routes}
 http: {{ listen: '127.0.0.1:0', drain_grace: 20s }}

@@ -43,10 +43,8 @@ pub struct BindingConfig {
     /// progress and results are routed (needs `workflows.enabled`).
     #[serde(default)]
     pub role: Role,
-    /// The agent of `workflows.agents` in whose name everything runs that arrives here (with `role: workflows`).
-    ///
-    /// Wrong: without it the `sourceagent` of each event names the agent, which everyone who may write to the topic can
-    /// set: then the rights of all agents are the rights of each writer.
+    /// The agent of `workflows.agents` whose permissions everything that arrives here has (with `role: workflows`).
+    /// Required there, unless the binding has `trusts: [sourceagent]`: then each event names its agent.
     #[serde(default)]
     pub run_as: Option<Name>,
     /// The family of payloads that this binding carries. If you set it, the binding also accepts messages of that family
@@ -104,14 +102,14 @@ pub struct BindingConfig {
     /// Wrong: `*` lets whoever writes the topic instruct whoever reads the destinations.
     #[serde(default = "default_pass_headers")]
     pub pass_headers: Vec<Written<Pattern>>,
-    /// What the writers of the topics are believed to say of their events (with `role: events`): `sourceagent`, the agent
-    /// an event is from; `source`, that a CloudEvent comes from a bridge. Without it `sourceagent` is removed, and a
-    /// CloudEvent whose `source` begins with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and
-    /// an `id` of this binding, so that nobody's event passes for one of the bridge; other sources stay. `origin` is
-    /// always overwritten, `replyto` and `progressto` are removed where `reply_topics` does not allow them, and `callid`
-    /// from all but requests.
+    /// Which attributes the bridge accepts from writers of the topics: `sourceagent`, the agent an event is from; `source`,
+    /// that a CloudEvent comes from a bridge. Without it `sourceagent` is removed, and a CloudEvent whose `source` begins
+    /// with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and an `id` of this binding, so that
+    /// no event passes for one of the bridge; other sources stay. `origin` is always overwritten, `replyto` and
+    /// `progressto` are removed where `reply_topics` does not allow them, and `callid` from all but requests. A binding
+    /// with `role: workflows` may have `sourceagent` only: then requests have the permissions of the agent they name.
     ///
-    /// Wrong: whoever may write the topics can then speak for any agent, or have events of the bridge dropped as duplicates.
+    /// Wrong: every writer of the topics can then act for any agent, or have events of the bridge dropped as duplicates.
     #[serde(default)]
     pub trusts: Vec<Claim>,
     /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.

@@ -393,9 +393,36 @@ fn an_executor_that_callers_reach_without_a_key_is_a_warning() {
     let warning = "f:1:33: warning: workflows.rpc: whoever can reach http.listen executes workflows in the name of a without a key, by POST /rpc";
     check_more(&text(true, ", run_as: a"), &[warning]);
     check_more(&text(false, ", run_as: a"), &[]);
-    check_more(&text(true, ""), &[]);
+    check_more(&text(true, ", trusts: [sourceagent]"), &[]);
     let off = format!("{}http: {{enabled: false}}\n", text(true, ", run_as: a"));
     check_more(&off, &[]);
+}
+
+#[test]
+fn a_workflow_binding_says_whose_permissions_requests_have() {
+    let check = |keys: &str, problems: &[&str]| {
+        let text = format!(
+            "workflows: {{enabled: true, agents: [{{id: a}}]}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows{keys}}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
+        );
+        check_more(&text, problems);
+    };
+    check(", run_as: a", &[]);
+    check(", trusts: [sourceagent]", &[]);
+    let missing = "f:2:12: bindings[0].run_as: is missing: write the agent whose permissions all requests here have, or trusts: [sourceagent] where every writer of the topics may act for any agent";
+    check("", &[missing]);
+    check(
+        ", trusts: [source]",
+        &[
+            missing,
+            "f:2:74: bindings[0].trusts: source is for role: events: requests for workflows are not passed on",
+        ],
+    );
+    check(
+        ", run_as: a, trusts: [sourceagent]",
+        &[
+            "f:2:74: bindings[0].run_as: and trusts: [sourceagent] contradict each other: write one of the two",
+        ],
+    );
 }
 
 #[test]
@@ -826,7 +853,7 @@ fn workflows_that_nobody_can_use_are_told() {
     );
     check_more(
         &format!(
-            "workflows: {{{agents}}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
+            "workflows: {{{agents}}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows, trusts: [sourceagent]}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
         ),
         &[
             "f:1:130: workflows.agents[1].keys[0]: is the key at workflows.agents[0].keys[0] already",

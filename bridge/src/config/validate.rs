@@ -247,9 +247,10 @@ impl<'a> Checker<'a> {
                 self.error(path.key("mapping").key("source"), error.to_string());
             }
             if binding.role != Role::Events {
+                let trusts = !binding.trusts.is_empty() && binding.role != Role::Workflows;
                 let adapts = [
                     ("convert", binding.convert.is_some()),
-                    ("trusts", !binding.trusts.is_empty()),
+                    ("trusts", trusts),
                     ("validate", binding.validate),
                 ];
                 for (key, _) in adapts.into_iter().filter(|(_, written)| *written) {

@@ -30,9 +30,9 @@ use tokio::time::Instant;
 
 use self::unit::{Ask, Framed, Item};
 use super::body::BodyError;
+use super::connection::Peer;
 use super::negotiate::Accepts;
 use super::reply::{Failure, Reason, Recipient, accepted, json_response, refusal};
-use super::serve::Peer;
 use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};

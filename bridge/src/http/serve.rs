@@ -1,51 +1,24 @@
-//! Who may connect, for how long, and how does it end?
+//! The listener: who may connect, and how does it end?
 //!
 //! axum's own `serve` has no limit on connections and no timeout for the head of a request, hence this loop.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::response::Response;
-use http::{HeaderValue, Version, header};
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use prometheus::IntGauge;
 use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
-use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
+use tokio::time::sleep;
 use tracing::Level;
 
-use super::stall::Stalling;
-use super::streams::{Doing, Stream, Streams};
+use super::connection::{ConnectionBounds, Ending, Place, Shared, serve_connection};
 use crate::metrics::Metrics;
-use crate::seldom::{LogLimits, Seldom};
+use crate::seldom::LogLimits;
 use crate::shares::{Share, Shares, client};
-
-/// Bounds on the connections of one listener.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionBounds {
-    /// How long a client may take to send the head of a request.
-    pub header_timeout: Duration,
-    /// How long a connection may be open without a request.
-    pub idle_timeout: Duration,
-    /// How long a client may ask for nothing of a response that is there for it.
-    pub response_patience: Duration,
-    /// Most connections at a time; more wait in the kernel.
-    pub max_connections: usize,
-    /// Most connections of one client; one more is closed.
-    pub max_per_client: usize,
-}
 
 /// A door that is about to open.
 #[derive(Debug)]
@@ -66,60 +39,13 @@ pub struct Listener {
     pub log: LogLimits,
 }
 
-/// What all connections of a listener share.
-#[derive(Debug, Clone)]
-struct Shared {
-    router: Router,
-    bounds: ConnectionBounds,
-    ending: Ending,
-    name: &'static str,
-    metrics: Arc<Metrics>,
-    noted: Arc<Seldom>,
-}
-
-/// The place of one connection, given back when it ends.
-struct Place {
-    open: IntGauge,
-    _permit: Option<OwnedSemaphorePermit>,
-    _share: Option<Share<IpAddr>>,
-}
-
-/// The address of the client, noted in each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
-
-/// How long a client may take nothing of what is sent to it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes. Source: docs/design.md §8.
-const MAX_HEAD_BYTES: u32 = 64 << 10;
-/// Most requests at a time on one HTTP/2 connection.
-const MAX_STREAMS: u32 = 32;
-/// What an HTTP/2 client may send before anybody has read it, in bytes: of one request, and of all of a connection.
-const WINDOWS: (u32, u32) = (128 << 10, 512 << 10);
-/// Most bytes of one response of HTTP/2 that wait to be sent.
-const SEND_BUFFER: usize = 64 << 10;
 /// File descriptors that are not for connections of callers: those of brokers, files and the operators' door.
 const RESERVED_DESCRIPTORS: u64 = 256;
-/// The shortest and the longest time between two looks at what a connection does.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
-/// How often an HTTP/2 connection is asked whether it is still there, and how long the answer may take.
-const PING: Duration = Duration::from_secs(20);
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a connection without a request stays open at shutdown: one may be on its way, and to close now would reset it.
-const LAST_REQUESTS: Duration = Duration::from_millis(250);
 /// Most connections that are taken at shutdown because they wait to be accepted: what a listener holds at most by default.
 const MAX_WAITING: usize = 1_024;
-
-/// How a listener ends.
-#[derive(Debug, Clone)]
-pub struct Ending {
-    /// From now on every answer tells its client to close the connection and to go elsewhere.
-    pub farewell: CancellationToken,
-    /// From now on nothing is accepted.
-    pub shutdown: CancellationToken,
-}
 
 /// How many connections the process can afford of those that are wanted: every one takes a file descriptor.
 #[must_use]
@@ -165,27 +91,33 @@ pub async fn serve(listener: Listener) {
         ending,
         name,
         metrics,
+        seats: Arc::default(),
         noted: Arc::new(log.seldom(Level::WARN, "more connections were closed or had to wait")),
     };
     let mut connections = JoinSet::new();
+    // A client that is accepted and waits for room.
+    let mut next: Option<(TcpStream, SocketAddr, Share<IpAddr>)> = None;
     loop {
-        let (stream, peer, permit) = tokio::select! {
+        tokio::select! {
             biased;
             () = shared.ending.shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => {
-                note_panic(ended);
-                continue;
+            Some(ended) = connections.join_next() => note_panic(ended),
+            permit = Arc::clone(&permits).acquire_owned(), if next.is_some() => {
+                // The semaphore is never closed, so that there is always a permit in the end.
+                if let (Some((stream, peer, share)), Ok(permit)) = (next.take(), permit) {
+                    let place = Place::new(&shared, Some(permit), Some(share));
+                    connections.spawn(serve_connection(stream, peer, shared.clone(), place));
+                }
             }
-            accepted = accept(&socket, &permits, &shared) => accepted,
-        };
-        let Some(share) = clients.take(&client(peer.ip())) else {
-            shared.closed(peer, "too_many");
-            continue;
-        };
-        let place = Place::new(&shared, permit, Some(share));
-        connections.spawn(serve_connection(stream, peer, shared.clone(), place));
+            () = make_room(&shared), if next.is_some() => {}
+            (stream, peer) = accept(&socket), if next.is_none() => match clients.take(&client(peer.ip())) {
+                Some(share) => next = Some((stream, peer, share)),
+                None => shared.closed(peer, "too_many"),
+            },
+        }
     }
-    for (stream, peer) in waiting(socket) {
+    let accepted = next.map(|(stream, peer, _)| (stream, peer));
+    for (stream, peer) in accepted.into_iter().chain(waiting(socket)) {
         let place = Place::new(&shared, None, None);
         connections.spawn(serve_connection(stream, peer, shared.clone(), place));
     }
@@ -194,63 +126,11 @@ pub async fn serve(listener: Listener) {
     }
 }
 
-// === impl Shared ===
-
-impl Shared {
-    /// Notes a connection that is closed for what it does.
-    fn closed(&self, peer: SocketAddr, why: &'static str) {
-        self.metrics.connection_closed(self.name, why);
-        if let Some(suppressed) = self.noted.allow() {
-            tracing::warn!(door = self.name, %peer, why, suppressed, "a connection was closed");
-        }
-    }
-}
-
-// === impl Place ===
-
-impl Place {
-    fn new(
-        shared: &Shared,
-        permit: Option<OwnedSemaphorePermit>,
-        share: Option<Share<IpAddr>>,
-    ) -> Self {
-        let open = shared.metrics.connections(shared.name);
-        open.inc();
-        Self {
-            open,
-            _permit: permit,
-            _share: share,
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.dec();
-    }
-}
-
-/// Waits for room, then for a client. Cancel-safe.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-    shared: &Shared,
-) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
-    if permits.available_permits() == 0
-        && let Some(suppressed) = shared.noted.allow()
-    {
-        tracing::warn!(
-            door = shared.name,
-            connections = shared.bounds.max_connections,
-            suppressed,
-            "as many connections as may be are open: others wait"
-        );
-    }
-    // The semaphore is never closed, so that there is always a permit in the end.
-    let permit = Arc::clone(permits).acquire_owned().await.ok();
+/// Waits for a client. Cancel-safe.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => return (stream, peer, permit),
+            Ok(accepted) => return accepted,
             Err(error) if is_of_one_client(&error) => {}
             Err(error) => {
                 tracing::error!(
@@ -261,6 +141,19 @@ async fn accept(
             }
         }
     }
+}
+
+/// Has connections without a request close while a client waits for room. Cancel-safe.
+async fn make_room(shared: &Shared) {
+    if let Some(suppressed) = shared.noted.allow() {
+        tracing::warn!(
+            door = shared.name,
+            connections = shared.bounds.max_connections,
+            suppressed,
+            "all connections are taken: one without a request is closed as soon as there is one, others wait"
+        );
+    }
+    shared.seats.make_room().await;
 }
 
 /// The connections that are made and not accepted, for which closing the listener would be a reset. Closes it.
@@ -294,111 +187,6 @@ fn is_of_one_client(error: &io::Error) -> bool {
     )
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, shared: Shared, _place: Place) {
-    // Parts of a stream are small and must not wait for each other.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection broke before it was served");
-        return;
-    }
-    let bounds = shared.bounds;
-    let streams = Streams::new();
-    let from = Peer(peer.ip().to_canonical());
-    let (begun, ending, router) = (Arc::clone(&streams), &shared.ending, &shared.router);
-    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        answer(router.clone(), from, ending.clone(), begun.begin(), request)
-    });
-    let builder = builder(bounds);
-    let io = TokioIo::new(Stalling::new(stream, WRITE_PATIENCE));
-    let mut connection = pin!(builder.serve_connection(io, service));
-    // Telling HTTP/1 from HTTP/2 is not under hyper's own timeout.
-    let mut first_head = pin!(sleep(bounds.header_timeout));
-    let mut last_requests = pin!(async {
-        shared.ending.shutdown.cancelled().await;
-        sleep(LAST_REQUESTS).await;
-    });
-    let mut looks = interval((bounds.idle_timeout / 4).clamp(LOOKS.0, LOOKS.1));
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut waiting, mut open) = (true, true);
-    // From when a connection that was asked to end is cut off.
-    let mut cut_off: Option<Instant> = None;
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(error = &*error, "a connection ended early");
-                }
-                return;
-            }
-            () = last_requests.as_mut(), if open => {
-                open = false;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = first_head.as_mut(), if waiting => {
-                waiting = false;
-                if !streams.have_begun() {
-                    shared.closed(peer, "no_request");
-                    return;
-                }
-            }
-            _ = looks.tick() => match streams.doing(bounds.idle_timeout, bounds.response_patience) {
-                Doing::Work => {}
-                Doing::Stalled => {
-                    shared.closed(peer, "stalled");
-                    return;
-                }
-                Doing::Nothing if !streams.have_begun() => {}
-                Doing::Nothing => match cut_off {
-                    None => {
-                        shared.closed(peer, "idle");
-                        cut_off = Some(Instant::now() + bounds.header_timeout);
-                        connection.as_mut().graceful_shutdown();
-                    }
-                    Some(at) if Instant::now() >= at => return,
-                    Some(_) => {}
-                },
-            },
-        }
-    }
-}
-
-async fn answer(
-    router: Router,
-    peer: Peer,
-    ending: Ending,
-    stream: Stream,
-    mut request: http::Request<Incoming>,
-) -> Result<Response, Infallible> {
-    request.extensions_mut().insert(peer);
-    // HTTP/2 has frames of its own for this, and forbids the header.
-    let has_header = request.version() <= Version::HTTP_11;
-    let mut response = router.oneshot(request.map(Body::new)).await?;
-    if has_header && (ending.farewell.is_cancelled() || ending.shutdown.is_cancelled()) {
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(header::CONNECTION, close);
-    }
-    Ok(response.map(|body| stream.watch(body)))
-}
-
-fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.header_timeout)
-        .max_buf_size(MAX_HEAD_BYTES as usize);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(WINDOWS.0)
-        .initial_connection_window_size(WINDOWS.1)
-        .max_send_buf_size(SEND_BUFFER)
-        .max_header_list_size(MAX_HEAD_BYTES);
-    builder
-}
-
 fn note_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(
@@ -410,13 +198,19 @@ fn note_panic(ended: Result<(), tokio::task::JoinError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Instant;
+
     use super::*;
+    use crate::http::connection::Peer;
+    use axum::body::Body;
     use axum::routing::{get, post};
     use futures_util::stream;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::mpsc;
     use tokio::task::JoinHandle;
     use tokio::time::timeout;
+    use tokio_util::sync::CancellationToken;
 
     const BOUNDS: ConnectionBounds = ConnectionBounds {
         header_timeout: Duration::from_millis(300),
@@ -579,6 +373,35 @@ mod tests {
         assert!(early.is_err(), "the second connection waits for the first");
         drop(first);
         assert!(read_head(&mut second).await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_request_makes_room_for_one_that_waits() {
+        let (router, mut told) = hanging();
+        let router = router.route("/", get(|| async { "served" }));
+        let bounds = ConnectionBounds {
+            header_timeout: Duration::from_secs(600),
+            idle_timeout: Duration::from_secs(600),
+            max_connections: 3,
+            ..BOUNDS
+        };
+        let server = start(router, bounds).await;
+        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+        let mut busy = send(&server, request).await;
+        assert_eq!(next(&mut told).await, "begun");
+        let silent = send(&server, b"").await;
+        let mut idle = send(&server, GET).await;
+        read_head(&mut idle).await;
+        // The silent one is idle for longest, then the one that had a request.
+        let mut served = Vec::new();
+        for mut last in [silent, idle] {
+            let mut new = send(&server, GET).await;
+            assert!(read_head(&mut new).await.starts_with("HTTP/1.1 200"));
+            served.push(new);
+            read_all(&mut last).await;
+        }
+        let early = timeout(Duration::from_millis(50), busy.read_u8()).await;
+        assert!(early.is_err(), "a connection with a request is left alone");
     }
 
     #[tokio::test]

@@ -78,6 +78,12 @@ impl Streams {
         self.open().next > 0
     }
 
+    /// For how long there has been no request; `None` while there is one.
+    pub(super) fn idle_for(&self) -> Option<Duration> {
+        let open = self.open();
+        open.asked.is_empty().then(|| open.idle_since.elapsed())
+    }
+
     /// What the connection does, where it may be idle and may leave a response alone for so long.
     pub(super) fn doing(&self, idle: Duration, patience: Duration) -> Doing {
         let (open, now) = (self.open(), Instant::now());

@@ -189,8 +189,8 @@ fn change(current: &mut Health, found: &Health) -> bool {
     };
     if changed {
         match found {
-            Health::Up => tracing::info!("the Kafka cluster answers"),
-            Health::Down(cause) => tracing::warn!(%cause, "the Kafka cluster does not answer"),
+            Health::Up => tracing::debug!("the Kafka cluster answers"),
+            Health::Down(cause) => tracing::debug!(%cause, "the Kafka cluster does not answer"),
         }
         current.clone_from(found);
     }

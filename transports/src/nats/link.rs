@@ -172,14 +172,14 @@ impl Link {
     fn heard(&self, event: &Event) {
         match event {
             Event::Connected => {
-                tracing::info!(servers = %self.servers, "connected to NATS");
+                tracing::debug!(servers = %self.servers, "connected to NATS");
                 let epoch = self.connection.borrow().epoch + 1;
                 self.became(true, epoch);
             }
             Event::Disconnected => {
                 let epoch = self.connection.borrow().epoch;
                 self.became(false, epoch);
-                tracing::warn!(cause = %self.cause(), "lost the connection to NATS");
+                tracing::debug!(cause = %self.cause(), "lost the connection to NATS");
             }
             Event::Closed => {
                 let epoch = self.connection.borrow().epoch;

@@ -9,7 +9,7 @@ use super::Checker;
 use crate::config::nearest::nearest;
 use crate::config::path::ValuePath;
 use crate::config::workflows::{ApiKey, Grant, WorkflowsConfig};
-use crate::config::{Name, Role};
+use crate::config::{BindingConfig, Claim, Name, Role};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let sections = checker.sections;
@@ -168,6 +168,9 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
         if binding.progress.is_some() && !runs {
             checker.error(path.key("progress"), "is for bindings of role: workflows");
         }
+        if runs {
+            permissions(checker, &path, binding);
+        }
         let Some(agent) = &binding.run_as else {
             continue;
         };
@@ -182,6 +185,25 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
         } else {
             checker.error(path.key("run_as"), "is for bindings of role: workflows");
         }
+    }
+}
+
+/// Whose permissions a request has is written down: a payload never decides it unasked.
+fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingConfig) {
+    let believes = binding.trusts.contains(&Claim::SourceAgent);
+    if binding.run_as.is_some() == believes {
+        let message = match believes {
+            true => "and trusts: [sourceagent] contradict each other: write one of the two",
+            false => {
+                "is missing: write the agent whose permissions all requests here have, or trusts: [sourceagent] \
+                 where every writer of the topics may act for any agent"
+            }
+        };
+        checker.error(path.key("run_as"), message);
+    }
+    if binding.trusts.contains(&Claim::Source) {
+        let message = "source is for role: events: requests for workflows are not passed on";
+        checker.error(path.key("trusts"), message);
     }
 }
 

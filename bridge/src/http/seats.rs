@@ -1,0 +1,119 @@
+//! Which connection gives up its place when all places are taken and another client waits?
+//!
+//! The one that has been without a request for longest: clients open connections again, and a client that holds
+//! connections for nothing must not keep out those that work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::streams::Streams;
+
+/// How long a connection must have been without a request before it is asked to make room: a client that has just
+/// connected is about to send one.
+const SETTLED: Duration = Duration::from_millis(500);
+/// How often the connections are looked at while a client waits.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The connections of one listener.
+#[derive(Debug, Default)]
+pub(super) struct Seats(Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    seats: HashMap<u64, Seat>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    streams: Arc<Streams>,
+    make_room: Arc<Notify>,
+    /// Whether it was asked to make room since it last had a request.
+    is_asked: bool,
+}
+
+/// The place of one connection, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Seated {
+    seats: Arc<Seats>,
+    number: u64,
+    make_room: Arc<Notify>,
+}
+
+// === impl Seats ===
+
+impl Seats {
+    /// A place for a connection with these requests.
+    pub(super) fn take(self: &Arc<Self>, streams: &Arc<Streams>) -> Seated {
+        let make_room = Arc::new(Notify::new());
+        let mut taken = self.taken();
+        let number = taken.next;
+        taken.next += 1;
+        let seat = Seat {
+            streams: Arc::clone(streams),
+            make_room: Arc::clone(&make_room),
+            is_asked: false,
+        };
+        taken.seats.insert(number, seat);
+        Seated {
+            seats: Arc::clone(self),
+            number,
+            make_room,
+        }
+    }
+
+    /// Has one connection after another make room, the one that has been idle for longest first. Never returns; drop it
+    /// when there is room.
+    pub(super) async fn make_room(&self) {
+        loop {
+            self.ask_longest_idle();
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Asks one connection, unless one is asked already and has not ended yet.
+    fn ask_longest_idle(&self) {
+        let mut taken = self.taken();
+        let mut longest: Option<(Duration, &mut Seat)> = None;
+        for seat in taken.seats.values_mut() {
+            match seat.streams.idle_for() {
+                None => seat.is_asked = false,
+                Some(_) if seat.is_asked => return,
+                Some(idle) if idle < SETTLED => {}
+                Some(idle) => {
+                    if longest.as_ref().is_none_or(|(than, _)| idle > *than) {
+                        longest = Some((idle, seat));
+                    }
+                }
+            }
+        }
+        if let Some((_, seat)) = longest {
+            seat.is_asked = true;
+            seat.make_room.notify_one();
+        }
+    }
+
+    // Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Seated ===
+
+impl Seated {
+    /// Waits until this connection is asked to make room. Cancel-safe.
+    pub(super) async fn asked(&self) {
+        self.make_room.notified().await;
+    }
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        self.seats.taken().seats.remove(&self.number);
+    }
+}
