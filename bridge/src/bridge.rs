@@ -40,7 +40,8 @@ use crate::reply_token::ReplyTokens;
 use crate::route::RouteTable;
 use crate::seldom::LogLimits;
 use crate::workflows::bus::WorkflowBinding;
-use crate::workflows::{Seen, Watch, Workflows, WorkflowsError};
+use crate::workflows::reload::{Seen, Watch};
+use crate::workflows::{Workflows, WorkflowsError};
 
 /// Why a bridge cannot be built or cannot go on.
 #[derive(Debug, thiserror::Error)]

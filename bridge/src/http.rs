@@ -30,7 +30,7 @@ use std::time::Duration;
 use a2abus_plugin::Limits;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode};
+use axum::http::{Extensions, HeaderName, HeaderValue, Method, Request, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
 use tower_http::cors::{Any, CorsLayer};
@@ -47,7 +47,6 @@ use crate::budget::{Charge, Purse};
 use crate::calls::{CallError, Calls};
 use crate::headers::PassedHeaders;
 use crate::metrics::Metrics;
-use crate::workflows::{Workflows, rest};
 
 /// What the front door needs.
 #[derive(Debug, Clone)]
@@ -70,8 +69,15 @@ pub struct Door {
     pub body_limit_bytes: usize,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
-    /// What executes workflows, where they are.
-    pub workflows: Option<Workflows>,
+}
+
+/// What the process mounts beside `/rpc`, under the same rules for web pages.
+#[derive(Debug, Default)]
+pub struct Mounted {
+    /// The paths.
+    pub router: Router,
+    /// The headers of its responses that pages may read.
+    pub exposed: Vec<HeaderName>,
 }
 
 /// A request that is refused below JSON-RPC.
@@ -119,26 +125,18 @@ impl Door {
 /// What a line of a head costs beside its text, in bytes.
 const LINE: usize = 64;
 
-/// The front door: `POST /rpc` and `POST /rpc/{agent}`; where workflows are executed, `GET /health` and what is below
-/// `/api/v1`.
-pub fn router(door: Door) -> Router {
+/// The front door: `POST /rpc`, `POST /rpc/{agent}` and what is mounted.
+pub fn router(door: Door, mounted: Mounted) -> Router {
     let pages = CorsLayer::new()
         .allow_origin(door.allowed_origins.clone())
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(Any)
-        .expose_headers(
-            rest::EXPOSED
-                .into_iter()
-                .chain([rpc::CALL_ID])
-                .collect::<Vec<_>>(),
-        );
-    let workflows = door.workflows.clone();
-    let workflows = workflows.map(|workflows| rest::router(door.clone(), workflows));
+        .expose_headers([mounted.exposed, vec![rpc::CALL_ID]].concat());
     Router::new()
         .route("/rpc", any(rpc::to_any_agent))
         .route("/rpc/{agent}", any(rpc::to_agent))
         .fallback(rpc::not_found)
         .with_state(Arc::new(door))
-        .merge(workflows.unwrap_or_default())
+        .merge(mounted.router)
         .layer(pages)
 }

@@ -26,11 +26,11 @@ use crate::calls::{CallError, Calls, DOOR};
 use crate::cancel::Cancel;
 use crate::config::HttpConfig;
 use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Readiness};
+use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Mounted, Readiness};
 use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
 use crate::seldom::LogLimits;
-use crate::workflows::Workflows;
+use crate::workflows::{Workflows, rest};
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -200,11 +200,16 @@ impl Bridge {
                 hosts: Hosts::new(http.allowed_hosts),
                 passed,
                 body_timeout: http.header_timeout.0,
-                workflows: workflows.clone(),
+            };
+            let executor = workflows.clone();
+            let executor = executor.map(|workflows| rest::router(door.clone(), workflows));
+            let mounted = Mounted {
+                router: executor.unwrap_or_default(),
+                exposed: rest::EXPOSED.to_vec(),
             };
             intake.spawn(http::serve(Listener {
                 socket: listener,
-                router: http::router(door),
+                router: http::router(door, mounted),
                 bounds,
                 ending: Ending {
                     farewell: order.drain.clone(),

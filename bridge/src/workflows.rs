@@ -12,7 +12,7 @@
 
 pub mod bus;
 mod directory;
-mod reload;
+pub(crate) mod reload;
 pub(crate) mod rest;
 mod turns;
 mod workers;
@@ -33,7 +33,6 @@ use a2abus_plugin::Text;
 use tokio::sync::oneshot;
 
 pub use self::directory::{Directory, DirectoryError, Member, Unread};
-pub(crate) use self::reload::{Seen, Watch};
 
 use self::workers::Workers;
 use crate::config::{self, WorkflowsConfig};

@@ -16,32 +16,7 @@ const CRATES: [&str; 5] = ["plugin", "models", "transports", "executor", "bridge
 /// a circle, or takes a file out of one, changes it here.
 const CIRCLES: &[(&str, &[&str])] = &[
     ("transports", &["kafka::producer", "kafka::singly"]),
-    ("transports", &["nats::jetstream", "nats::lookup"]),
     ("bridge", &["answer", "calls", "calls::render", "pending"]),
-    ("bridge", &["cli::demo", "cli::demo::show"]),
-    (
-        "bridge",
-        &[
-            "cli::workflow",
-            "cli::workflow::profile",
-            "cli::workflow::run",
-        ],
-    ),
-    (
-        "bridge",
-        &["http", "workflows::rest", "workflows::rest::gate"],
-    ),
-    ("bridge", &["http::rpc", "http::rpc::unit"]),
-    ("bridge", &["workflows", "workflows::reload"]),
-    ("bridge", &["workflows::bus", "workflows::bus::execute"]),
-    (
-        "bridge",
-        &[
-            "workflows::bus::answer",
-            "workflows::bus::ask",
-            "workflows::bus::assembly",
-        ],
-    ),
 ];
 
 type Module = Vec<String>;

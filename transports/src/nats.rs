@@ -29,6 +29,7 @@ mod consumer;
 mod core;
 mod diagnose;
 mod durable;
+mod expected;
 mod headers;
 mod inspect;
 mod jetstream;
@@ -49,7 +50,8 @@ use api::Api;
 use consumer::ConsumerRef;
 use core::{CoreReader, Verdict, Written};
 use durable::DurableReader;
-use jetstream::{Answer, Expected, Replies};
+use expected::{Answer, Expected};
+use jetstream::Replies;
 use link::{Link, Refusal, connects};
 
 use crate::error::{TransportError, TransportErrorKind};

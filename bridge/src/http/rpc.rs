@@ -9,16 +9,13 @@
 //! Source: docs/design.md §7.
 
 mod batch;
+mod common;
 mod unit;
 
 use std::future::ready;
 use std::sync::Arc;
-use std::time::Duration;
 
-use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::is_target;
-use a2abus_plugin::{Text, Unit, decode};
-use a2abus_transports::Header;
+use a2abus_plugin::{Text, decode};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -28,47 +25,18 @@ use futures_util::{Stream, StreamExt as _, stream};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use tokio::time::Instant;
 
+use self::common::{Common, Target};
 use self::unit::{Ask, Framed, Item};
 use super::body::BodyError;
 use super::connection::Peer;
 use super::negotiate::Accepts;
-use super::reply::{Failure, Reason, Recipient, accepted, json_response, refusal};
+use super::reply::{Failure, Reason, Recipient, accepted, refusal};
 use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};
 use crate::callid::CallId;
-use crate::calls::{self, Answer, CallError, Calls, Part, Silence};
+use crate::calls::{self, Answer, CallError, Part};
 use crate::metrics::HttpPath;
-
-/// What all units of one HTTP request have in common.
-#[derive(Debug, Clone)]
-struct Common {
-    calls: Arc<Calls>,
-    /// The id of the request, which is that of its call where it is one.
-    call: CallId,
-    target: Target,
-    caller: Text,
-    /// The headers that reach the agent.
-    headers: Vec<Header>,
-    /// What the answers are charged to.
-    purse: Purse,
-    timeout: Option<Duration>,
-    arrived: Instant,
-    accepts: Accepts,
-    /// How errors look where the unit does not tell its dialect.
-    dialect: Dialect,
-}
-
-/// What the path says about the agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
-    /// Nothing: the payload names it.
-    InPayload,
-    /// This one, which wins over the one in the payload.
-    Agent(Text),
-    /// Something that cannot be the name of an agent.
-    NotAName,
-}
 
 /// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first
 /// requests; of what is no call an id that only the access log has.
@@ -373,103 +341,6 @@ async fn answer(common: &Common, ask: Ask) -> Response {
             Some(status) => refusal(status, &Failure::call(&error), &ask.recipient),
             None => common.whole(Failure::call(&error).render(&ask.recipient)),
         },
-    }
-}
-
-// === impl Target ===
-
-impl Target {
-    fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
-        match path {
-            Ok(Path(name)) if is_target(&name) => Self::Agent(name.into()),
-            // What is not UTF-8 once its escapes are undone is no name either.
-            Ok(_) | Err(_) => Self::NotAName,
-        }
-    }
-}
-
-// === impl Common ===
-
-impl Common {
-    /// Sends a request. Dropping the answer cancels the call.
-    async fn call(&self, unit: Unit, call: Option<CallId>) -> Result<Answer, CallError> {
-        self.calls.call(self.request(unit, call)?).await
-    }
-
-    /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.
-    async fn notify(&self, unit: Unit) -> Result<(), CallError> {
-        let mut request = self.request(unit, Some(self.call))?;
-        if request.timeout.is_none() {
-            let left = self.time_left(Some(self.calls.patience(None)));
-            request.timeout = left.inspect_err(|error| self.note_refusal(error.word()))?;
-        }
-        self.calls.notify(request).await
-    }
-
-    fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
-        let request = self.try_request(unit, call);
-        request.inspect_err(|error| self.note_refusal(error.word()))
-    }
-
-    fn try_request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
-        let target = match &self.target {
-            Target::InPayload => None,
-            Target::Agent(agent) => Some(agent.clone()),
-            Target::NotAName => {
-                let message =
-                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
-                return Err(CallError::Refused(Text::from_static(message)));
-            }
-        };
-        // The header is nearer to the bridge than the configuration that is meant for the agent.
-        let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
-        let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
-        Ok(calls::Request {
-            unit,
-            call,
-            target,
-            timeout: self.time_left(timeout)?,
-            caller: self.caller.clone(),
-            headers: self.headers.clone(),
-        })
-    }
-
-    /// What is left of the time that the caller waits: the later units of a long batch start late.
-    fn time_left(&self, timeout: Option<Duration>) -> Result<Option<Duration>, CallError> {
-        let Some(timeout) = timeout else {
-            return Ok(None);
-        };
-        let timeout = self.calls.patience(Some(timeout));
-        match timeout.saturating_sub(self.arrived.elapsed()) {
-            Duration::ZERO => Err(CallError::Timeout(Silence {
-                after: timeout,
-                agent: Text::default(),
-                published: None,
-                cause: None,
-            })),
-            left => Ok(Some(left)),
-        }
-    }
-
-    /// Writes down a request, or a unit of one, that is refused before it becomes a call.
-    fn note_refusal(&self, reason: &'static str) {
-        let line = Line {
-            call: self.call,
-            caller: &self.caller,
-            agent: "",
-            method: "",
-            outcome: reason,
-            took: self.arrived.elapsed(),
-        };
-        line.write();
-    }
-
-    /// One document, in the form that the caller accepts.
-    fn whole(&self, body: Bytes) -> Response {
-        match self.accepts {
-            Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
-            Accepts::Events => sse::whole_response(&body, &self.purse),
-        }
     }
 }
 

@@ -23,6 +23,7 @@ mod ask;
 mod assembly;
 mod execute;
 mod held;
+mod refused;
 mod send;
 mod waiting;
 
@@ -46,12 +47,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use self::answer::{Answer, Refused, Voice};
+use self::answer::{Answer, Outcome, Voice};
 use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, Rejected, WorkflowClient};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
-use self::execute::{Early, Outcome};
 use self::held::Held;
-use self::waiting::Waiting;
+use self::refused::Refused;
+use self::waiting::{Early, Waiting};
 use super::Workflows;
 use super::turns::Turns;
 use crate::bus::BusId;
@@ -216,7 +217,7 @@ impl WorkflowBinding {
                 tracing::warn!(binding = %self.name, requester, suppressed,
                     "a workflow that came line by line is not executed: {}", why.message());
             }
-            let answer = Answer::refused(Refused::incomplete(why));
+            let answer = Answer::refused(why.refused());
             work.push(self.conclude(part, answer).boxed());
         }
     }

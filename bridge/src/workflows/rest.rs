@@ -44,7 +44,6 @@ mod storage;
 
 use std::sync::Arc;
 
-use a2abus_executor::Quotas;
 use a2abus_models::a2e_workflow::operation::Storage;
 use axum::Router;
 use axum::body::Body;
@@ -57,7 +56,7 @@ use http::{Method, Request, StatusCode, header};
 pub(crate) use self::answer::EXPOSED;
 
 use self::answer::{Problem, json};
-use self::gate::Caller;
+use self::gate::{Caller, Gate};
 use super::{Member, Workflows};
 use crate::http::Door;
 use crate::http::body::{self, BodyError};
@@ -68,10 +67,7 @@ use crate::metrics::{HttpPath, Refused};
 struct Rest {
     door: Door,
     workflows: Workflows,
-    /// Requests of agents, by id.
-    of_agents: Quotas,
-    /// Requests without a key that counts, by address.
-    of_peers: Quotas,
+    gate: Gate,
 }
 
 /// The calls there are.
@@ -98,8 +94,7 @@ const OPENAPI: &str = include_str!("rest/openapi.json");
 pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
     let clock = &workflows.environment().clock;
     let rest = Rest {
-        of_agents: Quotas::new(Arc::clone(clock), gate::MAX_AGENTS),
-        of_peers: Quotas::new(Arc::clone(clock), gate::MAX_PEERS),
+        gate: Gate::new(clock),
         door,
         workflows,
     };
@@ -140,8 +135,8 @@ async fn api(State(rest): State<Arc<Rest>>, request: Request<Body>) -> Response 
 impl Rest {
     async fn respond(&self, request: Request<Body>) -> Response {
         let (head, body) = request.into_parts();
-        let caller = self.identify(&head.headers);
-        let admitted = match self.admit(&caller, &head) {
+        let caller = Caller::of(&head.headers, &self.workflows.directory());
+        let admitted = match self.gate.admit(&caller, &head) {
             Ok(admitted) => admitted,
             Err(exceeded) => {
                 self.workflows.refused(Refused::RateLimited);

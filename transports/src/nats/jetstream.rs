@@ -15,47 +15,19 @@ use async_nats::{Client, StatusCode, Subscriber};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Api, ApiError};
-use super::core::Verdict;
+use super::expected::{Answer, Expected, storing};
 use super::link::{Link, Refusal, connects};
-use super::lookup::{Coverage, Lookups, look_up};
+use super::lookup::{Lookups, look_up};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::Topic;
 use crate::transport::Receipt;
 
 /// Answers that can be announced ahead of the task that waits for them, at most.
 pub(super) const EXPECTED_QUEUE: usize = 1024;
-
-/// An answer that will come on our inbox.
-#[derive(Debug)]
-pub(super) struct Expected {
-    /// The last word of the subject it comes on.
-    pub(super) token: u64,
-    pub(super) answer: Answer,
-    /// How large the question is.
-    pub(super) bytes: usize,
-    /// Where the question goes, to be told from a refusal.
-    pub(super) subject: Topic,
-    /// The number of connections there had been before it was asked.
-    pub(super) connects: u64,
-    pub(super) deadline: Instant,
-    pub(super) verdict: Verdict,
-    /// The right to have one more unanswered.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
-}
-
-/// What the answer means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// A stream has stored the message, or says why not.
-    Stored,
-    /// Anything, which shows that the server has seen all that was sent before.
-    Echo,
-}
 
 /// Waits for the answers on our inbox, for as long as somebody can ask.
 pub(super) struct Replies {
@@ -175,39 +147,6 @@ impl Replies {
     }
 }
 
-// === impl Expected ===
-
-impl Expected {
-    fn decide(self, result: Result<Receipt, TransportError>) {
-        drop(self.permit);
-        // The caller may have stopped waiting.
-        let _ = self.verdict.send(result);
-    }
-
-    /// Fails a publication that nobody listened to. A stream that elects its leader listens as little as one that is not
-    /// there, so only the word of the API makes it unknown.
-    pub(super) fn unheard(self, coverage: Coverage) {
-        let what = storing(&self.subject);
-        let disconnected =
-            |why| TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {why}"));
-        let error = match coverage {
-            Coverage::Nowhere => TransportError::new(
-                TransportErrorKind::UnknownTopic,
-                format!("{what}: no JetStream stream takes this subject"),
-            ),
-            Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
-            Coverage::Untold(None) => {
-                disconnected("nobody took it, and too many subjects are being looked up")
-            }
-            Coverage::Untold(Some(cause)) => {
-                disconnected("nobody took it, and JetStream does not say whether a stream would")
-                    .caused_by(cause)
-            }
-        };
-        self.decide(Err(error));
-    }
-}
-
 // === impl Unanswered ===
 
 impl Unanswered {
@@ -280,10 +219,6 @@ pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
     )
 }
 
-fn storing(subject: &Topic) -> String {
-    format!("store a message in the stream of {subject}")
-}
-
 /// What the answer of a stream to a publication says.
 fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
     let what = storing(&expected.subject);
@@ -309,35 +244,11 @@ pub(super) fn position(stream: &str, sequence: u64) -> Text {
     Text::from(format!("j:{stream}/{sequence}"))
 }
 
-/// A question, and where its verdict comes.
-#[cfg(test)]
-pub(super) fn expected(
-    subject: &str,
-    token: u64,
-    answer: Answer,
-    seconds: u64,
-) -> (
-    Expected,
-    tokio::sync::oneshot::Receiver<Result<Receipt, TransportError>>,
-) {
-    let (verdict, waiting) = tokio::sync::oneshot::channel();
-    let expected = Expected {
-        token,
-        answer,
-        bytes: 7,
-        subject: Topic::new(subject).unwrap(),
-        connects: 1,
-        deadline: super::core::after(std::time::Duration::from_secs(seconds)),
-        verdict,
-        permit: None,
-    };
-    (expected, waiting)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::super::expected::expected;
     use super::*;
 
     fn answer(body: &str) -> async_nats::Message {

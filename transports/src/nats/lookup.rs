@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::api::Api;
-use super::jetstream::Expected;
+use super::expected::{Coverage, Expected};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
@@ -32,17 +32,6 @@ const BELIEVED: Duration = Duration::from_secs(1);
 
 /// How long the API may take, if the request timeout of the client is not shorter.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What is known about a subject.
-#[derive(Debug, Clone)]
-pub(super) enum Coverage {
-    /// A stream takes it.
-    Somewhere,
-    /// No stream does.
-    Nowhere,
-    /// The API did not say, or, without an error, it was not asked because too many questions are out.
-    Untold(Option<TransportError>),
-}
 
 /// The questions to the API and its latest answers. Those who wait hold their right to be unanswered, which bounds them.
 #[derive(Debug, Default)]
@@ -128,7 +117,7 @@ fn coverage(answer: &Value) -> Coverage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jetstream::{Answer, expected};
+    use super::super::expected::{Answer, expected};
     use super::*;
 
     /// Asks for a subject at a time after the start; whether the API is asked, and the verdict if there is one.

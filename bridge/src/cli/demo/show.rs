@@ -7,9 +7,9 @@ use a2abus_executor::Progress;
 use serde_json::{Map, Value, json};
 
 use super::super::output::Output;
-use super::super::workflow::shown;
-use super::Answer;
+use super::super::workflow::lines::shown;
 use super::agents::Seen;
+use super::step::Answer;
 
 /// Everything about one call.
 #[derive(Debug)]

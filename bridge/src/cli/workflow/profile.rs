@@ -9,7 +9,7 @@ use a2abus_models::a2e_workflow::{Allowed, Apis, Policy, Report, Strictness};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use super::Asked;
+use super::asked::Asked;
 use crate::cli::{Misuse, load};
 use crate::config::WorkflowsConfig;
 use crate::workflows::{self, Directory};

@@ -3,8 +3,7 @@
 use std::io::IsTerminal as _;
 
 use a2abus_executor::{
-    Event, Execution, OnError, OperationStatus, Progress, Record, Refusal, Request, Started,
-    Status, Value,
+    Event, Execution, OnError, Record, Refusal, Request, Started, Status, Value,
 };
 use a2abus_models::a2e_workflow::Code;
 use anyhow::bail;
@@ -12,8 +11,9 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::asked::Asked;
 use super::profile::Profile;
-use super::{Asked, profile};
+use super::{lines, profile};
 use crate::cli::output::{Output, complain_line};
 
 /// Arguments of `a2abus workflow run`.
@@ -59,12 +59,12 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let workflow = asked.workflow()?;
     let profile = profile::of(asked)?;
     let report = profile.validate(&workflow, &asked.input, asked.level);
-    super::tell(&report, &asked.shown(), |line| {
+    lines::tell(&report, &asked.shown(), |line| {
         complain_line(&line);
         Ok(())
     })?;
-    if super::has_forbidden_target(&report) {
-        super::hint();
+    if lines::has_forbidden_target(&report) {
+        lines::hint();
     }
     let request = Request {
         workflow,
@@ -90,7 +90,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let answer = record.answer();
     output.line(answer.to_string())?;
     if was_forbidden(&answer) {
-        super::hint();
+        lines::hint();
     }
     Ok(match record.status() {
         Status::Success => crate::cli::Status::Right,
@@ -123,47 +123,10 @@ async fn watch(
             }
         };
         match event {
-            Some(Event::Operation(progress)) if shows => complain_line(&shown(&progress)),
+            Some(Event::Operation(progress)) if shows => complain_line(&lines::shown(&progress)),
             Some(Event::Ended { record, .. }) => return Ok(record),
             Some(_) => {}
             None => bail!("the execution has ended without a record"),
         }
     }
-}
-
-/// `ok    fetch (ApiCall) 12 ms, 2 attempts`.
-pub(in crate::cli) fn shown(progress: &Progress) -> String {
-    let word = match progress.status {
-        OperationStatus::Running => "begin",
-        OperationStatus::Success => "ok",
-        OperationStatus::Failed => "FAIL",
-        OperationStatus::Skipped => "skip",
-        OperationStatus::Retrying => "retry",
-        _ => progress.status.as_str(),
-    };
-    let mut line = format!(
-        "{word:<6} {} ({})",
-        progress.operation_id,
-        progress.operation_type.as_str()
-    );
-    if let Some(iteration) = progress.iteration {
-        line += &format!(" [{iteration}]");
-    }
-    match progress.status {
-        OperationStatus::Retrying => line += &format!(" in {} ms", progress.duration.as_millis()),
-        OperationStatus::Success | OperationStatus::Failed => {
-            line += &format!(" {} ms", progress.duration.as_millis());
-        }
-        _ => {}
-    }
-    if progress.attempts > 1 {
-        line += &format!(", {} attempts", progress.attempts);
-    }
-    if progress.is_cached {
-        line += ", from the cache";
-    }
-    if let Some(error) = &progress.error {
-        line += &format!(": {} {}", error.code.as_str(), error.message);
-    }
-    line
 }

@@ -52,7 +52,7 @@ pub(super) struct TestArgs {
 /// # Errors
 /// When a file cannot be read, or writing fails; a case that fails, or a file that holds none, is output, not an error.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
-    let texts = args.files.iter().map(|file| super::read(Some(file)));
+    let texts = args.files.iter().map(|file| super::asked::read(Some(file)));
     let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
     let mut output = Output::new();
     let (mut passed, mut failed) = (0, 0);

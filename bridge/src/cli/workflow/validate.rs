@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{Asked, profile};
+use super::asked::Asked;
+use super::{lines, profile};
 use crate::cli::Status;
 use crate::cli::output::{Output, complain_line};
 
@@ -36,12 +37,12 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
     if args.json {
         output.line(report.to_json().to_string())?;
     } else {
-        super::tell(&report, &asked.shown(), |line| output.line(line))?;
-        super::verdict(&report, &asked.shown(), &mut output)?;
-        if super::has_forbidden_target(&report) {
-            super::hint();
+        lines::tell(&report, &asked.shown(), |line| output.line(line))?;
+        lines::verdict(&report, &asked.shown(), &mut output)?;
+        if lines::has_forbidden_target(&report) {
+            lines::hint();
         }
-        if asked.input.is_empty() && super::lacks_input(&report) {
+        if asked.input.is_empty() && lines::lacks_input(&report) {
             complain_line(
                 "hint: what the data model holds at the start is given with --input JSON or --input @FILE",
             );

@@ -7,8 +7,9 @@ use futures_util::{StreamExt as _, stream};
 
 use super::super::Door;
 use super::super::reply::{Failure, Reason, accepted};
+use super::common::Common;
 use super::unit::{Ask, Item};
-use super::{CALL_ID, Common, header_of, last, not_published, parts_of};
+use super::{CALL_ID, header_of, last, not_published, parts_of};
 use crate::callid::CallId;
 use crate::calls::CallError;
 

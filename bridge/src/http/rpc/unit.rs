@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::super::Door;
 use super::super::reply::{Failure, Reason, Recipient};
-use super::Common;
+use super::common::Common;
 use crate::metrics::Metrics;
 
 /// How the units of a payload are framed.

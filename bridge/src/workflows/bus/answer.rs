@@ -3,14 +3,11 @@
 //! Source: docs/protocols/a2e-workflows.md §11.
 
 use a2abus_executor::{Failure, FailureCode, Progress, Record, Value};
-use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
-use crate::metrics;
-
 use super::ask::{Action, Form, Job, WorkflowClient, identity};
-use super::assembly::Incomplete;
+use super::refused::Refused;
 
 /// The executor as it signs its events.
 #[derive(Debug, Clone)]
@@ -51,6 +48,15 @@ pub(super) struct Answer {
     pub(super) content: Content,
 }
 
+/// What becomes of a request.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It has an answer.
+    Answered(Answer),
+    /// The bridge ends before its turn has come.
+    GivenUp,
+}
+
 #[derive(Debug)]
 pub(super) enum Content {
     /// A result: JSON text, and what is said in its place where it is too large for the bus.
@@ -64,132 +70,12 @@ pub(super) enum Content {
     Refused(Refused),
 }
 
-/// Why something asked for is not done.
-#[derive(Debug)]
-pub(super) struct Refused {
-    /// The code of a JSON-RPC error.
-    rpc_code: i32,
-    /// The error object of docs/protocols/a2e-workflows.md §9.
-    error: Value,
-}
-
 /// Whether all of an answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     Whole,
     /// Without what makes it large.
     Reduced,
-}
-
-// === impl Refused ===
-
-impl Refused {
-    fn new(rpc_code: i32, kind: &str, code: &str, message: String, suggestion: &str) -> Self {
-        let error = Value::object([
-            ("type", Value::from(kind)),
-            ("code", code.into()),
-            ("message", message.into()),
-            ("operationId", Value::Null),
-            ("details", Value::object::<Text>([])),
-            ("suggestions", vec![Value::from(suggestion)].into()),
-        ]);
-        Self { rpc_code, error }
-    }
-
-    /// The stable word of the error.
-    pub(super) fn code(&self) -> &str {
-        let code = self.error.get("code").and_then(Value::as_str);
-        code.unwrap_or_default()
-    }
-
-    /// What it is among the refusals that are counted.
-    pub(super) fn counts_as(&self) -> metrics::Refused {
-        match self.error.get("type").and_then(Value::as_str) {
-            Some("PermissionError") => metrics::Refused::Forbidden,
-            _ => metrics::Refused::Malformed,
-        }
-    }
-
-    /// What is asked for cannot be understood.
-    pub(super) fn request(rpc_code: i32, code: &str, message: String) -> Self {
-        let suggestion = "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level where they are needed";
-        Self::new(rpc_code, "ValidationError", code, message, suggestion)
-    }
-
-    /// Callers of the HTTP door show no key.
-    pub(super) fn rpc() -> Self {
-        Self::new(
-            code::INVALID_REQUEST,
-            "PermissionError",
-            "rpc_not_permitted",
-            "workflows are not executed for callers of POST /rpc: nothing says who they are"
-                .to_owned(),
-            "send it to POST /api/v1/workflows/execute with an API key, or ask the operator to set workflows.rpc: true",
-        )
-    }
-
-    /// The answer may not go where the request says.
-    pub(super) fn place(message: String) -> Self {
-        Self::new(
-            code::INVALID_PARAMS,
-            "PermissionError",
-            crate::reply_place::Refused::REASON,
-            message,
-            "leave out replyto and progressto, or ask the operator to add the topic to reply_topics of the binding",
-        )
-    }
-
-    /// Nobody of the requester's name may execute anything.
-    pub(super) fn unknown_agent(agent: Option<&Text>) -> Self {
-        let message = match agent {
-            Some(agent) => format!("no agent {agent:?} may execute workflows here"),
-            None => "nobody is named in whose name it is to run".to_owned(),
-        };
-        let suggestion =
-            "ask the operator to add the agent, and name it in the attribute sourceagent";
-        Self::new(
-            code::INVALID_PARAMS,
-            "PermissionError",
-            "agent_not_permitted",
-            message,
-            suggestion,
-        )
-    }
-
-    /// Another workflow has its execution id. Source: docs/protocols/a2e-workflows.md §D45.
-    pub(super) fn conflict(execution_id: &Text) -> Self {
-        let message = format!("another workflow has run under the execution id {execution_id}");
-        let suggestion = "give the workflow an executionId of its own";
-        Self::new(
-            code::INVALID_PARAMS,
-            "ValidationError",
-            "execution_id_conflict",
-            message,
-            suggestion,
-        )
-    }
-
-    /// The rest of a workflow that came line by line did not come.
-    pub(super) fn incomplete(why: Incomplete) -> Self {
-        let (kind, word) = match why {
-            Incomplete::Idle | Incomplete::Overdue => ("TimeoutError", "incomplete_workflow"),
-            Incomplete::Crowded => ("ExecutionError", "too_many_incomplete"),
-        };
-        let suggestion = "send the workflow as one event";
-        Self::new(code::INTERNAL_ERROR, kind, word, why.message(), suggestion)
-    }
-
-    /// A failure of the executor.
-    pub(super) fn failure(failure: &Failure) -> Self {
-        let rpc_code = match failure.code {
-            FailureCode::Invalid(_) | FailureCode::Refused(_) => code::INVALID_PARAMS,
-            _ => code::INTERNAL_ERROR,
-        };
-        Self {
-            rpc_code,
-            error: failure.to_value(),
-        }
-    }
 }
 
 // === impl Content ===

@@ -12,7 +12,7 @@ use a2abus_transports::{Address, Header, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::answer::Refused;
+use super::refused::Refused;
 use crate::claims::is_of_http_caller;
 use crate::reply::spring;
 use crate::reply_place::{self, ReplyPlaces};

@@ -14,11 +14,13 @@ use std::time::Duration;
 use a2abus_executor::{Object, OnError};
 use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::jsonrpc::code;
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::ask::{Action, Cancel, Job, WorkflowClient};
 use super::held::Held;
+use super::refused::Refused;
 
 /// How long the next line may take.
 const IDLE: Duration = Duration::from_secs(60);
@@ -233,6 +235,16 @@ impl Assemblies {
 // === impl Incomplete ===
 
 impl Incomplete {
+    /// The rest of a workflow that came line by line did not come.
+    pub(super) fn refused(self) -> Refused {
+        let (kind, word) = match self {
+            Self::Idle | Self::Overdue => ("TimeoutError", "incomplete_workflow"),
+            Self::Crowded => ("ExecutionError", "too_many_incomplete"),
+        };
+        let suggestion = "send the workflow as one event";
+        Refused::new(code::INTERNAL_ERROR, kind, word, self.message(), suggestion)
+    }
+
     /// What a person should know of it.
     pub(super) fn message(self) -> String {
         match self {

@@ -9,11 +9,12 @@ use a2abus_executor::{
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::WorkflowBinding;
-use super::answer::{Answer, News, Refused};
+use super::answer::{Answer, News, Outcome};
 use super::ask::{Action, Job, WorkflowClient};
+use super::refused::Refused;
+use super::waiting::Early;
 use crate::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, Reports};
@@ -22,24 +23,6 @@ use crate::workflows::{NotBegun, Reports};
 const QUEUE_NEWS: usize = 64;
 /// How long the last news may take, before the answer goes out without them.
 const LAST_NEWS: Duration = Duration::from_secs(1);
-
-/// What becomes of a request.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    /// It has an answer.
-    Answered(Answer),
-    /// The bridge ends before its turn has come.
-    GivenUp,
-}
-
-/// What may end a request early.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Early<'a> {
-    /// Whoever asked wants no more of it.
-    pub(super) cancel: &'a CancellationToken,
-    /// The bridge ends: what has not begun is given up.
-    pub(super) stop: &'a CancellationToken,
-}
 
 // === impl WorkflowBinding ===
 
@@ -75,7 +58,7 @@ impl WorkflowBinding {
         }
         match self.workflows.validate(agent, request).await {
             Some(report) => Outcome::Answered(Answer::report(&Value::from(report.to_json()))),
-            None => early.give_up().await,
+            None => give_up(early).await,
         }
     }
 
@@ -109,7 +92,7 @@ impl WorkflowBinding {
                     // Whoever ran it gave it up.
                     None => continue,
                 },
-                Err(NotBegun::Draining) => return early.give_up().await,
+                Err(NotBegun::Draining) => return give_up(early).await,
                 Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
                 Err(NotBegun::Refused(Refusal::Store(error))) => {
                     // Counted once, however often it is tried.
@@ -192,7 +175,7 @@ impl WorkflowBinding {
         }
         match record {
             Some(record) => written(record, told.load(Ordering::Relaxed)).await,
-            None if self.workflows.is_draining() => early.give_up().await,
+            None if self.workflows.is_draining() => give_up(early).await,
             None => {
                 tracing::error!(binding = %self.name, execution_id = %id, "an execution broke down");
                 let failure = Failure::new(FailureCode::Interrupted, "the execution broke down");
@@ -233,14 +216,10 @@ impl WorkflowBinding {
     }
 }
 
-// === impl Early ===
-
-impl Early<'_> {
-    /// Leaves the request to others, not before this bridge takes no more: it would come here again.
-    async fn give_up(self) -> Outcome {
-        self.stop.cancelled().await;
-        Outcome::GivenUp
-    }
+/// Leaves the request to others, not before this bridge takes no more: it would come here again.
+async fn give_up(early: Early<'_>) -> Outcome {
+    early.stop.cancelled().await;
+    Outcome::GivenUp
 }
 
 /// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is

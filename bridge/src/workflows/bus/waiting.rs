@@ -26,6 +26,15 @@ pub(super) struct Entry {
     cancel: CancellationToken,
 }
 
+/// What may end a request early.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Early<'a> {
+    /// Whoever asked wants no more of it.
+    pub(super) cancel: &'a CancellationToken,
+    /// The bridge ends: what has not begun is given up.
+    pub(super) stop: &'a CancellationToken,
+}
+
 // === impl Waiting ===
 
 impl Waiting {

@@ -92,7 +92,7 @@ impl Rest {
     }
 
     pub(super) fn rate_limit(&self, agent: &Agent) -> Response {
-        let requests = self.of_agents.usage(agent.id());
+        let requests = self.gate.usage(agent);
         let calls = self.workflows.executor().quotas().usage(agent.id());
         let rows = agent
             .rates()

@@ -2,12 +2,20 @@
 
 use std::sync::Arc;
 
-use a2abus_executor::{Admitted, Exceeded, Limit, Window};
+use a2abus_executor::{Admitted, Agent, Clock, Exceeded, Limit, Quotas, Usage, Window};
 use http::{HeaderMap, header};
 
-use super::Rest;
 use crate::http::Peer;
-use crate::workflows::Member;
+use crate::workflows::{Directory, Member};
+
+/// Counts requests.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// Requests of agents, by id.
+    of_agents: Quotas,
+    /// Requests without a key that counts, by address.
+    of_peers: Quotas,
+}
 
 /// Who asks.
 #[derive(Debug)]
@@ -25,21 +33,38 @@ const KEY_HEADER: &str = "x-api-key";
 /// How often one may ask without a key. Source: docs/protocols/a2e-workflows.md §8.
 const WITHOUT_KEY: [Limit; 1] = [Limit::new(60, Window::Minute)];
 /// The agents whose requests are remembered: more than configurations hold.
-pub(super) const MAX_AGENTS: usize = 100_000;
+const MAX_AGENTS: usize = 100_000;
 /// The addresses whose requests are remembered.
-pub(super) const MAX_PEERS: usize = 65_536;
+const MAX_PEERS: usize = 65_536;
 
-// === impl Rest ===
+// === impl Caller ===
 
-impl Rest {
-    pub(super) fn identify(&self, headers: &HeaderMap) -> Caller {
+impl Caller {
+    /// Who shows what these headers show.
+    pub(super) fn of(headers: &HeaderMap, directory: &Directory) -> Self {
         let Some(key) = key(headers) else {
-            return Caller::Unknown;
+            return Self::Unknown;
         };
-        match self.workflows.directory().authenticate(key) {
-            Some(member) => Caller::Member(Arc::clone(member)),
-            None => Caller::WrongKey,
+        match directory.authenticate(key) {
+            Some(member) => Self::Member(Arc::clone(member)),
+            None => Self::WrongKey,
         }
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(super) fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self {
+            of_agents: Quotas::new(Arc::clone(clock), MAX_AGENTS),
+            of_peers: Quotas::new(Arc::clone(clock), MAX_PEERS),
+        }
+    }
+
+    /// How much of its limits an agent has used.
+    pub(super) fn usage(&self, agent: &Agent) -> Usage {
+        self.of_agents.usage(agent.id())
     }
 
     /// Counts the request.

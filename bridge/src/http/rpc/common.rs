@@ -1,0 +1,150 @@
+//! What the units of one HTTP request share: who asks for what, until when, and how the answer looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::is_target;
+use a2abus_plugin::{Text, Unit};
+use a2abus_transports::Header;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::super::negotiate::Accepts;
+use super::super::reply::json_response;
+use super::super::sse;
+use crate::account::Line;
+use crate::budget::Purse;
+use crate::callid::CallId;
+use crate::calls::{self, Answer, CallError, Calls, Silence};
+
+/// What all units of one HTTP request have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    pub(super) calls: Arc<Calls>,
+    /// The id of the request, which is that of its call where it is one.
+    pub(super) call: CallId,
+    pub(super) target: Target,
+    pub(super) caller: Text,
+    /// The headers that reach the agent.
+    pub(super) headers: Vec<Header>,
+    /// What the answers are charged to.
+    pub(super) purse: Purse,
+    pub(super) timeout: Option<Duration>,
+    pub(super) arrived: Instant,
+    pub(super) accepts: Accepts,
+    /// How errors look where the unit does not tell its dialect.
+    pub(super) dialect: Dialect,
+}
+
+/// What the path says about the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Nothing: the payload names it.
+    InPayload,
+    /// This one, which wins over the one in the payload.
+    Agent(Text),
+    /// Something that cannot be the name of an agent.
+    NotAName,
+}
+
+// === impl Target ===
+
+impl Target {
+    pub(super) fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
+        match path {
+            Ok(Path(name)) if is_target(&name) => Self::Agent(name.into()),
+            // What is not UTF-8 once its escapes are undone is no name either.
+            Ok(_) | Err(_) => Self::NotAName,
+        }
+    }
+}
+
+// === impl Common ===
+
+impl Common {
+    /// Sends a request. Dropping the answer cancels the call.
+    pub(super) async fn call(&self, unit: Unit, call: Option<CallId>) -> Result<Answer, CallError> {
+        self.calls.call(self.request(unit, call)?).await
+    }
+
+    /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.
+    pub(super) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
+        let mut request = self.request(unit, Some(self.call))?;
+        if request.timeout.is_none() {
+            let left = self.time_left(Some(self.calls.patience(None)));
+            request.timeout = left.inspect_err(|error| self.note_refusal(error.word()))?;
+        }
+        self.calls.notify(request).await
+    }
+
+    fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
+        let request = self.try_request(unit, call);
+        request.inspect_err(|error| self.note_refusal(error.word()))
+    }
+
+    fn try_request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
+        let target = match &self.target {
+            Target::InPayload => None,
+            Target::Agent(agent) => Some(agent.clone()),
+            Target::NotAName => {
+                let message =
+                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                return Err(CallError::Refused(Text::from_static(message)));
+            }
+        };
+        // The header is nearer to the bridge than the configuration that is meant for the agent.
+        let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
+        let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
+        Ok(calls::Request {
+            unit,
+            call,
+            target,
+            timeout: self.time_left(timeout)?,
+            caller: self.caller.clone(),
+            headers: self.headers.clone(),
+        })
+    }
+
+    /// What is left of the time that the caller waits: the later units of a long batch start late.
+    fn time_left(&self, timeout: Option<Duration>) -> Result<Option<Duration>, CallError> {
+        let Some(timeout) = timeout else {
+            return Ok(None);
+        };
+        let timeout = self.calls.patience(Some(timeout));
+        match timeout.saturating_sub(self.arrived.elapsed()) {
+            Duration::ZERO => Err(CallError::Timeout(Silence {
+                after: timeout,
+                agent: Text::default(),
+                published: None,
+                cause: None,
+            })),
+            left => Ok(Some(left)),
+        }
+    }
+
+    /// Writes down a request, or a unit of one, that is refused before it becomes a call.
+    pub(super) fn note_refusal(&self, reason: &'static str) {
+        let line = Line {
+            call: self.call,
+            caller: &self.caller,
+            agent: "",
+            method: "",
+            outcome: reason,
+            took: self.arrived.elapsed(),
+        };
+        line.write();
+    }
+
+    /// One document, in the form that the caller accepts.
+    pub(super) fn whole(&self, body: Bytes) -> Response {
+        match self.accepts {
+            Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
+            Accepts::Events => sse::whole_response(&body, &self.purse),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A publication that waits for the answer of a stream, and what it means that nobody listened to it.
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::core::Verdict;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
+use crate::transport::Receipt;
+
+/// An answer that will come on our inbox.
+#[derive(Debug)]
+pub(super) struct Expected {
+    /// The last word of the subject it comes on.
+    pub(super) token: u64,
+    pub(super) answer: Answer,
+    /// How large the question is.
+    pub(super) bytes: usize,
+    /// Where the question goes, to be told from a refusal.
+    pub(super) subject: Topic,
+    /// The number of connections there had been before it was asked.
+    pub(super) connects: u64,
+    pub(super) deadline: Instant,
+    pub(super) verdict: Verdict,
+    /// The right to have one more unanswered.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What the answer means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A stream has stored the message, or says why not.
+    Stored,
+    /// Anything, which shows that the server has seen all that was sent before.
+    Echo,
+}
+
+/// What is known about a subject: whether a stream takes it.
+#[derive(Debug, Clone)]
+pub(super) enum Coverage {
+    /// A stream takes it.
+    Somewhere,
+    /// No stream does.
+    Nowhere,
+    /// The API did not say, or, without an error, it was not asked because too many questions are out.
+    Untold(Option<TransportError>),
+}
+
+// === impl Expected ===
+
+impl Expected {
+    /// Tells whoever waits.
+    pub(super) fn decide(self, result: Result<Receipt, TransportError>) {
+        drop(self.permit);
+        // The caller may have stopped waiting.
+        let _ = self.verdict.send(result);
+    }
+
+    /// Fails a publication that nobody listened to. A stream that elects its leader listens as little as one that is not
+    /// there, so only the word of the API makes it unknown.
+    pub(super) fn unheard(self, coverage: Coverage) {
+        let what = storing(&self.subject);
+        let disconnected =
+            |why| TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {why}"));
+        let error = match coverage {
+            Coverage::Nowhere => TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                format!("{what}: no JetStream stream takes this subject"),
+            ),
+            Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
+            Coverage::Untold(None) => {
+                disconnected("nobody took it, and too many subjects are being looked up")
+            }
+            Coverage::Untold(Some(cause)) => {
+                disconnected("nobody took it, and JetStream does not say whether a stream would")
+                    .caused_by(cause)
+            }
+        };
+        self.decide(Err(error));
+    }
+}
+
+/// What a publication to the subject is to do, for its errors.
+pub(super) fn storing(subject: &Topic) -> String {
+    format!("store a message in the stream of {subject}")
+}
+
+/// A question, and where its verdict comes.
+#[cfg(test)]
+pub(super) fn expected(
+    subject: &str,
+    token: u64,
+    answer: Answer,
+    seconds: u64,
+) -> (
+    Expected,
+    tokio::sync::oneshot::Receiver<Result<Receipt, TransportError>>,
+) {
+    let (verdict, waiting) = tokio::sync::oneshot::channel();
+    let expected = Expected {
+        token,
+        answer,
+        bytes: 7,
+        subject: Topic::new(subject).unwrap(),
+        connects: 1,
+        deadline: super::core::after(std::time::Duration::from_secs(seconds)),
+        verdict,
+        permit: None,
+    };
+    (expected, waiting)
+}
