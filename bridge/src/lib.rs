@@ -27,6 +27,10 @@ pub mod metrics;
 pub mod names;
 pub mod outbound;
 pub mod pending;
+#[cfg(test)]
+mod pending_model;
+#[cfg(test)]
+mod pending_tests;
 pub mod pipeline;
 mod recent;
 pub mod reply;
@@ -37,6 +41,7 @@ mod run;
 pub mod seldom;
 pub mod shares;
 mod stage;
+mod sync;
 mod topics;
 pub mod workflows;
 

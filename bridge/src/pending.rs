@@ -5,17 +5,17 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, PoisonError};
 
 use a2abus_models::e2a::Fold;
 use a2abus_plugin::{Event, Text};
-use dashmap::DashMap;
 use prometheus::IntGauge;
 use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
+use super::sync::{AtomicUsize, DashMap, Mutex};
 use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
 use crate::callid::{CallId, ReplyId};
@@ -75,6 +75,8 @@ pub struct Asked {
 pub struct Progress {
     /// The E2A records, where the agent answers with any.
     pub fold: Option<Fold>,
+    /// Whether the end was handed over: nothing may follow it, though others have found the call before.
+    pub is_over: bool,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -241,10 +243,17 @@ impl PendingCalls {
             .progress
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match parts(&asked, &mut progress) {
-            None => Handed::Nothing,
-            Some(Err(error)) => self.deliver(call, &sender, Piece::Part(Err(error)), true),
-            Some(Ok(parts)) => self.deliver_all(call, &sender, &purse, parts),
+        if progress.is_over {
+            return Handed::Late;
+        }
+        let rendered = match parts(&asked, &mut progress) {
+            None => return Handed::Nothing,
+            Some(rendered) => rendered,
+        };
+        let over = &mut progress.is_over;
+        match rendered {
+            Err(error) => self.deliver(call, &sender, Piece::Part(Err(error)), true, over),
+            Ok(parts) => self.deliver_all(call, &sender, &purse, parts, over),
         }
     }
 
@@ -254,9 +263,10 @@ impl PendingCalls {
         to: &mpsc::Sender<Piece>,
         purse: &Purse,
         parts: Parts,
+        over: &mut bool,
     ) -> Handed {
         if parts.is_empty() {
-            return self.deliver(call, to, Piece::Waiting, false);
+            return self.deliver(call, to, Piece::Waiting, false, over);
         }
         let mut handed = Handed::Late;
         for part in parts {
@@ -264,7 +274,7 @@ impl PendingCalls {
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
-            handed = self.deliver(call, to, Piece::Part(part), last);
+            handed = self.deliver(call, to, Piece::Part(part), last, over);
             if last || handed == Handed::Late {
                 break;
             }
@@ -272,7 +282,15 @@ impl PendingCalls {
         handed
     }
 
-    fn deliver(&self, call: CallId, to: &mpsc::Sender<Piece>, piece: Piece, ends: bool) -> Handed {
+    fn deliver(
+        &self,
+        call: CallId,
+        to: &mpsc::Sender<Piece>,
+        piece: Piece,
+        ends: bool,
+        over: &mut bool,
+    ) -> Handed {
+        *over = ends;
         // Whoever takes the entry out delivers the end: of two last parts one comes too late.
         if ends && !self.remove(call) {
             return Handed::Late;
@@ -282,6 +300,7 @@ impl PendingCalls {
             Err(TrySendError::Closed(_)) => Handed::Late,
             Err(TrySendError::Full(_)) => {
                 // Its caller finds the channel closed after what it holds, which says that parts are missing.
+                *over = true;
                 self.remove(call);
                 Handed::Late
             }
@@ -312,132 +331,5 @@ impl PendingCalls {
             .into_iter()
             .filter(|call| self.fail(*call, error.clone()) == Handed::Over)
             .count()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::budget::Budget;
-    use crate::callid::Replica;
-    use bytes::Bytes;
-
-    fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
-        let (parts, receiver) = mpsc::channel(capacity);
-        let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
-        let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        let purse = Budget::new(1 << 20, gauge(), refused).purse(None);
-        (
-            Entry {
-                parts,
-                asked: Arc::new(Asked {
-                    form: Form::Untouched,
-                    streamed: true,
-                    agent: Text::default(),
-                    id: ReplyId {
-                        call: CallId::new(Replica(0)).unwrap(),
-                        token: None,
-                    },
-                    request: Fingerprint::of(&request),
-                    progress: Mutex::default(),
-                }),
-                buses: Vec::new(),
-                is_kept: false,
-                may_have_arrived: Arc::default(),
-                shares: Vec::new(),
-                _charge: purse.charge(0).unwrap(),
-                purse,
-            },
-            receiver,
-        )
-    }
-
-    fn received(receiver: &mut mpsc::Receiver<Piece>) -> Result<Part, CallError> {
-        match receiver.try_recv().unwrap() {
-            Piece::Part(part) => part,
-            Piece::Waiting => panic!("a part is missing"),
-        }
-    }
-
-    fn gauge() -> IntGauge {
-        IntGauge::new("pending", "Calls.").unwrap()
-    }
-
-    #[allow(clippy::unnecessary_wraps)]
-    fn part(last: bool) -> Option<Result<Parts, CallError>> {
-        let body = Bytes::from_static(b"{}");
-        let event = None;
-        Some(Ok(smallvec::smallvec![Part { body, last, event }]))
-    }
-
-    #[test]
-    fn a_last_part_is_delivered_once() {
-        let (table, call) = (
-            PendingCalls::new(8, gauge()),
-            CallId::new(Replica(0)).unwrap(),
-        );
-        let (entry, mut receiver) = entry(8);
-        assert!(table.register(call, entry));
-        assert_eq!(table.hand_over(call, |_, _| part(false)), Handed::Over);
-        assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Over);
-        assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Late);
-        assert!(!received(&mut receiver).unwrap().last);
-        assert!(received(&mut receiver).unwrap().last);
-        assert!(receiver.try_recv().is_err());
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn a_full_table_refuses_and_a_slow_caller_is_cut_off() {
-        let table = PendingCalls::new(1, gauge());
-        let (first, second) = (
-            CallId::new(Replica(0)).unwrap(),
-            CallId::new(Replica(0)).unwrap(),
-        );
-        let (entry_1, receiver) = entry(1);
-        assert!(table.register(first, entry_1));
-        assert!(!table.register(second, entry(1).0));
-        assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Over);
-        assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Late);
-        assert!(table.is_empty());
-        drop(receiver);
-    }
-
-    #[test]
-    fn rendering_the_answer_of_one_call_holds_up_no_other() {
-        let table = PendingCalls::new(2_000, gauge());
-        let call = CallId::new(Replica(0)).unwrap();
-        let (own, _receiver) = entry(1);
-        assert!(table.register(call, own));
-        let (done, is_done) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let table = &table;
-            let handed = table.hand_over(call, |_, _| {
-                // Enough calls to meet every shard of the table.
-                scope.spawn(move || {
-                    for _ in 0..1_000 {
-                        let other = CallId::new(Replica(0)).unwrap();
-                        assert!(table.register(other, entry(1).0));
-                        assert!(table.remove(other));
-                    }
-                    done.send(()).unwrap();
-                });
-                let others = is_done.recv_timeout(std::time::Duration::from_secs(20));
-                others.expect("other calls come and go");
-                part(true)
-            });
-            assert_eq!(handed, Handed::Over);
-        });
-    }
-
-    #[test]
-    fn calls_fail_with_the_cause_of_their_bus() {
-        let table = PendingCalls::new(8, gauge());
-        let call = CallId::new(Replica(0)).unwrap();
-        let (entry, mut receiver) = entry(1);
-        assert!(table.register(call, entry));
-        let error = CallError::Unavailable(Text::from_static("gone"));
-        assert_eq!(table.fail_where(|entry| entry.asked.streamed, &error), 1);
-        assert_eq!(received(&mut receiver), Err(error));
     }
 }

@@ -378,7 +378,11 @@ async fn no_client_closes_the_door_or_fills_the_memory() {
             target.resident() <= idle + idle / 10
         })
         .await;
-        println!("back after {:?}: {} KiB", begun.elapsed(), target.resident() >> 10);
+        println!(
+            "back after {:?}: {} KiB",
+            begun.elapsed(),
+            target.resident() >> 10
+        );
     }
     until("no descriptor stays open", async || {
         target.descriptors() <= descriptors

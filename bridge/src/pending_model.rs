@@ -1,0 +1,119 @@
+//! The table of pending calls under many interleavings: a call is answered, answered again, failed, given up by its
+//! caller and drained at the same time. It ends once, nothing follows its end, and everything that it held is given back.
+//!
+//! The file of the table is compiled a second time here, with locks and a map that switch threads wherever a real one
+//! could.
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "pending.rs"]
+mod pending;
+
+mod sync {
+    pub(crate) use shuttle::sync::Mutex;
+    pub(crate) use shuttle::sync::atomic::AtomicUsize;
+    pub(crate) use shuttle_dashmap::DashMap;
+}
+
+use std::sync::Arc;
+
+use a2abus_plugin::{Event, Text};
+use bytes::Bytes;
+use prometheus::{IntCounter, IntGauge};
+use shuttle::thread;
+use tokio::sync::mpsc;
+
+use self::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
+use crate::budget::Budget;
+use crate::callid::{CallId, Replica, ReplyId};
+use crate::calls::{CallError, Part};
+
+/// Schedules of each kind that are tried.
+const SCHEDULES: usize = 3_000;
+
+/// What happens to the call at the same time.
+type Happening = fn(&PendingCalls, CallId) -> Handed;
+
+const ALL: [Happening; 5] = [
+    // A stream that ends; an answer in one part; another one; a deadline; the caller leaves.
+    |table, call| {
+        table.hand_over(call, |_, _| parts(&[false]));
+        table.hand_over(call, |_, _| parts(&[false, true]))
+    },
+    |table, call| table.hand_over(call, |_, _| parts(&[true])),
+    |table, call| table.hand_over(call, |_, _| parts(&[false])),
+    |table, call| table.fail(call, CallError::Unavailable(Text::from_static("gone"))),
+    |table, call| match table.remove(call) {
+        true => Handed::Nothing,
+        false => Handed::Late,
+    },
+];
+
+#[allow(clippy::unnecessary_wraps)]
+fn parts(last: &[bool]) -> Option<Result<Parts, CallError>> {
+    let part = |last: &bool| Part {
+        body: Bytes::from_static(b"{}"),
+        last: *last,
+        event: None,
+    };
+    Some(Ok(last.iter().map(part).collect()))
+}
+
+/// One call, everything that can happen to it at once, and what is left afterwards.
+fn one_call() {
+    let gauge = |name: &str| IntGauge::new(name, "Of a test.").unwrap();
+    let (calls, held) = (gauge("calls"), gauge("held"));
+    let refused = IntCounter::new("refused", "Of a test.").unwrap();
+    let purse = Budget::new(1 << 20, held.clone(), refused).purse(None);
+    let table = Arc::new(PendingCalls::new(1, calls.clone()));
+    let call = CallId::new(Replica(0)).unwrap();
+    let (sender, mut receiver) = mpsc::channel(16);
+    let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+    let entry = Entry {
+        parts: sender,
+        asked: Arc::new(Asked {
+            form: Form::Untouched,
+            streamed: true,
+            agent: Text::default(),
+            id: ReplyId { call, token: None },
+            request: Fingerprint::of(&request),
+            progress: sync::Mutex::default(),
+        }),
+        buses: Vec::new(),
+        is_kept: false,
+        may_have_arrived: Arc::default(),
+        shares: Vec::new(),
+        _charge: purse.charge(100).unwrap(),
+        purse,
+    };
+    assert!(table.register(call, entry));
+    let drained = thread::spawn({
+        let table = Arc::clone(&table);
+        move || shuttle::future::block_on(table.until_empty())
+    });
+    let happening = ALL.map(|happening| {
+        let table = Arc::clone(&table);
+        thread::spawn(move || happening(&table, call))
+    });
+    for happened in happening {
+        happened.join().unwrap();
+    }
+    drained.join().unwrap();
+    let (mut ends, mut after) = (0, 0);
+    while let Ok(piece) = receiver.try_recv() {
+        after += usize::from(ends > 0);
+        ends += usize::from(match piece {
+            Piece::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
+            Piece::Waiting => false,
+        });
+    }
+    assert!(ends <= 1, "the call ended {ends} times");
+    assert_eq!(after, 0, "parts follow the end");
+    assert_eq!((table.len(), calls.get(), held.get()), (0, 0, 0));
+    drop(receiver);
+}
+
+#[test]
+fn a_call_ends_once_in_every_order() {
+    shuttle::check_random(one_call, SCHEDULES);
+    shuttle::check_pct(one_call, SCHEDULES, 3);
+}

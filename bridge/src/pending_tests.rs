@@ -1,0 +1,132 @@
+//! Does the table of pending calls deliver each answer once?
+
+use std::sync::{Arc, Mutex};
+
+use a2abus_plugin::{Event, Text};
+use bytes::Bytes;
+use prometheus::IntGauge;
+use tokio::sync::mpsc;
+
+use crate::budget::Budget;
+use crate::callid::{CallId, Replica, ReplyId};
+use crate::calls::{CallError, Part};
+use crate::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
+
+fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
+    let (parts, receiver) = mpsc::channel(capacity);
+    let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+    let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
+    let purse = Budget::new(1 << 20, gauge(), refused).purse(None);
+    (
+        Entry {
+            parts,
+            asked: Arc::new(Asked {
+                form: Form::Untouched,
+                streamed: true,
+                agent: Text::default(),
+                id: ReplyId {
+                    call: CallId::new(Replica(0)).unwrap(),
+                    token: None,
+                },
+                request: Fingerprint::of(&request),
+                progress: Mutex::default(),
+            }),
+            buses: Vec::new(),
+            is_kept: false,
+            may_have_arrived: Arc::default(),
+            shares: Vec::new(),
+            _charge: purse.charge(0).unwrap(),
+            purse,
+        },
+        receiver,
+    )
+}
+
+fn received(receiver: &mut mpsc::Receiver<Piece>) -> Result<Part, CallError> {
+    match receiver.try_recv().unwrap() {
+        Piece::Part(part) => part,
+        Piece::Waiting => panic!("a part is missing"),
+    }
+}
+
+fn gauge() -> IntGauge {
+    IntGauge::new("pending", "Calls.").unwrap()
+}
+
+#[allow(clippy::unnecessary_wraps)]
+fn part(last: bool) -> Option<Result<Parts, CallError>> {
+    let body = Bytes::from_static(b"{}");
+    let event = None;
+    Some(Ok(smallvec::smallvec![Part { body, last, event }]))
+}
+
+#[test]
+fn a_last_part_is_delivered_once() {
+    let (table, call) = (
+        PendingCalls::new(8, gauge()),
+        CallId::new(Replica(0)).unwrap(),
+    );
+    let (entry, mut receiver) = entry(8);
+    assert!(table.register(call, entry));
+    assert_eq!(table.hand_over(call, |_, _| part(false)), Handed::Over);
+    assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Over);
+    assert_eq!(table.hand_over(call, |_, _| part(true)), Handed::Late);
+    assert!(!received(&mut receiver).unwrap().last);
+    assert!(received(&mut receiver).unwrap().last);
+    assert!(receiver.try_recv().is_err());
+    assert!(table.is_empty());
+}
+
+#[test]
+fn a_full_table_refuses_and_a_slow_caller_is_cut_off() {
+    let table = PendingCalls::new(1, gauge());
+    let (first, second) = (
+        CallId::new(Replica(0)).unwrap(),
+        CallId::new(Replica(0)).unwrap(),
+    );
+    let (entry_1, receiver) = entry(1);
+    assert!(table.register(first, entry_1));
+    assert!(!table.register(second, entry(1).0));
+    assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Over);
+    assert_eq!(table.hand_over(first, |_, _| part(false)), Handed::Late);
+    assert!(table.is_empty());
+    drop(receiver);
+}
+
+#[test]
+fn rendering_the_answer_of_one_call_holds_up_no_other() {
+    let table = PendingCalls::new(2_000, gauge());
+    let call = CallId::new(Replica(0)).unwrap();
+    let (own, _receiver) = entry(1);
+    assert!(table.register(call, own));
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let table = &table;
+        let handed = table.hand_over(call, |_, _| {
+            // Enough calls to meet every shard of the table.
+            scope.spawn(move || {
+                for _ in 0..1_000 {
+                    let other = CallId::new(Replica(0)).unwrap();
+                    assert!(table.register(other, entry(1).0));
+                    assert!(table.remove(other));
+                }
+                done.send(()).unwrap();
+            });
+            let others = is_done.recv_timeout(std::time::Duration::from_secs(20));
+            others.expect("other calls come and go");
+            part(true)
+        });
+        assert_eq!(handed, Handed::Over);
+    });
+}
+
+#[test]
+fn calls_fail_with_the_cause_of_their_bus() {
+    let table = PendingCalls::new(8, gauge());
+    let call = CallId::new(Replica(0)).unwrap();
+    let (entry, mut receiver) = entry(1);
+    assert!(table.register(call, entry));
+    let error = CallError::Unavailable(Text::from_static("gone"));
+    assert_eq!(table.fail_where(|entry| entry.asked.streamed, &error), 1);
+    assert_eq!(received(&mut receiver), Err(error));
+}
