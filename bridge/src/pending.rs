@@ -246,9 +246,8 @@ impl PendingCalls {
         if progress.is_over {
             return Handed::Late;
         }
-        let rendered = match parts(&asked, &mut progress) {
-            None => return Handed::Nothing,
-            Some(rendered) => rendered,
+        let Some(rendered) = parts(&asked, &mut progress) else {
+            return Handed::Nothing;
         };
         let over = &mut progress.is_over;
         match rendered {

@@ -4,7 +4,7 @@
 //! The file of the table is compiled a second time here, with locks and a map that switch threads wherever a real one
 //! could.
 
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, clippy::duplicate_mod)]
 #[path = "pending.rs"]
 mod pending;
 
