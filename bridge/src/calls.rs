@@ -26,6 +26,7 @@ use a2abus_plugin::{Event, MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -36,12 +37,11 @@ pub(crate) use open::{Exchange, Opened};
 use crate::account::Account;
 use crate::answer::Ended;
 use crate::budget::Budget;
-use crate::bus::BusId;
 use crate::callid::CallId;
 use crate::cancel::Canceller;
 use crate::delivery::Publisher;
 use crate::metrics::{Metrics, ReplyOutcome};
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, Outgoing};
 use crate::pending::PendingCalls;
 use crate::reply::ReplyLegs;
 use crate::reply_token::ReplyTokens;
@@ -253,14 +253,23 @@ impl Calls {
             .min(self.limits.max_timeout)
     }
 
-    /// Waits until answers that come back on the bus are read, as long as a caller waits by default.
-    pub(crate) async fn until_answers_are_read(&self, bus: BusId) {
-        let reading = self.legs.until_reading(bus);
-        if tokio::time::timeout(self.limits.timeout, reading)
-            .await
-            .is_err()
-        {
-            tracing::warn!("a request is published though answers are not read yet");
+    /// Whether the answer to this copy could not be read now.
+    pub(crate) fn is_deaf(&self, copy: &Outgoing) -> bool {
+        copy.is_awaited && !self.legs.is_reading(copy.bus)
+    }
+
+    /// Waits until the answers to copies that were read at `since` can be read, as long as a caller waits by default.
+    /// The calls of those whose answers cannot be read by then fail.
+    pub(crate) async fn until_answers_are_read(&self, copies: &[Outgoing], since: Instant) {
+        let reading = async {
+            for copy in copies {
+                self.legs.until_reading(copy.bus).await;
+            }
+        };
+        let deadline = since + self.limits.timeout;
+        drop(tokio::time::timeout_at(deadline, reading).await);
+        for copy in copies.iter().filter(|copy| self.is_deaf(copy)) {
+            self.unheard(copy);
         }
     }
 }

@@ -167,6 +167,9 @@ fn without_content(copy: &Outgoing) -> Outgoing {
         mode: copy.mode,
         agent: copy.agent.clone(),
         call: copy.call.clone(),
+        is_awaited: copy.is_awaited,
+        expires: copy.expires,
+        unit: None,
         letter: copy.letter,
     }
 }

@@ -1,8 +1,8 @@
 //! Wall time and ids for events; deadlines use the monotonic clock instead.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use a2abus_plugin::{EventId, Text, Time};
+use a2abus_plugin::{Event, EventId, Text, Time, extension};
 use jiff::Timestamp;
 
 /// Now.
@@ -37,6 +37,21 @@ pub(crate) fn parse(text: &str) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
+/// How far clocks may differ before an event counts as expired.
+pub(crate) const SKEW: Duration = Duration::from_secs(2);
+
+/// When nobody wants an event any more, where it says so. Source: CloudEvents expirytime extension.
+#[must_use]
+pub(crate) fn expiry(event: &Event) -> Option<SystemTime> {
+    parse(event.extension_text(extension::EXPIRY_TIME)?)
+}
+
+/// Whether a time is over on every clock.
+#[must_use]
+pub(crate) fn is_over(time: SystemTime) -> bool {
+    time + SKEW < now()
+}
+
 /// A new event id: a UUID version 7, whose text sorts by time.
 #[must_use]
 pub(crate) fn new_event_id() -> EventId {
@@ -46,7 +61,6 @@ pub(crate) fn new_event_id() -> EventId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn times_are_rfc3339_and_come_back() {

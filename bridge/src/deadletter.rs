@@ -4,12 +4,15 @@
 //! read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
 //! Source: docs/design.md §6.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use a2abus_plugin::{Event, Text, blank_secrets, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
+use a2abus_transports::{
+    Address, Disposition, Guarantee, Header, Headers, Message, Topic, TransportError,
+};
 use bytes::Bytes;
 use tracing::Level;
 
@@ -19,6 +22,8 @@ use crate::headers::carries;
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
 use crate::outbound::{Letter, Outgoing, Place};
+use crate::reply::spring;
+use crate::reply_place::is_attribute;
 use crate::seldom::{LogLimits, Seldom};
 
 /// Where a binding's dead letters go.
@@ -117,6 +122,13 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("bus-dlq-")
 }
 
+/// The attributes that may hold a reply token.
+const OF_CALLS: [&str; 3] = [
+    extension::CALL_ID,
+    extension::COLLABORATION_ID,
+    extension::REPLY_TO,
+];
+
 /// The longest detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 4_096;
 
@@ -185,6 +197,9 @@ impl DeadLetters {
             mode: Mode::default(),
             agent: of.agent.cloned(),
             call: of.call.clone(),
+            is_awaited: false,
+            expires: None,
+            unit: None,
             letter: Some(Letter {
                 is_reduced: false,
                 is_backed: self.is_backed,
@@ -271,7 +286,8 @@ impl DeadLetters {
         }
     }
 
-    /// The headers of the original that the bus of the letters can carry, without what an earlier letter said.
+    /// The headers of the original that the bus of the letters can carry, without what an earlier letter said and without
+    /// reply tokens.
     fn headers_of(&self, original: &Message) -> Headers {
         let mut headers = Headers::new();
         for header in original.headers.iter() {
@@ -279,7 +295,7 @@ impl DeadLetters {
                 continue;
             }
             match &header.value {
-                Some(value) => headers.push(header.name.clone(), value.clone()),
+                Some(value) => headers.push(header.name.clone(), without_token(header, value)),
                 None => headers.push_null(header.name.clone()),
             }
         }
@@ -310,6 +326,18 @@ impl<'a> Undelivered<'a> {
             call: event.and_then(callid::shown),
             ..self
         }
+    }
+}
+
+/// The value of a header, without the reply token where it is one of those by which calls are answered.
+fn without_token(header: &Header, value: &Bytes) -> Bytes {
+    let of_calls = OF_CALLS.iter().any(|name| is_attribute(&header.name, name));
+    if !of_calls && header.name != spring::CORRELATION_ID {
+        return value.clone();
+    }
+    match std::str::from_utf8(value).map(callid::shown_topic) {
+        Ok(Cow::Owned(shown)) => shown.into(),
+        Ok(Cow::Borrowed(_)) | Err(_) => value.clone(),
     }
 }
 

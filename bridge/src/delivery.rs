@@ -3,7 +3,7 @@
 //! | the bus says | a place that the event names | a place that the configuration names |
 //! |---|---|---|
 //! | too large, cannot be expressed | refused | refused |
-//! | no (unknown topic, not allowed, full, ...) | refused | held: sent again until a person has repaired the place |
+//! | no (unknown topic, not allowed, full, ...) | refused | held: sent again until a person has repaired the place; a request that somebody waits for is refused |
 //! | nothing (away, timed out, queue full) | held: sent again | held: sent again |
 //!
 //! A refused copy becomes a dead letter, or its caller gets an error. A caller that waits ([`Publisher::for_caller`])
@@ -63,9 +63,17 @@ impl Publisher {
         &self.outbound
     }
 
-    /// What to do with a copy that failed in this way.
+    /// What to do with a copy of a message that was read and failed in this way. A request that somebody waits for fails
+    /// at once where a person has to repair something first, and holds up nobody.
     #[must_use]
     pub fn judge(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
+        if copy.is_awaited && needs_a_person(error) {
+            return Verdict::Refuse;
+        }
+        self.judge_place(copy, error)
+    }
+
+    fn judge_place(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
         if let Some(letter) = copy.letter {
             return self.judge_letter(copy, letter.is_reduced, letter.is_backed, error);
         }
@@ -100,14 +108,15 @@ impl Publisher {
         bus.is_some_and(|bus| *bus.transport.health().borrow() == Health::Up)
     }
 
-    /// Hands a copy to its bus; the confirmation is still to come. A destination that is known to fail is not tried.
+    /// Hands a copy to its bus; the confirmation is still to come. A destination that is known to fail is not tried,
+    /// unless the copy would not wait until it is repaired.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`].
     pub async fn send(&self, copy: &Outgoing) -> Result<Confirmation, TransportError> {
         match self.destinations.known_failure(copy) {
-            Some(error) => Err(error),
-            None => self.outbound.send(copy).await,
+            Some(error) if !copy.is_awaited || !needs_a_person(&error) => Err(error),
+            Some(_) | None => self.outbound.send(copy).await,
         }
     }
 
@@ -118,6 +127,18 @@ impl Publisher {
             bus.metrics
                 .publish_seconds
                 .observe(sent.elapsed().as_secs_f64());
+        }
+        if copy.is_awaited {
+            // It does not wait for a probe, so that it may be the first to get through.
+            self.destinations.works(&Destination::of(copy));
+        }
+    }
+
+    /// Notes that a copy is given up which no bus takes. A place that the configuration names is to be repaired.
+    pub fn refused(&self, copy: &Outgoing, error: &TransportError) {
+        if copy.place == Place::Configured && needs_a_person(error) {
+            let destination = Destination::of(copy);
+            drop(self.destinations.failed(&destination, copy.place, error));
         }
     }
 
@@ -159,8 +180,12 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
-        self.send_while(copy, Patience::Unlimited, is_wanted, || ())
-            .await
+        let patience = if copy.is_awaited {
+            Patience::UntilRefused
+        } else {
+            Patience::Unlimited
+        };
+        self.send_while(copy, patience, is_wanted, || ()).await
     }
 
     /// Sends a copy, or what `instead` gives in place of one that no bus will ever take, until something is confirmed:
@@ -218,7 +243,6 @@ impl Publisher {
                 match probe {
                     Some(probe) => probe.confirmed(),
                     None if patience == Patience::UntilRefused => {
-                        // It did not wait for a probe, so that it may be the first to get through.
                         self.destinations.works(&destination);
                     }
                     None => {}
@@ -229,7 +253,7 @@ impl Publisher {
                 // Dead letters are reported on their own; here a caller may have more copies, or be gone.
                 interest.unreported = Some(error.clone());
             }
-            match (self.judge(copy, &error), probe) {
+            match (self.judge_place(copy, &error), probe) {
                 (Verdict::Refuse, probe) => {
                     if let Some(probe) = probe {
                         probe.refused();

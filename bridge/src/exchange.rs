@@ -106,6 +106,8 @@ pub(crate) enum Language {
 pub(crate) struct InHand {
     /// Where it was read; `None` where the source has no positions.
     pub(crate) position: Option<Text>,
+    /// What keeps its message until it is answered.
+    pub(crate) share: Unsettled,
     pub(crate) how: How,
 }
 
@@ -115,9 +117,7 @@ pub(crate) enum How {
     /// It is published, and this is its answer.
     Waits(Box<Waits>),
     /// It cannot be made.
-    Failed(Box<(CallError, Requester)>),
-    /// It is in hand already, or was answered a moment ago: it came again.
-    Again,
+    Failed(Box<(Failure, Requester)>),
 }
 
 /// A request that waits for its answer.
@@ -152,40 +152,46 @@ impl Exchanges {
         }
     }
 
-    /// Whether the request that was read at this position is in hand already, or was answered.
-    pub(crate) fn is_known(&self, position: &Text) -> bool {
-        self.running.contains_key(position) || self.recent().contains(position)
+    /// Takes in hand the request that was read at this position. Gives its share of the message back; `None` when the
+    /// request came again: its share waits with the first one, or is done if that was answered.
+    pub(crate) fn enter(&self, position: Option<&Text>, share: Unsettled) -> Option<Unsettled> {
+        let Some(position) = position else {
+            return Some(share);
+        };
+        match self.running.entry(position.clone()) {
+            Entry::Occupied(mut entry) => entry.get_mut().push(share),
+            // What is answered is put there before it is taken out here.
+            Entry::Vacant(_) if self.recent().contains(position) => share.done(),
+            Entry::Vacant(entry) => {
+                entry.insert(Vec::new());
+                return Some(share);
+            }
+        }
+        None
     }
 
-    /// Takes the requests of one message in hand.
-    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>, message: &Unsettled) {
-        for InHand { position, how } in requests {
-            let share = message.another();
-            let taken = match (&position, &how) {
-                (Some(position), How::Again) => {
-                    self.join(position, share);
-                    None
-                }
-                (Some(position), _) => self.take(position, share),
-                (None, _) => Some(share),
-            };
-            let Some(share) = taken else { continue };
+    /// Answers the requests of one message, each when its agent has.
+    pub(crate) fn start(self: &Arc<Self>, requests: Vec<InHand>) {
+        for request in requests {
+            let InHand {
+                position,
+                share,
+                how,
+            } = request;
             let this = Arc::clone(self);
             let work = async move {
                 let answered = match how {
                     How::Waits(waits) => this.carry(*waits, position.as_ref(), &share).await,
                     How::Failed(failed) => {
-                        let (error, requester) = *failed;
+                        let (failure, requester) = *failed;
                         let publishing = share.publishing();
-                        this.fail(&requester, &error).await;
+                        this.fail(&requester, &failure).await;
                         Some(publishing)
                     }
-                    How::Again => Some(share.publishing()),
                 };
-                match answered {
-                    // Until it is settled, so that no source takes it away in between.
-                    Some(_publishing) => this.finish(position, share),
-                    None => this.forget(position.as_ref()),
+                // Until it is settled, so that no source takes it away in between.
+                if let Some(_publishing) = answered {
+                    this.finish(position, share);
                 }
             };
             let stop = self.stop.clone();
@@ -212,47 +218,21 @@ impl Exchanges {
         self.tasks.wait().await;
     }
 
-    /// Marks a position as in hand; `None` when it was, and the share waits with the others or is done.
-    fn take(&self, position: &Text, share: Unsettled) -> Option<Unsettled> {
-        if self.recent().contains(position) {
-            share.done();
-            return None;
-        }
-        match self.running.entry(position.clone()) {
-            Entry::Vacant(entry) => {
-                entry.insert(Vec::new());
-                Some(share)
-            }
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().push(share);
-                None
-            }
-        }
-    }
-
-    /// Lets a request that came again wait with the first. One whose first was given up in this moment is handed back.
-    fn join(&self, position: &Text, share: Unsettled) {
-        if self.recent().contains(position) {
-            share.done();
-        } else if let Some(mut waiting) = self.running.get_mut(position) {
-            waiting.push(share);
-        }
-    }
-
     /// Begins to publish a part of an answer, if this replica is still to answer: it reads the request, or has read it
-    /// again.
+    /// again. Else the request is forgotten, in one step: one that comes again is either found here or is a new request.
     fn publishing(&self, position: Option<&Text>, share: &Unsettled) -> Option<Publishing> {
-        let again = || {
-            let waiting = self.running.get(position?)?;
-            waiting.iter().find_map(Unsettled::publishing_if_current)
-        };
-        share.publishing_if_current().or_else(again)
-    }
-
-    fn forget(&self, position: Option<&Text>) {
-        if let Some(position) = position {
-            self.running.remove(position);
+        if let Some(publishing) = share.publishing_if_current() {
+            return Some(publishing);
         }
+        let Entry::Occupied(again) = self.running.entry(position?.clone()) else {
+            return None;
+        };
+        let mut shares = again.get().iter();
+        let publishing = shares.find_map(Unsettled::publishing_if_current);
+        if publishing.is_none() {
+            drop(again.remove());
+        }
+        publishing
     }
 
     fn finish(&self, position: Option<Text>, share: Unsettled) {
@@ -304,14 +284,17 @@ impl Exchanges {
                     if let Err(why) = self.reply(requester, &event).await {
                         // A stream with a hole in it would end as if nothing were missing.
                         let why = format!("it cannot be published to the requester: {why}");
-                        self.fail(requester, &CallError::BadAnswer(why.into()))
-                            .await;
+                        let failure = Failure::call(&CallError::BadAnswer(why.into()));
+                        self.fail(requester, &failure).await;
                         return Some(publishing);
                     }
                 }
                 // Whoever reads it next makes it again.
-                Err(CallError::Draining) if requester.comes_again => return None,
-                Err(error) => self.fail(requester, &error).await,
+                Err(CallError::Draining) if requester.comes_again => {
+                    drop(position.and_then(|position| self.running.remove(position)));
+                    return None;
+                }
+                Err(error) => self.fail(requester, &Failure::call(&error)).await,
             }
             if is_last {
                 return Some(publishing);
@@ -321,9 +304,9 @@ impl Exchanges {
     }
 
     /// Publishes the error that a requester gets in place of an answer.
-    async fn fail(&self, requester: &Requester, error: &CallError) {
+    async fn fail(&self, requester: &Requester, failure: &Failure) {
         // What is not delivered is counted and logged.
-        drop(self.reply(requester, &requester.failure(error)).await);
+        drop(self.reply(requester, &requester.failure(failure)).await);
     }
 
     /// Publishes one message to the requester, and waits until the bus has it. What is not delivered is counted and logged.
@@ -409,13 +392,12 @@ impl Requester {
     }
 
     /// The event that says why there is no answer, in the requester's own language.
-    fn failure(&self, error: &CallError) -> Event {
-        let failure = Failure::call(error);
+    fn failure(&self, failure: &Failure) -> Event {
         let body = match &self.language {
             Language::JsonRpc { id, dialect } => {
                 failure.render(&Recipient::new(id.clone(), *dialect))
             }
-            Language::Family(family) => self.failure_in(*family, &failure),
+            Language::Family(family) => self.failure_in(*family, failure),
         };
         let mut event = self.mapped(&body, &crate::clock::new_event_id());
         put(

@@ -1,6 +1,7 @@
 //! What leaves the bridge: copies of events on their way to a destination.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{
@@ -15,7 +16,7 @@ use crate::bus::{BusId, Buses};
 use crate::callid;
 use crate::headers::carries;
 use crate::names::{Mode, Name};
-use crate::route::{RouteError, RouteTable};
+use crate::route::{Resolved, RouteError, RouteTable};
 use crate::stage;
 
 pub use crate::route::Place;
@@ -38,8 +39,23 @@ pub struct Outgoing {
     /// The call it belongs to, as its `callid` attribute says. Of the copies of a call, only the one that is to be answered
     /// has it.
     pub call: Option<Text>,
+    /// Somebody waits for the answer to it.
+    pub is_awaited: bool,
+    /// When nobody wants it any more, as its `expirytime` attribute says.
+    pub expires: Option<SystemTime>,
+    /// What it was made of, where that was a part of a message that was read.
+    pub unit: Option<Unit>,
     /// Set on dead letters.
     pub letter: Option<Letter>,
+}
+
+/// One unit of a message as it was read: what the dead letter of its copies has.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    /// Which unit of the message it is.
+    pub index: usize,
+    /// Its bytes.
+    pub bytes: Bytes,
 }
 
 /// How a dead letter is treated that its own topic does not take.
@@ -209,45 +225,56 @@ impl Outbound {
             let resolved = destination
                 .resolve(event, from.binding, from.key)
                 .map_err(in_route)?;
-            let bus = self.bus(resolved.transport)?;
-            let mut address = resolved.address;
-            if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
-                (&mut address.guarantee, from.origin)
-            {
-                // The stream drops what has the same id: nothing but the same copy of the same message may.
-                let from = from.binding;
-                let copy = format!("{from}/{origin}/{unit}/{name}/{index}");
-                // A request that is read again is another call: its answer comes only if the agent has this one as well.
-                let call = callid::shown(event).filter(|_| answers && to_answer.is_some());
-                *message_id = Some(
-                    call.map_or(copy.clone(), |call| format!("{copy}/{call}"))
-                        .into(),
-                );
-            }
+            let place = (index, destination.place());
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;
-            let mut headers = Vec::new();
             if !answers {
                 OF_THE_CALL.iter().for_each(|name| copy.remove(name));
-            } else if let Some(to_answer) = to_answer {
-                headers = (to_answer.stamp)(bus, &mut copy, &mut address);
             }
-            let place = destination.place();
-            let mut outgoing = self.written(
-                bus,
-                &copy,
-                resolved.mode,
-                resolved.key,
-                (headers, from.headers),
-                (address, place),
-            )?;
-            if to_answer.is_none() {
-                // An event may name any call: what becomes of its copies is nothing to that call.
-                outgoing.call = None;
-            }
-            copies.push(outgoing);
+            let to_answer = to_answer.filter(|_| answers);
+            copies.push(self.copy(copy, (name, from), resolved, place, to_answer)?);
         }
         Ok(copies)
+    }
+
+    /// The copy of an event for one destination of a route; `to_answer` where that is the one that answers.
+    fn copy(
+        &self,
+        mut event: Event,
+        (route, from): (&Text, Provenance<'_>),
+        resolved: Resolved<'_>,
+        (index, place): (usize, Place),
+        to_answer: Option<ToAnswer<'_>>,
+    ) -> Result<Outgoing, RoutingError> {
+        let bus = self.bus(resolved.transport)?;
+        let mut address = resolved.address;
+        if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
+            (&mut address.guarantee, from.origin)
+        {
+            // The stream drops what has the same id: nothing but the same copy of the same message may.
+            let copy = format!("{}/{origin}/{unit}/{route}/{index}", from.binding);
+            // A request that is read again is another call: its answer comes only if the agent has this one as well.
+            let id = match to_answer.and_then(|_| callid::shown(&event)) {
+                Some(call) => format!("{copy}/{call}"),
+                None => copy,
+            };
+            *message_id = Some(id.into());
+        }
+        let headers = to_answer.map(|to_answer| (to_answer.stamp)(bus, &mut event, &mut address));
+        let mut outgoing = self.written(
+            bus,
+            &event,
+            resolved.mode,
+            resolved.key,
+            (headers.unwrap_or_default(), from.headers),
+            (address, place),
+        )?;
+        outgoing.is_awaited = to_answer.is_some();
+        if to_answer.is_none() {
+            // An event may name any call: what becomes of its copies is nothing to that call.
+            outgoing.call = None;
+        }
+        Ok(outgoing)
     }
 
     /// An event written for a bus.
@@ -278,6 +305,9 @@ impl Outbound {
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
             call: callid::shown(event),
+            is_awaited: false,
+            expires: crate::clock::expiry(event),
+            unit: None,
             letter: None,
         })
     }

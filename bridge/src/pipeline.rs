@@ -4,48 +4,48 @@
 //! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (all else) ─> publish ─> settle
 //! ```
 //!
-//! One task runs each binding. Messages of one lane (a Kafka partition) are published in order; a lane whose message
+//! One task runs each binding. What becomes of a message is decided when it is read, and whoever waits for the answer to
+//! a request in it waits from then on, even if its lane cannot go on. Messages of one lane (a Kafka partition) are published in order; a lane whose message
 //! cannot be published waits and tries again while the other lanes go on ([`crate::delivery`] has the rules). A message
 //! is settled after every copy of it, or its dead letter, is confirmed. What is held is bounded by the budget of the
 //! subscription.
 
 mod lane;
+mod refused;
 mod request;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2abus_plugin::{
-    Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Refused, Source, Text,
-    extension, map, wrap_unknown,
+    Event, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Text, extension, map,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::{
     Acknowledger, Confirmation, Consumer, Delivery, Message, Outcome, Topic, TransportError,
     TransportErrorKind,
 };
-use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
 use crate::bus::BusId;
+use crate::callid::shown_topic;
 use crate::calls::Calls;
 use crate::claims::Claims;
-use crate::config::{EventIds, Mode, OnUnknown, Role};
+use crate::clock;
+use crate::config::{EventIds, OnUnknown, Role};
 use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
 use crate::delivery::{Holder, Publisher, Verdict};
 use crate::exchange::room::{Parts, WaitingRoom};
 use crate::exchange::{Exchanges, InHand, Unsettled};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
-use crate::outbound::{Outbound, Outgoing, Provenance};
-use crate::reply_place;
+use crate::outbound::{Outbound, Outgoing, Provenance, Unit};
 use crate::stage;
 use lane::{Lane, Task};
 
@@ -107,17 +107,24 @@ pub enum DataLook {
     ForMissing,
 }
 
-/// How far clocks may differ before an event counts as expired.
-const CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// The lanes of one binding, by number.
 #[derive(Default)]
 struct Lanes(HashMap<u32, BindingLane>);
 
 #[derive(Default)]
 struct BindingLane {
-    order: Lane<Delivery, Unconfirmed>,
+    order: Lane<Received, Unconfirmed>,
     /// Counts the lane as held.
     held: Option<Held>,
+}
+
+/// A message that was read, and what is to be published of it.
+struct Received {
+    copies: Vec<Outgoing>,
+    original: Original,
+    /// When it was read.
+    since: Instant,
+    span: Span,
 }
 
 /// What a task of a lane has done.
@@ -166,12 +173,6 @@ struct Decided {
     again: Option<(Vec<HeldCopy>, TransportErrorKind)>,
 }
 
-/// One unit of a message, for its dead letter.
-struct Unit {
-    index: usize,
-    bytes: Bytes,
-}
-
 /// What a copy came from, for its dead letter and for its settlement.
 struct Original {
     message: Message,
@@ -182,15 +183,18 @@ struct Original {
 
 /// How a message is settled once its copies are confirmed.
 enum Settlement {
-    /// At once.
-    Now(Acknowledger),
+    /// At once. `None` only until the message is routed.
+    Now(Option<Acknowledger>),
     /// When the requests in it are answered too.
     Shared(Unsettled),
 }
 
 /// What becomes of a message.
-#[derive(Default)]
 struct Routed {
+    /// What settles it, until something shares it.
+    acknowledger: Option<Acknowledger>,
+    /// What settles it once the requests in it are answered.
+    unsettled: Option<Unsettled>,
     /// What is published.
     copies: Vec<Outgoing>,
     /// The requests in it that somebody waits for.
@@ -250,61 +254,14 @@ impl Pipeline {
         self.metrics.received.inc();
         self.metrics.in_flight.inc();
         let lane = delivery.lane;
-        lanes.get(lane).order.receive(delivery);
+        let span = stage::receive(&self.name, &delivery.topic, delivery.origin.as_ref());
+        let received = span.clone().in_scope(|| self.received(delivery, span));
+        lanes.get(lane).order.receive(received);
         lane
     }
 
-    async fn work(&self, lane: u32, task: Task<Delivery, Unconfirmed>) -> (u32, Done) {
-        let done = match task {
-            Task::Step(number, delivery) => Done::Sent(self.step(lane, number, delivery).await),
-            Task::Again(number, Unconfirmed { copies, original }) => {
-                let (wanted, expired): (Vec<_>, Vec<_>) = copies
-                    .into_iter()
-                    .map(|(copy, holder)| (copy, Some(holder)))
-                    .partition(|(copy, _)| self.is_wanted(copy, &original));
-                for (copy, _) in &expired {
-                    self.expired(copy, &original);
-                }
-                Done::Sent(self.publish(lane, number, wanted, original).await)
-            }
-            Task::First(Unconfirmed { copies, original }) => {
-                for (copy, _holder) in copies {
-                    self.until_confirmed(copy, &original).await;
-                }
-                Done::Recovered(original)
-            }
-        };
-        (lane, done)
-    }
-
-    /// Whether a copy that was held is still to be sent. Nobody waits for the answer to a request whose call has ended.
-    fn is_wanted(&self, copy: &Outgoing, original: &Original) -> bool {
-        let is_request = matches!(original.settlement, Settlement::Shared(_));
-        if !is_request || copy.letter.is_some() {
-            return true;
-        }
-        let call = copy.call.as_ref().and_then(|call| call.parse().ok());
-        call.is_none_or(|call| !self.calls.has_ended(call))
-    }
-
-    /// Counts and logs a copy that is no longer wanted.
-    fn expired(&self, copy: &Outgoing, original: &Original) {
-        let of = Undelivered {
-            agent: copy.agent.as_ref(),
-            call: copy.call.clone(),
-            ..original.undelivered()
-        };
-        self.dead_letters.dropped(&of, "expired");
-    }
-
-    /// The path of one message, up to the confirmation of its copies.
-    async fn step(&self, lane: u32, number: u64, delivery: Delivery) -> InFlight {
-        let span = stage::receive(&self.name, &delivery.topic, delivery.origin.as_ref());
-        let step = self.steps(lane, number, delivery);
-        step.instrument(span).await
-    }
-
-    async fn steps(&self, lane: u32, number: u64, delivery: Delivery) -> InFlight {
+    /// What becomes of a message. The requests in it are calls from here on.
+    fn received(&self, delivery: Delivery, span: Span) -> Received {
         let Delivery {
             message,
             topic,
@@ -321,23 +278,18 @@ impl Pipeline {
             reply_to: reply_to.as_ref(),
             reader: Reader::Binding,
         };
-        let mut routed = Routed::default();
+        let mut routed = Routed::new(acknowledger);
         match self.role {
             Role::Responses => self.answers(at, &mut routed),
             Role::Events | Role::Workflows => self.events(at, &mut routed),
         }
-        let Routed {
-            copies,
-            in_hand,
-            room,
-        } = routed;
-        let settlement = if in_hand.is_empty() {
-            Settlement::Now(acknowledger)
-        } else {
-            let unsettled = Unsettled::new(acknowledger, room.message(), self.metrics.clone());
-            self.exchanges.start(in_hand, &unsettled);
-            self.until_answers_are_read(&copies).await;
-            Settlement::Shared(unsettled)
+        let settlement = match routed.unsettled {
+            None => Settlement::Now(routed.acknowledger),
+            Some(unsettled) => {
+                unsettled.hold(routed.room.message());
+                self.exchanges.start(routed.in_hand);
+                Settlement::Shared(unsettled)
+            }
         };
         let original = Original {
             message,
@@ -345,8 +297,84 @@ impl Pipeline {
             origin,
             settlement,
         };
-        let copies = copies.into_iter().map(|copy| (copy, None)).collect();
-        self.publish(lane, number, copies, original).await
+        Received {
+            copies: routed.copies,
+            original,
+            since: Instant::now(),
+            span,
+        }
+    }
+
+    async fn work(&self, lane: u32, task: Task<Received, Unconfirmed>) -> (u32, Done) {
+        let done = match task {
+            Task::Step(number, received) => {
+                let span = received.span.clone();
+                let step = self.step(lane, number, received);
+                Done::Sent(step.instrument(span).await)
+            }
+            Task::Again(number, Unconfirmed { copies, original }) => {
+                let mut in_flight = InFlight::new(lane, number, original);
+                let held = |(copy, holder)| (copy, Some(holder));
+                let copies = copies.into_iter().map(held);
+                self.publish(copies, &mut in_flight).await;
+                Done::Sent(in_flight)
+            }
+            Task::First(Unconfirmed { copies, original }) => {
+                for (copy, _holder) in copies {
+                    self.until_confirmed(copy, &original).await;
+                }
+                Done::Recovered(original)
+            }
+        };
+        (lane, done)
+    }
+
+    /// Publishes a message. A request whose answer could not be read yet waits for that, after the rest of its message:
+    /// an agent may be quick.
+    async fn step(&self, lane: u32, number: u64, received: Received) -> InFlight {
+        let Received {
+            copies,
+            original,
+            since,
+            ..
+        } = received;
+        let mut in_flight = InFlight::new(lane, number, original);
+        let is_deaf = |copy: &Outgoing| self.calls.is_deaf(copy);
+        let (deaf, copies) = if copies.iter().any(is_deaf) {
+            copies.into_iter().partition(is_deaf)
+        } else {
+            (Vec::new(), copies)
+        };
+        let fresh = |copy| (copy, None);
+        let copies = copies.into_iter().map(fresh);
+        self.publish(copies, &mut in_flight).await;
+        if !deaf.is_empty() {
+            self.calls.until_answers_are_read(&deaf, since).await;
+            let copies = deaf.into_iter().map(fresh);
+            self.publish(copies, &mut in_flight).await;
+        }
+        in_flight
+    }
+
+    /// Whether a copy that has waited is still to be sent. Nobody waits for the answer to a request whose call has ended.
+    fn is_wanted(&self, copy: &Outgoing) -> bool {
+        if copy.letter.is_some() {
+            return true;
+        }
+        let call = copy.call.as_ref().filter(|_| copy.is_awaited);
+        let call = call.and_then(|call| call.parse().ok());
+        !copy.expires.is_some_and(clock::is_over)
+            && call.is_none_or(|call| !self.calls.has_ended(call))
+    }
+
+    /// Counts and logs a copy that is no longer wanted.
+    fn expired(&self, copy: &Outgoing, original: &Original) {
+        let of = Undelivered {
+            agent: copy.agent.as_ref(),
+            call: copy.call.clone(),
+            ..original.undelivered()
+        };
+        self.dead_letters.dropped(&of, "expired");
     }
 
     /// What the events of a message get that was read at `origin`.
@@ -382,12 +410,7 @@ impl Pipeline {
     /// A message on a topic for events: each unit is mapped and routed.
     fn events(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
         match content_mode::read(self.binding, at.message, &self.limits) {
-            Err(error) => {
-                let code = error.kind().as_str();
-                outgoing
-                    .copies
-                    .push(self.dead(at, None, None, code, Stage::Receive, &error));
-            }
+            Err(error) => self.unreadable(at, &error, outgoing),
             Ok(Content::Event(event)) => self.event(at, None, event, outgoing),
             Ok(Content::Plain { content_type, body }) => {
                 let mut hint = self.hint.clone();
@@ -427,73 +450,6 @@ impl Pipeline {
             self.fill_from_data(&mut event);
         }
         self.route(at, unit, event, outgoing);
-    }
-
-    fn refused(
-        &self,
-        at: ReadAt<'_>,
-        refused: Refused,
-        context: &MapContext<'_>,
-        outgoing: &mut Routed,
-    ) {
-        let kind = refused.error.kind();
-        self.counts.refused(kind);
-        let unit = Unit {
-            index: refused.index,
-            bytes: refused.bytes.clone(),
-        };
-        let is_unknown = kind == a2abus_plugin::DecodeErrorKind::Unknown;
-        match self.on_unknown {
-            OnUnknown::Wrap if is_unknown => {
-                let event = wrap_unknown(&refused.bytes, refused.index, &self.options, context);
-                self.route(at, Some(&unit), event, outgoing);
-            }
-            OnUnknown::Pass if is_unknown => {
-                let mut event = wrap_unknown(&refused.bytes, refused.index, &self.options, context);
-                // There is no event on the bus to count the hops, so a header of our own does.
-                let hops = passed_hops(at.message);
-                let counted = event.set(extension::HOPS, hops);
-                debug_assert!(counted.is_ok(), "hops are a number");
-                let before = outgoing.copies.len();
-                self.route(at, Some(&unit), event, outgoing);
-                for copy in outgoing
-                    .copies
-                    .iter_mut()
-                    .skip(before)
-                    .filter(|copy| copy.letter.is_none())
-                {
-                    let key = copy.message.key.take();
-                    copy.message = Message {
-                        key,
-                        body: Some(refused.bytes.clone()),
-                        ..at.message.clone()
-                    };
-                    let next = hops.saturating_add(1).to_string();
-                    copy.message.headers.put(PASSED_HOPS, next);
-                }
-            }
-            OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
-                let pointer = match refused.error.pointer() {
-                    "" => String::new(),
-                    pointer => format!(" ({pointer})"),
-                };
-                let detail = format!(
-                    "{} at byte {}{pointer}",
-                    refused.error,
-                    refused.error.offset()
-                );
-                let reason = Reason {
-                    code: kind.as_str(),
-                    stage: Stage::Detect,
-                    detail,
-                    unit: Some(refused.index),
-                };
-                let body = Some(refused.bytes);
-                outgoing
-                    .copies
-                    .push(self.dead_letters.letter(&undelivered(at), body, &reason));
-            }
-        }
     }
 
     /// Takes from the data what routing needs and the event lacks.
@@ -544,11 +500,7 @@ impl Pipeline {
                 self.calls.misplaced_answer(at, &event);
                 self.claims.of_unasked(at, &mut event);
             }
-            Err(refused) => {
-                let reason = reply_place::Refused::REASON;
-                let letter = self.dead(at, unit, Some(&event), reason, Stage::Receive, &refused);
-                return outgoing.copies.push(letter);
-            }
+            Err(refused) => return self.misdirected(at, unit, &event, &refused, outgoing),
         }
         self.mark(at, &mut event);
         let origin = at
@@ -562,7 +514,7 @@ impl Pipeline {
         };
         let routed = stage::route().in_scope(|| self.outbound.route(&event, from, None));
         match routed {
-            Ok(copies) => outgoing.copies.extend(copies),
+            Ok(copies) => outgoing.publish(copies, unit),
             Err(error) => {
                 self.counts.unrouted.inc();
                 let reason = error.reason();
@@ -612,29 +564,24 @@ impl Pipeline {
         self.dead_letters.letter(&of, body, &reason)
     }
 
-    /// Hands every copy to its bus, in order. Waits at most while the queue of a bus is full.
+    /// Hands those copies to their buses, in order, that are still wanted. Waits at most while the queue of a bus is full.
     async fn publish(
         &self,
-        lane: u32,
-        number: u64,
-        outgoing: Vec<(Outgoing, Option<Holder>)>,
-        original: Original,
-    ) -> InFlight {
-        let mut copies = Vec::with_capacity(outgoing.len());
-        for (outgoing, _holder) in outgoing {
-            copies.push(Copy {
+        copies: impl Iterator<Item = (Outgoing, Option<Holder>)>,
+        in_flight: &mut InFlight,
+    ) {
+        for (outgoing, _holder) in copies {
+            if !self.is_wanted(&outgoing) {
+                self.expired(&outgoing, &in_flight.original);
+                continue;
+            }
+            in_flight.copies.push(Copy {
                 handed: self.publisher.send(&outgoing).await,
                 outgoing,
                 _holder,
             });
         }
-        InFlight {
-            lane,
-            number,
-            copies,
-            sent: Instant::now(),
-            original,
-        }
+        in_flight.sent = Instant::now();
     }
 
     /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
@@ -696,6 +643,7 @@ impl Pipeline {
                 let holder = self.publisher.held(&copy, &error);
                 return Err(((copy, holder), error.kind()));
             }
+            self.publisher.refused(&copy, &error);
             match self.instead(copy, &error, original) {
                 Some(letter) => copy = letter,
                 None => return Ok(()),
@@ -709,7 +657,7 @@ impl Pipeline {
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
-            let is_wanted = || self.is_wanted(&sending, original);
+            let is_wanted = || self.is_wanted(&sending);
             copy = match self.publisher.until_confirmed_if(&sending, is_wanted).await {
                 Ok(true) => {
                     self.calls.note_published(&sending);
@@ -739,16 +687,15 @@ impl Pipeline {
         let reason = Reason {
             code: error.kind().as_str(),
             stage: Stage::Publish,
-            detail: format!("{}: {error}", copy.address.topic),
-            unit: None,
+            detail: format!("{}: {error}", shown_topic(copy.address.topic.as_str())),
+            unit: copy.unit.as_ref().map(|unit| unit.index),
         };
         let of = Undelivered {
             agent: copy.agent.as_ref(),
             call: copy.call.clone(),
             ..original.undelivered()
         };
-        // In binary mode the copy holds the bytes of its unit; a structured copy is our own writing.
-        let body = copy.message.body.filter(|_| copy.mode == Mode::Binary);
+        let body = copy.unit.map(|unit| unit.bytes);
         Some(self.dead_letters.letter(&of, body, &reason))
     }
 
@@ -777,7 +724,8 @@ impl Pipeline {
 
     fn settle(&self, original: Original) {
         let acknowledger = match original.settlement {
-            Settlement::Now(acknowledger) => acknowledger,
+            Settlement::Now(Some(acknowledger)) => acknowledger,
+            Settlement::Now(None) => return,
             Settlement::Shared(unsettled) => return unsettled.done(),
         };
         self.metrics.in_flight.dec();
@@ -789,11 +737,50 @@ impl Pipeline {
             }
         }
     }
+}
 
-    /// Waits until the answers to what is about to be published are read: an agent may be quick.
-    async fn until_answers_are_read(&self, copies: &[Outgoing]) {
-        for copy in copies.iter().filter(|copy| copy.letter.is_none()) {
-            self.calls.until_answers_are_read(copy.bus).await;
+// === impl Routed ===
+
+impl Routed {
+    fn new(acknowledger: Acknowledger) -> Self {
+        Self {
+            acknowledger: Some(acknowledger),
+            unsettled: None,
+            copies: Vec::new(),
+            in_hand: Vec::new(),
+            room: Parts::default(),
+        }
+    }
+
+    /// Copies of one unit.
+    fn publish(&mut self, copies: Vec<Outgoing>, unit: Option<&Unit>) {
+        let copies = copies.into_iter().map(|copy| Outgoing {
+            unit: unit.cloned(),
+            ..copy
+        });
+        self.copies.extend(copies);
+    }
+
+    /// A share of the message, which is settled when that is done too.
+    fn share(&mut self, metrics: &BindingMetrics) -> Unsettled {
+        let acknowledger = &mut self.acknowledger;
+        let unsettled = self
+            .unsettled
+            .get_or_insert_with(|| Unsettled::new(acknowledger.take(), metrics.clone()));
+        unsettled.another()
+    }
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    fn new(lane: u32, number: u64, original: Original) -> Self {
+        Self {
+            lane,
+            number,
+            copies: Vec::new(),
+            sent: Instant::now(),
+            original,
         }
     }
 }
@@ -806,7 +793,7 @@ impl Lanes {
     }
 
     /// The next task of a lane, when it may do one now.
-    fn next(&mut self, lane: u32) -> Option<Task<Delivery, Unconfirmed>> {
+    fn next(&mut self, lane: u32) -> Option<Task<Received, Unconfirmed>> {
         let lane = self.get(lane);
         let task = lane.order.next();
         if !lane.order.is_held() {
@@ -856,21 +843,7 @@ fn undelivered(at: ReadAt<'_>) -> Undelivered<'_> {
     }
 }
 
-/// Counts the routes that a payload of no known family has passed.
-const PASSED_HOPS: &str = "bus-hops";
-
-fn passed_hops(message: &Message) -> i32 {
-    let value = message.headers.get(PASSED_HOPS);
-    let text = value.and_then(|value| std::str::from_utf8(value).ok());
-    // Nobody has passed less than no route: what says so would defeat the guard against loops.
-    let hops: Option<i32> = text.and_then(|text| text.parse().ok());
-    hops.unwrap_or(0).max(0)
-}
-
-/// Whether the event's time is over. Source: CloudEvents expirytime extension.
+/// Whether the event's time is over.
 fn is_expired(event: &Event) -> bool {
-    let expiry = event
-        .extension_text(extension::EXPIRY_TIME)
-        .and_then(|text| crate::clock::parse(text));
-    expiry.is_some_and(|expiry| expiry + CLOCK_SKEW < crate::clock::now())
+    clock::expiry(event).is_some_and(clock::is_over)
 }

@@ -203,6 +203,9 @@ impl ReplyLegs {
             mode: Mode::default(),
             agent: None,
             call: Some(id.call.to_string().into()),
+            is_awaited: false,
+            expires: None,
+            unit: None,
             letter: None,
         })
     }

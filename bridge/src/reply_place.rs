@@ -17,7 +17,7 @@
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Message, Topic, TopicError, TopicFilter};
+use a2abus_transports::{Address, Message, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
@@ -64,6 +64,12 @@ pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)>
         let partition = event.attribute(extension::REPLY_PARTITION);
         return Some((topic.clone(), partition.and_then(|text| text.parse().ok())));
     }
+    named_in(message)
+}
+
+/// The reply place that the headers of a message name, and the partition there.
+#[must_use]
+pub fn named_in(message: &Message) -> Option<(Text, Option<u32>)> {
     if let Some(topic) = attribute_header(message, extension::REPLY_TO) {
         let partition = attribute_header(message, extension::REPLY_PARTITION);
         let partition = partition.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
@@ -79,17 +85,21 @@ pub fn named_by(event: &Event, message: &Message) -> Option<(Text, Option<u32>)>
 /// The header of one CloudEvents attribute, on whatever bus, of a message that need not be a CloudEvent.
 #[must_use]
 pub(crate) fn attribute_header<'a>(message: &'a Message, attribute: &str) -> Option<&'a Bytes> {
-    let is_it = |name: &str| {
-        let rest = name.get(..3).filter(|prefix| {
-            prefix.eq_ignore_ascii_case("ce-") || prefix.eq_ignore_ascii_case("ce_")
-        });
-        rest.is_some()
-            && name
-                .get(3..)
-                .is_some_and(|rest| rest.eq_ignore_ascii_case(attribute))
-    };
     let mut headers = message.headers.iter();
-    headers.find(|header| is_it(&header.name))?.value.as_ref()
+    let header = headers.find(|header| is_attribute(&header.name, attribute));
+    header?.value.as_ref()
+}
+
+/// Whether this is the header of one CloudEvents attribute, on whatever bus.
+#[must_use]
+pub(crate) fn is_attribute(header: &str, attribute: &str) -> bool {
+    let rest = header
+        .get(..3)
+        .filter(|prefix| prefix.eq_ignore_ascii_case("ce-") || prefix.eq_ignore_ascii_case("ce_"));
+    rest.is_some()
+        && header
+            .get(3..)
+            .is_some_and(|rest| rest.eq_ignore_ascii_case(attribute))
 }
 
 /// A name as far as it is text: what is not is no topic, and is refused as such.
@@ -157,6 +167,26 @@ impl ReplyPlaces {
         } else {
             Err(Refused::NotListed(topic))
         }
+    }
+
+    /// Where the error of a request goes that is refused for the place it names, or before all of it was read: that place
+    /// if the request may name it, else its inbox, else `replies`.
+    #[must_use]
+    pub fn of_refused(
+        &self,
+        named: Option<(Text, Option<u32>)>,
+        inbox: Option<&Topic>,
+    ) -> Option<Address> {
+        let named = named.and_then(|(name, partition)| {
+            let topic = self.named(&name, inbox).ok()?;
+            Some(Address {
+                partition,
+                ..Address::topic(topic)
+            })
+        });
+        let inbox = || Some(Address::topic(self.inbox(inbox?).ok()?));
+        let replies = || self.replies.clone().map(Address::topic);
+        named.or_else(inbox).or_else(replies)
     }
 
     /// The reply subject that a message came with, as the place of its answer. NATS lets the sender write any subject

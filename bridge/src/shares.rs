@@ -50,6 +50,12 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         }
     }
 
+    /// What a holder has.
+    #[must_use]
+    pub fn held_by(&self, holder: &K) -> usize {
+        self.held.get(holder).map_or(0, |held| *held)
+    }
+
     /// The most that each may have.
     #[must_use]
     pub fn most(&self) -> usize {

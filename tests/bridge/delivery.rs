@@ -399,7 +399,7 @@ async fn a_held_request_whose_requester_has_given_up_reaches_no_agent() {
     let config = CONFIG.replace("calls: { enabled: false }", "calls: { timeout: 30s }");
     let world = World::with(&config, Memory::new(bus(1)), Memory::new(bus(1))).await;
     let fixed = TopicFilter::new("fixed").unwrap();
-    let refused = Some(TransportErrorKind::Unauthorised);
+    let refused = Some(TransportErrorKind::TimedOut);
     world.sink.set_refused(fixed.clone(), refused);
     let mut agent = world.read(&world.sink, "fixed").await;
     let mut inbox = world.read(&world.source, "clients.me").await;

@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
+use a2abus_bridge::http::Readiness;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Transport as _, TransportErrorKind,
 };
 use serde_json::{Value, json};
 use support::battery::within;
 use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const CONFIG: &str = "
@@ -32,6 +34,7 @@ admin: { enabled: false }
 struct World {
     memory: Memory,
     metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
     agent: Consumer,
     inbox: Consumer,
     dead: Consumer,
@@ -102,6 +105,7 @@ impl World {
         Self {
             memory,
             metrics,
+            readiness,
             agent,
             inbox,
             dead,
@@ -590,6 +594,27 @@ async fn all_requests_that_wait_leave_room_for_messages_that_need_no_answer() {
 }
 
 #[tokio::test]
+async fn three_agents_that_do_not_answer_leave_room_for_every_other() {
+    let mut world = World::with(&small()).await;
+    for id in 0..30 {
+        let agent = format!("weather-dead-{}", id % 3);
+        world.ask(large(&agent, id, 20)).await;
+    }
+    // Three quarters of what is for requests: 7 of 20 KiB.
+    for _ in 7..30 {
+        let heard = body(&world.heard().await);
+        assert_eq!(heard["error"]["data"]["reason"], "exhausted", "{heard}");
+    }
+    for id in 30..40 {
+        world.ask(large("weather", id, 20)).await;
+        let asked = world.received().await;
+        world.answer(&asked, Message::plain("{}")).await;
+        assert_eq!(body(&world.heard().await)["id"], id);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_request_that_is_larger_than_the_share_of_an_agent_waits_alone() {
     let mut world = World::with(&small()).await;
     for id in [1, 2] {
@@ -672,4 +697,401 @@ async fn a_request_without_an_answer_at_the_end_comes_again() {
         .unwrap();
     let again = take(&mut other, "the request").await;
     assert_eq!(body(&again.message)["id"], 1);
+}
+
+const REPLIES: &str = "reply_topics: ['clients.*'], replies: clients.me";
+
+/// A binding whose answers go to `clients.me` where a request names no place, and small limits.
+fn with_replies() -> String {
+    let limits = "limits: { max_bytes: 1KiB }\n";
+    CONFIG.replace("reply_topics: ['clients.*']", REPLIES) + limits
+}
+
+/// The ways to say where the answer goes.
+#[derive(Debug, Clone, Copy)]
+enum Says {
+    Inbox,
+    Attribute,
+    Spring,
+    Nothing,
+}
+
+impl World {
+    /// The same message, with the reply place said in this way.
+    async fn ask_by(&self, says: Says, mut message: Message) {
+        let place = "clients.me";
+        match says {
+            Says::Inbox => return self.ask(message).await,
+            Says::Attribute => message.headers.push("ce_replyto", place),
+            Says::Spring => message.headers.push("kafka_replyTopic", place),
+            Says::Nothing => {}
+        }
+        self.publish(Address::topic(topic("requests")), message)
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_gets_an_error_at_once_wherever_its_sender_listens() {
+    let large = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"{}"}}"#,
+        "x".repeat(2_000)
+    );
+    let cases = [
+        ("hello", -32_700, Value::Null, "not_json"),
+        ("", -32_700, Value::Null, "empty"),
+        (r#"{"a":1}"#, -32_600, Value::Null, "unknown"),
+        ("[]", -32_600, Value::Null, "empty_batch"),
+        (
+            r#"{"jsonrpc":"2.0","id":true,"method":"tools/call"}"#,
+            -32_600,
+            Value::Null,
+            "bad_id",
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":7,"method":5}"#,
+            -32_600,
+            json!(7),
+            "bad_method",
+        ),
+        (large.as_str(), -32_600, Value::Null, "too_large"),
+    ];
+    for says in [Says::Inbox, Says::Attribute, Says::Spring, Says::Nothing] {
+        let config = match says {
+            Says::Nothing => with_replies(),
+            _ => CONFIG.to_owned() + "limits: { max_bytes: 1KiB }\n",
+        };
+        let mut world = World::with(&config).await;
+        for (payload, code, id, reason) in &cases {
+            let mut message = Message::plain((*payload).to_owned());
+            message.headers.push("kafka_correlationId", "spring-7");
+            message.key = Some("k".into());
+            world.ask_by(says, message).await;
+            let heard = world.heard().await;
+            assert_eq!(header(&heard, "ce_mcptype"), "response");
+            assert_eq!(header(&heard, "kafka_correlationId"), "spring-7");
+            assert_eq!(heard.key.as_deref(), Some(&b"k"[..]));
+            let heard = body(&heard);
+            assert_eq!(heard["error"]["code"], *code, "{says:?} {heard}");
+            assert_eq!(
+                (&heard["id"], &heard["error"]["data"]["reason"]),
+                (id, &json!(reason)),
+                "{says:?} {heard}"
+            );
+            let dead = take(&mut world.dead, "the dead letter").await.message;
+            assert_eq!(header(&dead, "bus-dlq-reason"), *reason);
+            assert_eq!(text(&dead), *payload);
+        }
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn the_headers_of_a_cloudevent_that_cannot_be_read_get_an_error_too() {
+    let mut world = World::new().await;
+    let mut message = request("7");
+    message.headers.push("ce_specversion", "1.0");
+    message.headers.push("ce_id", "");
+    world.ask(message).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["id"], &heard["error"]["code"]),
+        (&Value::Null, &json!(-32_600))
+    );
+    let dead = take(&mut world.dead, "the dead letter").await.message;
+    assert_eq!(header(&dead, "bus-dlq-stage"), "receive");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_an_answer_or_to_a_message_without_a_reply_place() {
+    let mut world = World::with(&with_replies()).await;
+    for payload in [
+        r#"{"jsonrpc":"2.0","id":true,"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":"x"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}"#,
+    ] {
+        world.ask(Message::plain(payload)).await;
+        let dead = take(&mut world.dead, "the dead letter").await.message;
+        assert_eq!(text(&dead), payload);
+    }
+    for kind in ["response", "stream", "notification"] {
+        let mut message = Message::plain("hello");
+        message.headers.push("ce_mcptype", kind);
+        world.ask(message).await;
+        take(&mut world.dead, "the dead letter").await;
+    }
+    // What the bridge itself says of a refusal is an answer, should it come back.
+    world.ask(Message::plain("hello")).await;
+    let said = world.heard().await;
+    world.ask(said).await;
+    world
+        .ask(Message::plain(
+            text(&request("8")).replace("weather", "nobody"),
+        ))
+        .await;
+    assert_eq!(body(&world.heard().await)["id"], 8);
+    world.end().await;
+
+    let mut world = World::new().await;
+    let to = Address::topic(topic("requests"));
+    world.publish(to, Message::plain("hello")).await;
+    take(&mut world.dead, "the dead letter").await;
+    world.ask(Message::plain("x")).await;
+    assert_eq!(body(&world.heard().await)["id"], Value::Null);
+    assert!(world.inbox.try_recv().is_none());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_for_its_reply_place_is_answered_at_another() {
+    for config in [CONFIG.to_owned(), with_replies()] {
+        let mut world = World::with(&config).await;
+        let mut message = request("7");
+        message.headers.push("ce_replyto", "a2abus.dlq");
+        match config.contains("replies: clients.me") {
+            false => world.ask(message).await,
+            true => {
+                world
+                    .publish(Address::topic(topic("requests")), message)
+                    .await;
+            }
+        }
+        let heard = body(&world.heard().await);
+        assert_eq!(
+            (&heard["id"], &heard["error"]["data"]["reason"]),
+            (&json!(7), &json!("invalid_params"))
+        );
+        let why = heard["error"]["message"].as_str().unwrap();
+        assert!(
+            why.contains("a2abus.dlq") && why.contains("reply_topics"),
+            "{why}"
+        );
+        let dead = take(&mut world.dead, "the dead letter").await.message;
+        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+        assert!(world.agent.try_recv().is_none());
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
+    let mut world = World::new().await;
+    let agents = TopicFilter::new("agents.*").unwrap();
+    let refused = Some(TransportErrorKind::UnknownTopic);
+    world.memory.set_refused(agents.clone(), refused);
+    let units = ["1.50", "\"b\""].map(|id| text(&request(id)));
+    for payload in [units[0].clone(), format!("[ {}, {} ]", units[0], units[1])] {
+        let mut message = Message::plain(payload.clone());
+        message.headers.push("ce_callid", "of-the-requester");
+        message.headers.push("x-own", "kept");
+        world.ask(message).await;
+        let count = if payload.starts_with('[') { 2 } else { 1 };
+        for (index, unit) in units.iter().enumerate().take(count) {
+            let heard = body(&world.heard().await);
+            assert_eq!(
+                heard["error"]["data"]["reason"], "agent_not_found",
+                "{heard}"
+            );
+            let dead = take(&mut world.dead, "the dead letter").await.message;
+            assert_eq!(text(&dead), *unit);
+            assert_eq!(header(&dead, "bus-dlq-unit"), index.to_string());
+            assert_eq!(header(&dead, "bus-dlq-reason"), "unknown_topic");
+            assert_eq!(header(&dead, "ce_callid"), "of-the-requester");
+            assert_eq!(header(&dead, "x-own"), "kept");
+            assert_eq!(header(&dead, "kafka_correlationId"), "");
+        }
+    }
+    world.memory.set_refused(agents, None);
+
+    // What somebody sends on of a request has the token; its dead letter does not.
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    let reply_id = id_of(&asked);
+    let mut copied = Message::plain("hello");
+    for name in ["ce_callid", "ce_collaborationid", "ce_replyto"] {
+        let value = header(&asked.message, name).to_owned();
+        assert!(value.ends_with(&reply_id), "{name}: {value}");
+        copied.headers.push(name, value);
+    }
+    copied.headers.push("kafka_correlationId", reply_id.clone());
+    let to = Address::topic(topic("requests"));
+    world.publish(to, copied).await;
+    let dead = take(&mut world.dead, "the dead letter").await.message;
+    let shown = dead.headers.iter();
+    let shown: Vec<_> = shown.map(|header| format!("{header:?}")).collect();
+    let shown = shown.join("\n");
+    assert!(shown.contains(&reply_id[..26]), "{shown}");
+    assert!(!shown.contains(&reply_id[26..]), "{shown}");
+    world.end().await;
+}
+
+/// Everything with one key is in one lane.
+fn in_lane(message: Message) -> Message {
+    Message {
+        key: Some("lane".into()),
+        ..message
+    }
+}
+
+/// With two routes to topics that the configuration names.
+fn fixed() -> String {
+    let routes = "routes: [
+  { name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] },
+  { name: held, when: { targetagent: held }, to: [{ transport: bus, topic: held }] },";
+    CONFIG.replace("routes: [", routes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() {
+    let mut world = World::with(&fixed()).await;
+    let place = TopicFilter::new("fixed").unwrap();
+    let mut agent = world.memory.subscribe(group("fixed")).await.unwrap();
+    for kind in [
+        TransportErrorKind::UnknownTopic,
+        TransportErrorKind::Unauthorised,
+    ] {
+        let began = Instant::now();
+        world.memory.set_refused(place.clone(), Some(kind));
+        // The second finds that the topic is known to be missing.
+        for id in ["7", "8"] {
+            let request = text(&request(id)).replace("weather", "fixed");
+            world.ask(in_lane(Message::plain(request.clone()))).await;
+            let heard = body(&world.heard().await);
+            let id: Value = serde_json::from_str(id).unwrap();
+            assert_eq!(
+                (&heard["id"], &heard["error"]["data"]["reason"]),
+                (&id, &json!("agent_unavailable"))
+            );
+            let dead = take(&mut world.dead, "the dead letter").await.message;
+            assert_eq!(header(&dead, "bus-dlq-reason"), kind.as_str());
+            assert_eq!(text(&dead), request);
+        }
+        world.ask(in_lane(request("9"))).await;
+        let asked = world.received().await;
+        world.answer(&asked, Message::plain("{}")).await;
+        assert_eq!(body(&world.heard().await)["id"], 9);
+        let report = world.readiness.report();
+        assert!(report.ready && report.degraded.len() == 1, "{report:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "at once");
+        // Once it is repaired, the next request gets there.
+        world.memory.set_refused(place.clone(), None);
+        let request = text(&request("10")).replace("weather", "fixed");
+        world.ask(in_lane(Message::plain(request))).await;
+        let asked = take(&mut agent, "a request for the repaired topic").await;
+        world.answer(&asked, Message::plain("{}")).await;
+        assert_eq!(body(&world.heard().await)["id"], 10);
+        assert!(world.readiness.report().degraded.is_empty());
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
+    let mut world = World::with(&fixed()).await;
+    let place = TopicFilter::new("held").unwrap();
+    let refused = Some(TransportErrorKind::Unauthorised);
+    world.memory.set_refused(place.clone(), refused);
+    let mut held = world.memory.subscribe(group("held")).await.unwrap();
+    let event = r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"held"}}"#;
+    world.ask(in_lane(Message::plain(event))).await;
+    within("the lane is held", async {
+        while world.readiness.report().degraded.is_empty() {
+            yield_now().await;
+        }
+    })
+    .await;
+    let began = Instant::now();
+    world.ask(in_lane(request("7"))).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(
+        (&heard["id"], &heard["error"]["data"]["reason"]),
+        (&json!(7), &json!("timeout"))
+    );
+    let took = began.elapsed().as_secs();
+    assert!((29..=31).contains(&took), "{took}");
+    let why = heard["error"]["message"].as_str().unwrap();
+    assert!(why.contains("not sent"), "{why}");
+    // Its caller has given up: the agent is spared.
+    world.memory.set_refused(place, None);
+    assert_eq!(text(&take(&mut held, "the event").await.message), event);
+    world.ask(in_lane(request("8"))).await;
+    let asked = world.received().await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 8);
+    let dropped = "a2abus_dropped_total{binding=\"requests\",reason=\"expired\"}";
+    assert_eq!(world.count(dropped), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_late() {
+    let (near, far) = (Memory::default(), Memory::default());
+    let config = CONFIG
+        .replace(
+            "{ bus: { type: memory } }",
+            "{ bus: { type: memory }, far: { type: memory } }",
+        )
+        .replace("routes: [", "routes: [\n  { name: far, when: { mcptype: request }, to: [{ transport: far, topic: 'agents.{targetagent}' }] },");
+    let config = Config::read("test.yaml", &config, []).unwrap_or_else(|p| panic!("{p}"));
+    let connect = |name: &str| match name {
+        "bus" => AnyTransport::Memory(near.connect()),
+        _ => AnyTransport::Memory(far.connect()),
+    };
+    let transports = config.transports.keys();
+    let transports = transports.map(|name| (name.clone(), connect(name.text())));
+    let transports: BTreeMap<_, _> = transports.collect();
+    let mut agent = far.subscribe(group("agents.weather")).await.unwrap();
+    let mut inbox = near.subscribe(group("clients.me")).await.unwrap();
+    let mut events = near.subscribe(group("agents.weather")).await.unwrap();
+    far.set_down("not there yet");
+    let bridge = Bridge::build_on(config, transports).await.unwrap();
+    let readiness = Arc::clone(bridge.readiness());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(bridge.run(stop.clone()));
+
+    let event = r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"weather"}}"#;
+    let requests: Vec<_> = (0..20).map(|id| text(&request(&id.to_string()))).collect();
+    let batch = format!("[{},{event}]", requests.join(","));
+    let began = Instant::now();
+    let mut to = Address::topic(topic("requests"));
+    to.reply_to = Some(topic("clients.me"));
+    for message in [batch.clone(), batch] {
+        let sent = near.send(&to, in_lane(Message::plain(message))).await;
+        sent.unwrap().await.unwrap();
+    }
+    let first = take(&mut events, "the event of the message").await;
+    assert_eq!(text(&first.message), event);
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "it does not wait"
+    );
+    for _ in 0..40 {
+        let heard = take(&mut inbox, "the error of a request").await;
+        assert!(body(&heard.message)["error"].is_object());
+    }
+    take(&mut events, "the event of the second message").await;
+    let took = began.elapsed().as_secs();
+    assert!((29..=61).contains(&took), "one wait for all: {took}");
+
+    // The agent's bus is there: nothing old arrives, and what is new does.
+    far.set_up();
+    within("answers are read", async {
+        while !readiness.is_ready() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+    .await;
+    let late = request("99");
+    near.send(&to, in_lane(late)).await.unwrap().await.unwrap();
+    let asked = take(&mut agent, "the new request").await;
+    let reply = Address::topic(asked.reply_to.unwrap());
+    let answer = Message::plain(r#"{"celsius":-3}"#);
+    far.send(&reply, answer).await.unwrap().await.unwrap();
+    assert_eq!(
+        body(&take(&mut inbox, "its answer").await.message)["id"],
+        99
+    );
+    stop.cancel();
+    within("the bridge drains", running).await.unwrap();
 }

@@ -78,13 +78,8 @@ impl Calls {
         let from = Self::of_caller(&exchange.plain, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
-        let mut answering = copies.iter().filter(|copy| copy.call.is_some());
-        if let Some(deaf) = answering.find(|copy| !self.legs.is_reading(copy.bus)) {
-            let bus = self.outbound.buses().get(deaf.bus);
-            let bus = bus.map_or("the bus", |bus| bus.name.text());
-            return Err(CallError::Unavailable(
-                format!("answers from {bus} cannot be read yet").into(),
-            ));
+        if let Some(deaf) = copies.iter().find(|copy| self.is_deaf(copy)) {
+            return Err(self.cannot_answer(deaf));
         }
         let opened = self.open(exchange, &copies, Some(&caller), false)?;
         Ok((opened, copies))
@@ -209,6 +204,13 @@ impl Calls {
             is_rpc,
             may_have_arrived,
         })
+    }
+
+    /// Why the request of this copy is not published: its answer would not be read.
+    pub(super) fn cannot_answer(&self, copy: &Outgoing) -> CallError {
+        let bus = self.outbound.buses().get(copy.bus);
+        let bus = bus.map_or("the bus", |bus| bus.name.text());
+        CallError::Unavailable(format!("answers from {bus} cannot be read yet").into())
     }
 
     /// The part of their own bounds that the agent and the caller spend on one more call. Calls that name no agent share

@@ -144,6 +144,13 @@ impl Calls {
         }
     }
 
+    /// Fails the call whose answer could not be read.
+    pub(super) fn unheard(&self, copy: &Outgoing) {
+        if let Some(call) = call_of(copy) {
+            self.pending.fail(call, self.cannot_answer(copy));
+        }
+    }
+
     /// Fails every call that went to a bus that is gone.
     pub fn fail_all(&self, bus: BusId, cause: &Text) {
         let failed = self.pending.fail_where(

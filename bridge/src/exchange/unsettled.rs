@@ -1,7 +1,7 @@
 //! A message that is settled when everything in it is done.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use a2abus_transports::{Acknowledger, Outcome};
 
@@ -31,7 +31,7 @@ struct Shared {
     /// How many things are on their way.
     publishing: Mutex<usize>,
     /// What it holds of the budget of its binding beside the agents.
-    _part: Option<Part<()>>,
+    part: OnceLock<Part<()>>,
     metrics: BindingMetrics,
 }
 
@@ -39,16 +39,12 @@ struct Shared {
 
 impl Unsettled {
     /// A message whose copies are about to be published.
-    pub(crate) fn new(
-        acknowledger: Acknowledger,
-        part: Option<Part<()>>,
-        metrics: BindingMetrics,
-    ) -> Self {
+    pub(crate) fn new(acknowledger: Option<Acknowledger>, metrics: BindingMetrics) -> Self {
         let shared = Arc::new(Shared {
-            acknowledger: Some(acknowledger),
+            acknowledger,
             is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
-            _part: part,
+            part: OnceLock::new(),
             metrics,
         });
         Self {
@@ -58,8 +54,16 @@ impl Unsettled {
         }
     }
 
+    /// Holds this part of the budget until it is settled.
+    pub(crate) fn hold(&self, part: Option<Part<()>>) {
+        if let Some(part) = part {
+            // Once for each message.
+            drop(self.shared.part.set(part));
+        }
+    }
+
     /// One more thing to be done about it.
-    pub(super) fn another(&self) -> Self {
+    pub(crate) fn another(&self) -> Self {
         Self {
             _publishing: None,
             shared: Arc::clone(&self.shared),

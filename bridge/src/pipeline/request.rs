@@ -6,15 +6,17 @@ use std::time::Duration;
 use a2abus_plugin::{Event, Family, Hint, Kind, Text, decode, extension};
 use a2abus_transports::Address;
 
-use super::{Pipeline, Routed, Unit};
+use super::{Pipeline, Routed};
 use crate::account::{self, Account};
 use crate::answer::ReadAt;
 use crate::callid::CallId;
 use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
+use crate::clock;
 use crate::deadletter::{Stage, Undelivered};
 use crate::exchange::room::Part;
 use crate::exchange::{How, InHand, Language, Requester, Waits};
-use crate::outbound::Provenance;
+use crate::http::reply::Failure;
+use crate::outbound::{Provenance, Unit};
 use crate::reply::spring;
 use crate::reply_place;
 use crate::stage;
@@ -52,18 +54,31 @@ impl Pipeline {
                 (None, None) => return Ok(None),
             },
         };
+        // Its language is known once it is decoded.
+        let language = Language::Family(Family::CloudEvent);
+        Ok(Some(self.requester_at(at, Some(event), address, language)))
+    }
+
+    /// Who waits at an address for the answer to an event, or to what did not become one.
+    pub(super) fn requester_at(
+        &self,
+        at: ReadAt<'_>,
+        event: Option<&Event>,
+        address: Address,
+        language: Language,
+    ) -> Requester {
+        let attribute = |name| event.and_then(|event| event.extension_text(name)).cloned();
         // A record that is no CloudEvent may name its own call all the same.
         let header = reply_place::attribute_header(at.message, extension::CALL_ID);
-        let call_id = event.extension_text(extension::CALL_ID).cloned();
-        let call_id = call_id.or_else(|| Text::from_utf8(header?));
-        Ok(Some(Requester {
+        let call_id = || Text::from_utf8(header?);
+        Requester {
             bus: self.bus,
             address,
-            language: Language::Family(Family::CloudEvent),
+            language,
             key: at.message.key.clone(),
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
-            collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
-            call_id,
+            collaboration_id: attribute(extension::COLLABORATION_ID),
+            call_id: attribute(extension::CALL_ID).or_else(call_id),
             headers: self.passed.of(self.binding, at.message),
             source: self.source.clone(),
             options: self.options.clone(),
@@ -72,7 +87,26 @@ impl Pipeline {
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
             metrics: self.metrics.clone(),
-        }))
+        }
+    }
+
+    /// How the sender of an event is spoken to.
+    pub(super) fn language_of(&self, event: &Event) -> Language {
+        let unit = self.decoded(event);
+        unit.map_or(Language::Family(Family::CloudEvent), |unit| {
+            language_of(&unit)
+        })
+    }
+
+    fn decoded(&self, event: &Event) -> Option<a2abus_plugin::Unit> {
+        let units = decode(&event.body(), &Hint::default(), &self.limits);
+        units.into_only().ok()?.ok()
+    }
+
+    /// Where one unit of a message was read; `None` where the source has no positions.
+    pub(super) fn position(&self, at: ReadAt<'_>, index: usize) -> Option<Text> {
+        let position = |origin| Text::from(format!("{:?}/{origin}#{index}", self.bus));
+        at.origin.map(position)
     }
 
     /// A request that somebody waits for: its copies carry a call id and a reply address of the bridge.
@@ -84,26 +118,24 @@ impl Pipeline {
         mut requester: Requester,
         routed: &mut Routed,
     ) {
-        let index = index_of(unit);
-        let position = at
-            .origin
-            .map(|origin| Text::from(format!("{:?}/{origin}#{index}", self.bus)));
-        if position
-            .as_ref()
-            .is_some_and(|position| self.exchanges.is_known(position))
-        {
-            let how = How::Again;
-            return routed.in_hand.push(InHand { position, how });
-        }
+        let position = self.position(at, index_of(unit));
+        let share = routed.share(&self.metrics);
+        let Some(share) = self.exchanges.enter(position.as_ref(), share) else {
+            return;
+        };
         let how = match self.open(at, unit, event, &mut requester, routed) {
             Ok((answer, room)) => How::Waits(Box::new(Waits {
                 answer,
                 requester,
                 room,
             })),
-            Err(error) => How::Failed(Box::new((error, requester))),
+            Err(error) => How::Failed(Box::new((Failure::call(&error), requester))),
         };
-        routed.in_hand.push(InHand { position, how });
+        routed.in_hand.push(InHand {
+            position,
+            share,
+            how,
+        });
     }
 
     fn open(
@@ -149,19 +181,13 @@ impl Pipeline {
         event: Event,
         requester: &mut Requester,
     ) -> Result<Exchange, CallError> {
-        let body = event.body();
-        let decoded = decode(&body, &Hint::default(), &self.limits).into_only();
-        let decoded = decoded.ok().and_then(Result::ok);
+        let decoded = self.decoded(&event);
         if let Some(unit) = &decoded {
-            requester.language = Language::Family(unit.because.family);
+            requester.language = language_of(unit);
         }
         let rpc = decoded.as_ref().and_then(|unit| {
             let message = unit.json_rpc.as_ref()?;
-            let id = message.id.as_ref().filter(|_| message.is_call())?;
-            requester.language = Language::JsonRpc {
-                id: id.token().clone(),
-                dialect: message.dialect,
-            };
+            message.id.as_ref().filter(|_| message.is_call())?;
             Some((message, &unit.bytes))
         });
         if super::is_expired(&event) {
@@ -196,7 +222,7 @@ impl Pipeline {
         })?;
         let is_kept = requester.comes_again;
         let opened = self.calls.open(exchange, &copies, None, is_kept)?;
-        routed.copies.extend(copies);
+        routed.publish(copies, unit);
         Ok(opened)
     }
 }
@@ -205,10 +231,20 @@ fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
 }
 
+/// How the sender of a unit is spoken to.
+fn language_of(unit: &a2abus_plugin::Unit) -> Language {
+    let call = unit.json_rpc.as_ref().filter(|message| message.is_call());
+    match call.and_then(|message| Some((message, message.id.as_ref()?))) {
+        Some((message, id)) => Language::JsonRpc {
+            id: id.token().clone(),
+            dialect: message.dialect,
+        },
+        None => Language::Family(unit.because.family),
+    }
+}
+
 /// How long the sender of an event waits, as far as it says so.
 fn time_left(event: &Event) -> Option<Duration> {
-    let expiry = event.extension_text(extension::EXPIRY_TIME)?;
-    let expiry = crate::clock::parse(expiry)?;
-    let left = expiry.duration_since(crate::clock::now());
-    Some(left.unwrap_or(super::CLOCK_SKEW))
+    let left = clock::expiry(event)?.duration_since(clock::now());
+    Some(left.unwrap_or(clock::SKEW))
 }
