@@ -422,7 +422,7 @@ impl Pipeline {
                 for unit in stage::map().in_scope(|| map(&body)) {
                     match unit {
                         Ok(mapped) => self.mapped(at, mapped, outgoing),
-                        Err(refused) => self.refused(at, refused, &context, outgoing),
+                        Err(refused) => self.refused(at, &refused, &context, outgoing),
                     }
                 }
             }

@@ -32,7 +32,7 @@ impl Pipeline {
     pub(super) fn refused(
         &self,
         at: ReadAt<'_>,
-        refused: Refused,
+        refused: &Refused,
         context: &MapContext<'_>,
         routed: &mut Routed,
     ) {
@@ -42,14 +42,14 @@ impl Pipeline {
         match self.on_unknown {
             OnUnknown::Wrap if is_unknown => {
                 let event = wrap();
-                self.route(at, Some(&unit_of(&refused)), event, routed);
+                self.route(at, Some(&unit_of(refused)), event, routed);
             }
             OnUnknown::Pass if is_unknown => {
                 let event = wrap();
-                self.pass(at, &unit_of(&refused), event, routed);
+                self.pass(at, &unit_of(refused), event, routed);
             }
             OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
-                self.reject(at, &refused, routed);
+                self.reject(at, refused, routed);
             }
         }
     }
