@@ -14,10 +14,7 @@ const CRATES: [&str; 5] = ["plugin", "models", "transports", "executor", "bridge
 
 /// The import circles that are left, by crate, each with its files in order. This list may only shrink: whoever breaks
 /// a circle, or takes a file out of one, changes it here.
-const CIRCLES: &[(&str, &[&str])] = &[
-    ("transports", &["kafka::producer", "kafka::singly"]),
-    ("bridge", &["answer", "calls", "calls::render", "pending"]),
-];
+const CIRCLES: &[(&str, &[&str])] = &[("bridge", &["answer", "calls", "calls::render", "pending"])];
 
 type Module = Vec<String>;
 

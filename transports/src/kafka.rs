@@ -18,6 +18,7 @@ mod rebalance;
 mod record;
 mod singly;
 mod topics;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,8 +40,7 @@ use consumer::{Plan, Source};
 use error::failed;
 use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
-use producer::{Batching, Client, Writer};
-use singly::Singles;
+use producer::{BatchClient, Producer};
 use topics::{Topics, Verdict};
 
 /// For one question to the cluster: does the topic exist, where does it end, create it.
@@ -67,7 +67,7 @@ struct Shared {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,
     health: watch::Receiver<Health>,
-    writer: Arc<Writer>,
+    producer: Arc<Producer>,
 }
 
 /// What the cluster says about a topic.
@@ -100,22 +100,16 @@ impl Kafka {
         let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));
         let (changes, health) = watch::channel(Health::Down(connecting.into()));
         let topics = Arc::new(Topics::default());
-        let singles = Singles::new(Arc::clone(&config), Arc::clone(&pulse), Arc::clone(&topics));
-        let writer = Writer::start(
-            Arc::clone(&config),
-            Arc::clone(&pulse),
-            topics,
-            Batching::Many(Arc::new(singles)),
-        )?;
+        let producer = Arc::new(Producer::start(&config, &pulse, &topics)?);
         let shared = Arc::new(Shared {
             config,
             pulse: Arc::clone(&pulse),
             health,
-            writer: Arc::clone(&writer),
+            producer: Arc::clone(&producer),
         });
-        // From here on, `shared` stops the thread of the writer when this fails.
+        // From here on, `shared` stops the threads of the producer when this fails.
         spawn("a2abus-kafka-watch", move || {
-            health::watch(&pulse, &changes, || probe(&writer));
+            health::watch(&pulse, &changes, || probe(&producer));
             drop(changes);
         })?;
         Ok(Self { shared })
@@ -125,9 +119,9 @@ impl Kafka {
     async fn ask<T: Send + 'static>(
         &self,
         what: String,
-        question: impl FnOnce(&Client) -> Result<T, KafkaError> + Send + 'static,
+        question: impl FnOnce(&BatchClient) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T, TransportError> {
-        let client = self.shared.writer.client()?;
+        let client = self.shared.producer.client()?;
         match tokio::task::spawn_blocking(move || question(&client)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
@@ -181,7 +175,7 @@ impl Kafka {
     /// Fails at once for a topic that does not exist, or that this user may not see. Where the cluster does not say so,
     /// the client queues the message and finds out.
     async fn must_exist(&self, topic: &Topic) -> Result<(), TransportError> {
-        let topics = self.shared.writer.topics();
+        let topics = self.shared.producer.topics();
         if let Some(known) = topics.known(topic) {
             return known.into_result(topic);
         }
@@ -356,7 +350,7 @@ impl Transport for Kafka {
     /// The first message to a topic asks whether it exists: to one that does not it fails with `UnknownTopic` at once.
     async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
         self.must_exist(&to.topic).await?;
-        self.shared.writer.send(to, &message).await
+        self.shared.producer.send(to, &message).await
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
@@ -380,7 +374,7 @@ impl Transport for Kafka {
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
-        let closed = self.shared.writer.close(deadline).await;
+        let closed = self.shared.producer.close(deadline).await;
         self.shared.pulse.stop();
         closed
     }
@@ -390,7 +384,7 @@ impl Transport for Kafka {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.writer.stop();
+        self.producer.stop();
         self.pulse.stop();
     }
 }
@@ -420,7 +414,7 @@ fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
     Ok(topics)
 }
 
-fn lookup(client: &Client, topic: &Topic) -> Result<Lookup, KafkaError> {
+fn lookup(client: &BatchClient, topic: &Topic) -> Result<Lookup, KafkaError> {
     let topic = topic.as_str();
     let metadata = client.client().fetch_metadata(Some(topic), QUESTION)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
@@ -441,8 +435,8 @@ fn lookup(client: &Client, topic: &Topic) -> Result<Lookup, KafkaError> {
 }
 
 /// Whether anybody answers.
-fn probe(writer: &Writer) -> Result<(), TransportError> {
-    let client = writer.client()?;
+fn probe(producer: &Producer) -> Result<(), TransportError> {
+    let client = producer.client()?;
     let answer = client
         .client()
         .fetch_metadata(Some(PROBE_TOPIC), PROBE_TIMEOUT);

@@ -1,148 +1,54 @@
-//! Publishing: one idempotent librdkafka producer, one thread that serves it. A second one serves topics that refuse
-//! batches ([`super::singly`]).
-//!
-//! ```text
-//! send ──▶ [room? else wait in line] ──▶ librdkafka queue ──▶ broker
-//!                    ▲                                          │
-//!                    └────── delivery report ◀──────────────────┘──▶ Confirmation
-//! ```
+//! Publishing: a producer that sends batches, and one that sends one message a request for topics that refuse batches.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::Text;
-use rdkafka::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
-use rdkafka::producer::{
-    BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
-};
-use tokio::sync::{Mutex, Notify, oneshot};
-use tokio_util::sync::CancellationToken;
-
 use super::config::KafkaConfig;
-use super::error::failed;
-use super::health::{Events, Pulse};
-use super::singly::{Passage, Singles};
+use super::health::Pulse;
+use super::singly::{Batched, Single, Singles};
 use super::topics::Topics;
-use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{Headers, Message};
-use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
+use super::writer::{Client, Writer};
+use crate::error::TransportError;
+use crate::message::Message;
+use crate::transport::{Address, Confirmation};
 
-/// A librdkafka producer.
-pub(super) type Client = BaseProducer<Reports>;
-/// Who waits for the confirmation of a message.
-pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
-type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Pending>>;
+/// The librdkafka producer of batches.
+pub(super) type BatchClient = Client<Batched>;
 
-/// A message with a client.
+/// The producers of one transport.
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) answer: Answer,
-    pub(super) passage: Passage,
+pub(super) struct Producer {
+    batches: Arc<Writer<Batched>>,
+    singles: Arc<Singles>,
 }
 
-/// How many messages go in one request.
-#[derive(Debug, Clone)]
-pub(super) enum Batching {
-    /// As many as fit. What a request was too large for goes by itself.
-    Many(Arc<Singles>),
-    /// One.
-    Single,
-}
+// === impl Producer ===
 
-/// How often the serving thread looks up from its work.
-const TICK: Duration = Duration::from_millis(100);
-/// Before a broken client is replaced for the second time; doubles up to the longest.
-const REPLACE_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
-/// For a client that is let go to answer everybody who still waits.
-const RETIREMENT: Duration = Duration::from_secs(5);
-
-/// The producer of one transport.
-#[derive(Debug)]
-pub(super) struct Writer {
-    config: Arc<KafkaConfig>,
-    pulse: Arc<Pulse>,
-    topics: Arc<Topics>,
-    batching: Batching,
-    slot: RwLock<Slot>,
-    /// Set before the last flush: nothing more is taken.
-    closing: AtomicBool,
-    line: Line,
-    ended: CancellationToken,
-}
-
-/// The client in use.
-enum Slot {
-    Open(Arc<Client>),
-    Closed,
-}
-
-/// Where senders wait for room in the queue, first come first served.
-#[derive(Debug, Default)]
-struct Line {
-    /// Senders that have been told to wait; nobody passes them.
-    length: AtomicUsize,
-    /// Held by the first of them.
-    head: Mutex<()>,
-    /// Some message left the queue.
-    room: Arc<Notify>,
-}
-
-/// Takes the delivery reports of a client.
-pub(super) struct Reports {
-    events: Events,
-    topics: Arc<Topics>,
-    batching: Batching,
-    room: Arc<Notify>,
-    /// We close: what is dropped from then on is not dropped because the client broke.
-    closing: AtomicBool,
-}
-
-// === impl Writer ===
-
-impl Writer {
-    /// Creates the client and the thread that serves it until [`Writer::stop`]. Does not wait for a broker.
+impl Producer {
+    /// Starts the producer of batches; the other one starts when it is needed. Does not wait for a broker.
     pub(super) fn start(
-        config: Arc<KafkaConfig>,
-        pulse: Arc<Pulse>,
-        topics: Arc<Topics>,
-        batching: Batching,
-    ) -> Result<Arc<Self>, TransportError> {
-        let line = Line::default();
-        let client = create(&config, &pulse, &topics, &batching, &line.room)?;
-        let writer = Arc::new(Self {
-            config,
-            pulse,
-            topics,
-            batching,
-            slot: RwLock::new(Slot::Open(Arc::new(client))),
-            closing: AtomicBool::new(false),
-            line,
-            ended: CancellationToken::new(),
-        });
-        let served = Arc::clone(&writer);
-        super::spawn("a2abus-kafka-write", move || {
-            serve(&served);
-            served.ended.cancel();
-        })?;
-        Ok(writer)
+        config: &Arc<KafkaConfig>,
+        pulse: &Arc<Pulse>,
+        topics: &Arc<Topics>,
+    ) -> Result<Self, TransportError> {
+        let parts = || (Arc::clone(config), Arc::clone(pulse), Arc::clone(topics));
+        let (config, pulse, topics) = parts();
+        let singles = Arc::new(Singles::new(config, pulse, topics));
+        let (config, pulse, topics) = parts();
+        Ok(Self {
+            batches: Writer::start(config, pulse, topics)?,
+            singles,
+        })
     }
 
-    /// The client in use.
-    pub(super) fn client(&self) -> Result<Arc<Client>, TransportError> {
-        match &*self.slot.read().unwrap_or_else(PoisonError::into_inner) {
-            Slot::Open(client) => Ok(Arc::clone(client)),
-            Slot::Closed => Err(closed()),
-        }
+    /// The client of the batches, for questions to the cluster.
+    pub(super) fn client(&self) -> Result<Arc<BatchClient>, TransportError> {
+        self.batches.client()
     }
 
     /// What is known about the topics that are written to.
     pub(super) fn topics(&self) -> &Topics {
-        &self.topics
+        self.batches.topics()
     }
 
     /// Queues a message, in the order of the calls.
@@ -151,405 +57,32 @@ impl Writer {
         to: &Address,
         message: &Message,
     ) -> Result<Confirmation, TransportError> {
-        let Batching::Many(singles) = &self.batching else {
-            return Err(closed());
-        };
-        let passage = singles.pass(&to.topic).await?;
+        let passage = self.singles.pass(&to.topic).await?;
         if passage.is_single {
-            singles.writer()?.queue(to, message, passage).await
+            let single = |answer| Single { answer, passage };
+            self.singles.writer()?.queue(to, message, single).await
         } else {
-            self.queue(to, message, passage).await
-        }
-    }
-
-    async fn queue(
-        &self,
-        to: &Address,
-        message: &Message,
-        passage: Passage,
-    ) -> Result<Confirmation, TransportError> {
-        let (answer, receiver) = oneshot::channel();
-        let mut record = record(to, message, Box::new(Pending { answer, passage }))?;
-        let sized = |error| self.sized(error, message);
-        if self.line.is_empty() {
-            match self.enqueue(record).map_err(sized)? {
-                Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
-                Enqueued::Full(back) => record = back,
-            }
-        }
-        let wait = self.enqueue_in_turn(record);
-        match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
-            Ok(queued) => queued
-                .map(|()| Confirmation::waiting(receiver))
-                .map_err(sized),
-            Err(_) => Err(TransportError::new(
-                TransportErrorKind::Saturated,
-                "queue the message",
-            )),
-        }
-    }
-
-    /// What the client refuses as too large, with the sizes.
-    fn sized(&self, error: TransportError, message: &Message) -> TransportError {
-        if error.kind() != TransportErrorKind::TooLarge {
-            return error;
-        }
-        let limit = format!("max_message_bytes is {}", self.config.max_message_bytes);
-        TransportError::too_large(message.content_bytes(), limit).caused_by(error)
-    }
-
-    async fn enqueue_in_turn(&self, mut record: Record<'_>) -> Result<(), TransportError> {
-        let _place = self.line.join();
-        let _head = self.line.head.lock().await;
-        loop {
-            // Armed before the attempt, so that room made in between is not missed.
-            let room = self.line.room.notified();
-            match self.enqueue(record)? {
-                Enqueued::Yes => return Ok(()),
-                Enqueued::Full(back) => record = back,
-            }
-            room.await;
-        }
-    }
-
-    pub(super) fn enqueue<'a>(&self, record: Record<'a>) -> Result<Enqueued<'a>, TransportError> {
-        if self.closing.load(Ordering::Acquire) {
-            return Err(closed());
-        }
-        let client = self.client()?;
-        match client.send(record) {
-            Ok(()) => Ok(Enqueued::Yes),
-            Err((KafkaError::MessageProduction(Code::QueueFull), record)) => {
-                Ok(Enqueued::Full(record))
-            }
-            Err((error, _)) => {
-                let broken = client.client().fatal_error().map(|(code, _)| code);
-                Err(refused("queue the message", error, broken))
-            }
+            let batched = |answer| Batched { answer, passage };
+            self.batches.queue(to, message, batched).await
         }
     }
 
     /// Waits until everything queued has its answer, then lets the clients go.
     pub(super) async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
         let until = Instant::now() + deadline.min(super::FOREVER);
-        let batches = self.close_client(until).await;
+        let batches = self.batches.close(until).await;
         // After the batches: what was refused there goes here.
-        match self.single() {
-            Some(single) => single.close_client(until).await.and(batches),
+        match self.singles.close() {
+            Some(singles) => singles.close(until).await.and(batches),
             None => batches,
-        }
-    }
-
-    async fn close_client(&self, until: Instant) -> Result<(), TransportError> {
-        self.closing.store(true, Ordering::Release);
-        self.line.room.notify_waiters();
-        let Ok(client) = self.client() else {
-            return Ok(());
-        };
-        let flush = tokio::task::spawn_blocking(move || {
-            client.flush(until.saturating_duration_since(Instant::now()))
-        });
-        let flushed = match flush.await {
-            Ok(flushed) => flushed.map_err(|error| failed("deliver what is queued", error)),
-            Err(error) => Err(TransportError::new(
-                TransportErrorKind::Other,
-                "deliver what is queued",
-            )
-            .caused_by(error)),
-        };
-        self.stop_client();
-        // The thread has only to let the client go; the deadline was for the messages.
-        let _ = tokio::time::timeout(RETIREMENT, self.ended.cancelled()).await;
-        flushed
-    }
-
-    /// The producer of single messages, if it was ever needed; there will be no other.
-    fn single(&self) -> Option<Arc<Self>> {
-        match &self.batching {
-            Batching::Many(singles) => singles.close(),
-            Batching::Single => None,
         }
     }
 
     /// Lets the clients go without waiting; whoever waits for a confirmation learns that they are closed.
     pub(super) fn stop(&self) {
-        self.stop_client();
-        if let Some(single) = self.single() {
-            single.stop_client();
+        self.batches.stop();
+        if let Some(singles) = self.singles.close() {
+            singles.stop();
         }
     }
-
-    fn stop_client(&self) {
-        self.closing.store(true, Ordering::Release);
-        let client = std::mem::replace(
-            &mut *self.slot.write().unwrap_or_else(PoisonError::into_inner),
-            Slot::Closed,
-        );
-        if let Slot::Open(client) = &client {
-            client.context().closing.store(true, Ordering::Release);
-        }
-        // The serving thread has a copy: it is the one that pays for the farewell.
-        drop(client);
-        self.line.room.notify_waiters();
-    }
-
-    /// Puts a new client in the place of a broken one.
-    fn replace(&self) -> Result<(), TransportError> {
-        let client = Arc::new(create(
-            &self.config,
-            &self.pulse,
-            &self.topics,
-            &self.batching,
-            &self.line.room,
-        )?);
-        let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*slot, Slot::Open(_)) {
-            *slot = Slot::Open(client);
-        }
-        Ok(())
-    }
-}
-
-/// What became of an attempt to queue a record.
-pub(super) enum Enqueued<'a> {
-    Yes,
-    /// Here it is again.
-    Full(Record<'a>),
-}
-
-/// Serves delivery reports and errors until the writer is stopped, and replaces a client that broke.
-fn serve(writer: &Writer) {
-    let Ok(mut client) = writer.client() else {
-        return;
-    };
-    let mut replace_at = Instant::now();
-    let mut pause = REPLACE_PAUSE;
-    loop {
-        client.poll(TICK);
-        let Ok(current) = writer.client() else {
-            return retire(&client);
-        };
-        if !Arc::ptr_eq(&client, &current) {
-            retire(&client);
-            client = current;
-        }
-        let now = Instant::now();
-        match client.client().fatal_error() {
-            Some((code, reason)) if now >= replace_at => {
-                replace(writer, code, &reason);
-                replace_at = now + pause;
-                pause = (pause * 2).min(LONGEST_REPLACE_PAUSE);
-            }
-            None if now > replace_at + LONGEST_REPLACE_PAUSE => pause = REPLACE_PAUSE,
-            _ => {}
-        }
-    }
-}
-
-fn replace(writer: &Writer, code: Code, reason: &str) {
-    match writer.replace() {
-        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer broke and was replaced"),
-        Err(error) => {
-            tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
-        }
-    }
-}
-
-/// Answers everybody who still waits for this client.
-fn retire(client: &Client) {
-    client.purge(PurgeConfig::default().queue().inflight());
-    if let Err(error) = client.flush(RETIREMENT) {
-        tracing::warn!(%error, "the Kafka producer did not answer for all its messages");
-    }
-}
-
-fn create(
-    config: &KafkaConfig,
-    pulse: &Arc<Pulse>,
-    topics: &Arc<Topics>,
-    batching: &Batching,
-    room: &Arc<Notify>,
-) -> Result<Client, TransportError> {
-    let reports = Reports {
-        events: Events::new("producer", Arc::clone(pulse)),
-        topics: Arc::clone(topics),
-        batching: batching.clone(),
-        room: Arc::clone(room),
-        closing: AtomicBool::new(false),
-    };
-    let mut config = config.producer()?;
-    if let Batching::Single = batching {
-        config.set("batch.num.messages", "1");
-    }
-    config
-        .create_with_context(reports)
-        .map_err(|error| failed("create the Kafka producer", error))
-}
-
-fn record<'a>(
-    to: &'a Address,
-    message: &'a Message,
-    pending: Box<Pending>,
-) -> Result<Record<'a>, TransportError> {
-    let partition = to.partition.map(i32::try_from).transpose();
-    let Ok(partition) = partition else {
-        return Err(TransportError::new(
-            TransportErrorKind::UnknownTopic,
-            "address the partition",
-        ));
-    };
-    Ok(BaseRecord {
-        topic: to.topic.as_str(),
-        partition,
-        payload: message.body.as_deref(),
-        key: message.key.as_deref(),
-        timestamp: None,
-        headers: headers(&message.headers),
-        delivery_opaque: pending,
-    })
-}
-
-fn headers(headers: &Headers) -> Option<OwnedHeaders> {
-    if headers.is_empty() {
-        return None;
-    }
-    let native = OwnedHeaders::new_with_capacity(headers.len());
-    Some(headers.iter().fold(native, |native, header| {
-        native.insert(Header {
-            key: &header.name,
-            value: header.value.as_deref(),
-        })
-    }))
-}
-
-/// The bytes of key, headers and body.
-fn sent_bytes(message: &BorrowedMessage<'_>) -> usize {
-    let headers = message.headers().map_or(0, |headers| {
-        let sizes = headers
-            .iter()
-            .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len));
-        sizes.sum()
-    });
-    message.key_len() + headers + message.payload_len()
-}
-
-/// The error of a message that a client refused, or dropped because it broke: that it was not allowed to write is a
-/// reason to tell, everything else ends with the client.
-fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
-    let error = failed(what, error);
-    match (broken.map(super::error::kind), error.kind()) {
-        (
-            Some(TransportErrorKind::Unauthorised),
-            TransportErrorKind::Closed | TransportErrorKind::Fatal,
-        ) => TransportError::new(TransportErrorKind::Unauthorised, what).caused_by(error),
-        (Some(_), TransportErrorKind::Closed) => {
-            TransportError::new(TransportErrorKind::Fatal, what).caused_by(error)
-        }
-        _ => error,
-    }
-}
-
-pub(super) fn closed() -> TransportError {
-    TransportError::new(TransportErrorKind::Closed, "use the Kafka connection")
-}
-
-// === impl Slot ===
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Open(_) => "Open",
-            Self::Closed => "Closed",
-        })
-    }
-}
-
-// === impl Line ===
-
-impl Line {
-    fn is_empty(&self) -> bool {
-        self.length.load(Ordering::Acquire) == 0
-    }
-
-    /// A place in the line, left when it is dropped.
-    fn join(&self) -> Place<'_> {
-        self.length.fetch_add(1, Ordering::AcqRel);
-        Place(&self.length)
-    }
-}
-
-struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-// === impl Reports ===
-
-impl ClientContext for Reports {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.events.log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.events.error(error, reason);
-    }
-}
-
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<Pending>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, pending: Box<Pending>) {
-        if let (Err((error, message)), Batching::Many(_)) = (result, &self.batching)
-            && error.rdkafka_error_code().map(super::error::kind)
-                == Some(TransportErrorKind::TooLarge)
-        {
-            Singles::refused(message, *pending);
-            return self.room.notify_one();
-        }
-        let Pending { answer, passage } = *pending;
-        let result = match result {
-            Ok(message) if message.offset() >= 0 => Ok(Receipt {
-                position: Some(position(
-                    message.topic(),
-                    message.partition(),
-                    message.offset(),
-                )),
-            }),
-            // librdkafka takes the confirmation of a later request for one of this. A partition that has not met this
-            // producer before accepts a later request without the earlier one, so that proves nothing: on a topic
-            // created a moment ago, messages confirmed in this way were not there.
-            Ok(_) => Err(TransportError::new(
-                TransportErrorKind::TimedOut,
-                "deliver the message, of which the broker confirmed only a successor",
-            )),
-            Err((error, message)) => {
-                let closing = self.closing.load(Ordering::Acquire);
-                let broken = (!closing).then_some(Code::Fatal);
-                let error = refused("deliver the message", error.clone(), broken);
-                if error.kind() == TransportErrorKind::UnknownTopic {
-                    self.topics.forget(message.topic());
-                }
-                Err(match error.kind() {
-                    // The broker does not say how large a message may be.
-                    TransportErrorKind::TooLarge => {
-                        let limit = format!("max.message.bytes of {} is less", message.topic());
-                        TransportError::too_large(sent_bytes(message), limit).caused_by(error)
-                    }
-                    _ => error,
-                })
-            }
-        };
-        // Nobody has to wait for a confirmation.
-        let _ = answer.send(result);
-        drop(passage);
-        self.room.notify_one();
-    }
-}
-
-/// The place of a record: stable, unique in its cluster.
-pub(super) fn position(topic: &str, partition: i32, offset: i64) -> Text {
-    Text::from(format!("k:{topic}/{partition}/{offset}"))
 }

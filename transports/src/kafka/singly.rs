@@ -20,11 +20,11 @@ use tokio::sync::Notify;
 
 use super::config::KafkaConfig;
 use super::health::Pulse;
-use super::producer::{Answer, Batching, Enqueued, Pending, Writer, closed};
 use super::topics::Topics;
+use super::writer::{Answer, Enqueued, Sent, Writer, closed};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
-use crate::transport::QUEUE_DEADLINE;
+use crate::transport::{QUEUE_DEADLINE, Receipt};
 
 /// How long a topic is believed to be small.
 const FORGOTTEN: Duration = Duration::from_secs(60);
@@ -38,16 +38,16 @@ pub(super) struct Singles {
     pulse: Arc<Pulse>,
     topics: Arc<Topics>,
     traffic: RwLock<HashMap<Topic, Arc<Traffic>>>,
-    writer: Mutex<Single>,
+    writer: Mutex<State>,
 }
 
 /// The producer that sends one message a request.
 #[derive(Debug, Default)]
-enum Single {
+enum State {
     /// No topic has turned out to be small so far.
     #[default]
     Unused,
-    Started(Arc<Writer>),
+    Started(Arc<Writer<Single>>),
     Closed,
 }
 
@@ -88,6 +88,51 @@ pub(super) struct Passage {
     traffic: Arc<Traffic>,
     /// Whether the message goes by itself.
     pub(super) is_single: bool,
+}
+
+/// A message that went out in a batch.
+#[derive(Debug)]
+pub(super) struct Batched {
+    pub(super) answer: Answer,
+    pub(super) passage: Passage,
+}
+
+/// A message that went out by itself.
+#[derive(Debug)]
+pub(super) struct Single {
+    pub(super) answer: Answer,
+    pub(super) passage: Passage,
+}
+
+// === impl Batched, Single ===
+
+impl Sent for Batched {
+    const IS_SINGLE: bool = false;
+
+    fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self> {
+        Singles::refused(message, self);
+        None
+    }
+
+    fn answer(self, result: Result<Receipt, TransportError>) {
+        // Nobody has to wait for a confirmation.
+        let _ = self.answer.send(result);
+        drop(self.passage);
+    }
+}
+
+impl Sent for Single {
+    const IS_SINGLE: bool = true;
+
+    fn too_large(self, _: &BorrowedMessage<'_>) -> Option<Self> {
+        Some(self)
+    }
+
+    fn answer(self, result: Result<Receipt, TransportError>) {
+        // Nobody has to wait for a confirmation.
+        let _ = self.answer.send(result);
+        drop(self.passage);
+    }
 }
 
 // === impl Singles ===
@@ -175,8 +220,8 @@ impl Singles {
     }
 
     /// Keeps a message whose request was too large, to send it by itself.
-    pub(super) fn refused(message: &BorrowedMessage<'_>, pending: Pending) {
-        let Pending { answer, passage } = pending;
+    fn refused(message: &BorrowedMessage<'_>, batched: Batched) {
+        let Batched { answer, passage } = batched;
         let refused = Refused {
             topic: message.topic().to_owned(),
             partition: message.partition(),
@@ -232,7 +277,7 @@ impl Singles {
             key: message.key.as_deref(),
             timestamp: None,
             headers: message.headers,
-            delivery_opaque: Box::new(Pending {
+            delivery_opaque: Box::new(Single {
                 answer: message.answer,
                 passage: self.passage(traffic, true),
             }),
@@ -246,32 +291,31 @@ impl Singles {
     }
 
     /// The producer that sends one message a request.
-    pub(super) fn writer(&self) -> Result<Arc<Writer>, TransportError> {
-        let mut single = self.single();
-        match &*single {
-            Single::Started(writer) => return Ok(Arc::clone(writer)),
-            Single::Closed => return Err(closed()),
-            Single::Unused => {}
+    pub(super) fn writer(&self) -> Result<Arc<Writer<Single>>, TransportError> {
+        let mut state = self.state();
+        match &*state {
+            State::Started(writer) => return Ok(Arc::clone(writer)),
+            State::Closed => return Err(closed()),
+            State::Unused => {}
         }
         let writer = Writer::start(
             Arc::clone(&self.config),
             Arc::clone(&self.pulse),
             Arc::clone(&self.topics),
-            Batching::Single,
         )?;
-        *single = Single::Started(Arc::clone(&writer));
+        *state = State::Started(Arc::clone(&writer));
         Ok(writer)
     }
 
     /// The same, if it was ever needed. It is not started any more.
-    pub(super) fn close(&self) -> Option<Arc<Writer>> {
-        match std::mem::replace(&mut *self.single(), Single::Closed) {
-            Single::Started(writer) => Some(writer),
-            Single::Unused | Single::Closed => None,
+    pub(super) fn close(&self) -> Option<Arc<Writer<Single>>> {
+        match std::mem::replace(&mut *self.state(), State::Closed) {
+            State::Started(writer) => Some(writer),
+            State::Unused | State::Closed => None,
         }
     }
 
-    fn single(&self) -> MutexGuard<'_, Single> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

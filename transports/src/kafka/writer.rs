@@ -1,0 +1,522 @@
+//! One idempotent librdkafka producer, and the thread that serves it.
+//!
+//! ```text
+//! queue ──▶ [room? else wait in line] ──▶ librdkafka queue ──▶ broker
+//!                    ▲                                           │
+//!                    └────── delivery report ◀───────────────────┘──▶ Sent::answer
+//! ```
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::Text;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{
+    BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
+};
+use tokio::sync::{Mutex, Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::config::KafkaConfig;
+use super::error::failed;
+use super::health::{Events, Pulse};
+use super::topics::Topics;
+use crate::error::{TransportError, TransportErrorKind};
+use crate::message::{Headers, Message};
+use crate::transport::{Address, Confirmation, QUEUE_DEADLINE, Receipt};
+
+/// A librdkafka producer.
+pub(super) type Client<S> = BaseProducer<Reports<S>>;
+/// Who waits for the confirmation of a message.
+pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
+type Record<'a, S> = BaseRecord<'a, [u8], [u8], Box<S>>;
+
+/// What a message leaves behind that is with a client, until it has its answer.
+pub(super) trait Sent: Send + Sync + Sized + 'static {
+    /// Whether each message goes in a request of its own.
+    const IS_SINGLE: bool;
+
+    /// The broker refused the request as too large. Takes the message, where others in the request may be the reason.
+    fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self>;
+
+    /// What became of the message.
+    fn answer(self, result: Result<Receipt, TransportError>);
+}
+
+/// How often the serving thread looks up from its work.
+const TICK: Duration = Duration::from_millis(100);
+/// Before a broken client is replaced for the second time; doubles up to the longest.
+const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REPLACE_PAUSE: Duration = Duration::from_secs(30);
+/// For a client that is let go to answer everybody who still waits.
+const RETIREMENT: Duration = Duration::from_secs(5);
+
+/// A producer that is replaced when it breaks.
+pub(super) struct Writer<S: Sent> {
+    config: Arc<KafkaConfig>,
+    pulse: Arc<Pulse>,
+    topics: Arc<Topics>,
+    slot: RwLock<Slot<S>>,
+    /// Set before the last flush: nothing more is taken.
+    closing: AtomicBool,
+    line: Line,
+    ended: CancellationToken,
+}
+
+/// The client in use.
+enum Slot<S: Sent> {
+    Open(Arc<Client<S>>),
+    Closed,
+}
+
+/// Where senders wait for room in the queue, first come first served.
+#[derive(Debug, Default)]
+struct Line {
+    /// Senders that have been told to wait; nobody passes them.
+    length: AtomicUsize,
+    /// Held by the first of them.
+    head: Mutex<()>,
+    /// Some message left the queue.
+    room: Arc<Notify>,
+}
+
+/// Takes the delivery reports of a client.
+pub(super) struct Reports<S> {
+    events: Events,
+    topics: Arc<Topics>,
+    room: Arc<Notify>,
+    /// We close: what is dropped from then on is not dropped because the client broke.
+    closing: AtomicBool,
+    sent: PhantomData<fn(S)>,
+}
+
+// === impl Writer ===
+
+impl<S: Sent> Writer<S> {
+    /// Creates the client and the thread that serves it until [`Writer::stop`]. Does not wait for a broker.
+    pub(super) fn start(
+        config: Arc<KafkaConfig>,
+        pulse: Arc<Pulse>,
+        topics: Arc<Topics>,
+    ) -> Result<Arc<Self>, TransportError> {
+        let line = Line::default();
+        let client = create(&config, &pulse, &topics, &line.room)?;
+        let writer = Arc::new(Self {
+            config,
+            pulse,
+            topics,
+            slot: RwLock::new(Slot::Open(Arc::new(client))),
+            closing: AtomicBool::new(false),
+            line,
+            ended: CancellationToken::new(),
+        });
+        let served = Arc::clone(&writer);
+        super::spawn("a2abus-kafka-write", move || {
+            serve(&served);
+            served.ended.cancel();
+        })?;
+        Ok(writer)
+    }
+
+    /// The client in use.
+    pub(super) fn client(&self) -> Result<Arc<Client<S>>, TransportError> {
+        match &*self.slot.read().unwrap_or_else(PoisonError::into_inner) {
+            Slot::Open(client) => Ok(Arc::clone(client)),
+            Slot::Closed => Err(closed()),
+        }
+    }
+
+    /// What is known about the topics that are written to.
+    pub(super) fn topics(&self) -> &Topics {
+        &self.topics
+    }
+
+    /// Queues a message, in the order of the calls. `sent` makes what the message leaves behind.
+    pub(super) async fn queue(
+        &self,
+        to: &Address,
+        message: &Message,
+        sent: impl FnOnce(Answer) -> S,
+    ) -> Result<Confirmation, TransportError> {
+        let (answer, receiver) = oneshot::channel();
+        let mut record = record(to, message, Box::new(sent(answer)))?;
+        let sized = |error| self.sized(error, message);
+        if self.line.is_empty() {
+            match self.enqueue(record).map_err(sized)? {
+                Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
+                Enqueued::Full(back) => record = back,
+            }
+        }
+        let wait = self.enqueue_in_turn(record);
+        match tokio::time::timeout(QUEUE_DEADLINE, wait).await {
+            Ok(queued) => queued
+                .map(|()| Confirmation::waiting(receiver))
+                .map_err(sized),
+            Err(_) => Err(TransportError::new(
+                TransportErrorKind::Saturated,
+                "queue the message",
+            )),
+        }
+    }
+
+    /// What the client refuses as too large, with the sizes.
+    fn sized(&self, error: TransportError, message: &Message) -> TransportError {
+        if error.kind() != TransportErrorKind::TooLarge {
+            return error;
+        }
+        let limit = format!("max_message_bytes is {}", self.config.max_message_bytes);
+        TransportError::too_large(message.content_bytes(), limit).caused_by(error)
+    }
+
+    async fn enqueue_in_turn(&self, mut record: Record<'_, S>) -> Result<(), TransportError> {
+        let _place = self.line.join();
+        let _head = self.line.head.lock().await;
+        loop {
+            // Armed before the attempt, so that room made in between is not missed.
+            let room = self.line.room.notified();
+            match self.enqueue(record)? {
+                Enqueued::Yes => return Ok(()),
+                Enqueued::Full(back) => record = back,
+            }
+            room.await;
+        }
+    }
+
+    pub(super) fn enqueue<'a>(
+        &self,
+        record: Record<'a, S>,
+    ) -> Result<Enqueued<'a, S>, TransportError> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        let client = self.client()?;
+        match client.send(record) {
+            Ok(()) => Ok(Enqueued::Yes),
+            Err((KafkaError::MessageProduction(Code::QueueFull), record)) => {
+                Ok(Enqueued::Full(record))
+            }
+            Err((error, _)) => {
+                let broken = client.client().fatal_error().map(|(code, _)| code);
+                Err(refused("queue the message", error, broken))
+            }
+        }
+    }
+
+    /// Waits until everything queued has its answer, then lets the client go.
+    pub(super) async fn close(&self, until: Instant) -> Result<(), TransportError> {
+        self.closing.store(true, Ordering::Release);
+        self.line.room.notify_waiters();
+        let Ok(client) = self.client() else {
+            return Ok(());
+        };
+        let flush = tokio::task::spawn_blocking(move || {
+            client.flush(until.saturating_duration_since(Instant::now()))
+        });
+        let flushed = match flush.await {
+            Ok(flushed) => flushed.map_err(|error| failed("deliver what is queued", error)),
+            Err(error) => Err(TransportError::new(
+                TransportErrorKind::Other,
+                "deliver what is queued",
+            )
+            .caused_by(error)),
+        };
+        self.stop();
+        // The thread has only to let the client go; the deadline was for the messages.
+        let _ = tokio::time::timeout(RETIREMENT, self.ended.cancelled()).await;
+        flushed
+    }
+
+    /// Lets the client go without waiting; whoever waits for a confirmation learns that it is closed.
+    pub(super) fn stop(&self) {
+        self.closing.store(true, Ordering::Release);
+        let client = std::mem::replace(
+            &mut *self.slot.write().unwrap_or_else(PoisonError::into_inner),
+            Slot::Closed,
+        );
+        if let Slot::Open(client) = &client {
+            client.context().closing.store(true, Ordering::Release);
+        }
+        // The serving thread has a copy: it is the one that pays for the farewell.
+        drop(client);
+        self.line.room.notify_waiters();
+    }
+
+    /// Puts a new client in the place of a broken one.
+    fn replace(&self) -> Result<(), TransportError> {
+        let client = Arc::new(create(
+            &self.config,
+            &self.pulse,
+            &self.topics,
+            &self.line.room,
+        )?);
+        let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*slot, Slot::Open(_)) {
+            *slot = Slot::Open(client);
+        }
+        Ok(())
+    }
+}
+
+/// What became of an attempt to queue a record.
+pub(super) enum Enqueued<'a, S: Sent> {
+    Yes,
+    /// Here it is again.
+    Full(Record<'a, S>),
+}
+
+/// Serves delivery reports and errors until the writer is stopped, and replaces a client that broke.
+fn serve<S: Sent>(writer: &Writer<S>) {
+    let Ok(mut client) = writer.client() else {
+        return;
+    };
+    let mut replace_at = Instant::now();
+    let mut pause = REPLACE_PAUSE;
+    loop {
+        client.poll(TICK);
+        let Ok(current) = writer.client() else {
+            return retire(&client);
+        };
+        if !Arc::ptr_eq(&client, &current) {
+            retire(&client);
+            client = current;
+        }
+        let now = Instant::now();
+        match client.client().fatal_error() {
+            Some((code, reason)) if now >= replace_at => {
+                replace(writer, code, &reason);
+                replace_at = now + pause;
+                pause = (pause * 2).min(LONGEST_REPLACE_PAUSE);
+            }
+            None if now > replace_at + LONGEST_REPLACE_PAUSE => pause = REPLACE_PAUSE,
+            _ => {}
+        }
+    }
+}
+
+fn replace<S: Sent>(writer: &Writer<S>, code: Code, reason: &str) {
+    match writer.replace() {
+        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer broke and was replaced"),
+        Err(error) => {
+            tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
+        }
+    }
+}
+
+/// Answers everybody who still waits for this client.
+fn retire<S: Sent>(client: &Client<S>) {
+    client.purge(PurgeConfig::default().queue().inflight());
+    if let Err(error) = client.flush(RETIREMENT) {
+        tracing::warn!(%error, "the Kafka producer did not answer for all its messages");
+    }
+}
+
+fn create<S: Sent>(
+    config: &KafkaConfig,
+    pulse: &Arc<Pulse>,
+    topics: &Arc<Topics>,
+    room: &Arc<Notify>,
+) -> Result<Client<S>, TransportError> {
+    let reports = Reports {
+        events: Events::new("producer", Arc::clone(pulse)),
+        topics: Arc::clone(topics),
+        room: Arc::clone(room),
+        closing: AtomicBool::new(false),
+        sent: PhantomData,
+    };
+    let mut config = config.producer()?;
+    if S::IS_SINGLE {
+        config.set("batch.num.messages", "1");
+    }
+    config
+        .create_with_context(reports)
+        .map_err(|error| failed("create the Kafka producer", error))
+}
+
+fn record<'a, S: Sent>(
+    to: &'a Address,
+    message: &'a Message,
+    sent: Box<S>,
+) -> Result<Record<'a, S>, TransportError> {
+    let partition = to.partition.map(i32::try_from).transpose();
+    let Ok(partition) = partition else {
+        return Err(TransportError::new(
+            TransportErrorKind::UnknownTopic,
+            "address the partition",
+        ));
+    };
+    Ok(BaseRecord {
+        topic: to.topic.as_str(),
+        partition,
+        payload: message.body.as_deref(),
+        key: message.key.as_deref(),
+        timestamp: None,
+        headers: headers(&message.headers),
+        delivery_opaque: sent,
+    })
+}
+
+fn headers(headers: &Headers) -> Option<OwnedHeaders> {
+    if headers.is_empty() {
+        return None;
+    }
+    let native = OwnedHeaders::new_with_capacity(headers.len());
+    Some(headers.iter().fold(native, |native, header| {
+        native.insert(Header {
+            key: &header.name,
+            value: header.value.as_deref(),
+        })
+    }))
+}
+
+/// The bytes of key, headers and body.
+fn sent_bytes(message: &BorrowedMessage<'_>) -> usize {
+    let headers = message.headers().map_or(0, |headers| {
+        let sizes = headers
+            .iter()
+            .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len));
+        sizes.sum()
+    });
+    message.key_len() + headers + message.payload_len()
+}
+
+/// The error of a message that a client refused, or dropped because it broke: that it was not allowed to write is a
+/// reason to tell, everything else ends with the client.
+fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
+    let error = failed(what, error);
+    match (broken.map(super::error::kind), error.kind()) {
+        (
+            Some(TransportErrorKind::Unauthorised),
+            TransportErrorKind::Closed | TransportErrorKind::Fatal,
+        ) => TransportError::new(TransportErrorKind::Unauthorised, what).caused_by(error),
+        (Some(_), TransportErrorKind::Closed) => {
+            TransportError::new(TransportErrorKind::Fatal, what).caused_by(error)
+        }
+        _ => error,
+    }
+}
+
+pub(super) fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "use the Kafka connection")
+}
+
+impl<S: Sent> std::fmt::Debug for Writer<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("slot", &self.slot)
+            .field("closing", &self.closing)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Slot ===
+
+impl<S: Sent> std::fmt::Debug for Slot<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open(_) => "Open",
+            Self::Closed => "Closed",
+        })
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0
+    }
+
+    /// A place in the line, left when it is dropped.
+    fn join(&self) -> Place<'_> {
+        self.length.fetch_add(1, Ordering::AcqRel);
+        Place(&self.length)
+    }
+}
+
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+// === impl Reports ===
+
+impl<S: Sent> ClientContext for Reports<S> {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.events.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.events.error(error, reason);
+    }
+}
+
+impl<S: Sent> ProducerContext for Reports<S> {
+    type DeliveryOpaque = Box<S>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<S>) {
+        let sent = match result {
+            Err((error, message))
+                if error.rdkafka_error_code().map(super::error::kind)
+                    == Some(TransportErrorKind::TooLarge) =>
+            {
+                sent.too_large(message)
+            }
+            _ => Some(*sent),
+        };
+        if let Some(sent) = sent {
+            sent.answer(self.receipt(result));
+        }
+        self.room.notify_one();
+    }
+}
+
+impl<S> Reports<S> {
+    /// What a delivery report says.
+    fn receipt(&self, result: &DeliveryResult<'_>) -> Result<Receipt, TransportError> {
+        match result {
+            Ok(message) if message.offset() >= 0 => Ok(Receipt {
+                position: Some(position(
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                )),
+            }),
+            // librdkafka takes the confirmation of a later request for one of this. A partition that has not met this
+            // producer before accepts a later request without the earlier one, so that proves nothing: on a topic
+            // created a moment ago, messages confirmed in this way were not there.
+            Ok(_) => Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                "deliver the message, of which the broker confirmed only a successor",
+            )),
+            Err((error, message)) => {
+                let closing = self.closing.load(Ordering::Acquire);
+                let broken = (!closing).then_some(Code::Fatal);
+                let error = refused("deliver the message", error.clone(), broken);
+                if error.kind() == TransportErrorKind::UnknownTopic {
+                    self.topics.forget(message.topic());
+                }
+                Err(match error.kind() {
+                    // The broker does not say how large a message may be.
+                    TransportErrorKind::TooLarge => {
+                        let limit = format!("max.message.bytes of {} is less", message.topic());
+                        TransportError::too_large(sent_bytes(message), limit).caused_by(error)
+                    }
+                    _ => error,
+                })
+            }
+        }
+    }
+}
+
+/// The place of a record: stable, unique in its cluster.
+pub(super) fn position(topic: &str, partition: i32, offset: i64) -> Text {
+    Text::from(format!("k:{topic}/{partition}/{offset}"))
+}
