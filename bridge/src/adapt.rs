@@ -55,7 +55,7 @@ pub enum AdaptError {
         error: ConvertError,
     },
     /// The conversion has nothing to put in its place.
-    #[error("{0}: the record has no counterpart, so there is nothing to publish")]
+    #[error("{0}: the record has no counterpart in the target form")]
     NoCounterpart(&'static str),
     /// What came of it cannot be an event.
     #[error("{conversion}: {error}")]

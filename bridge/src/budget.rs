@@ -47,7 +47,7 @@ pub struct Charge {
 
 /// The budget, or the client's half of it, is spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the memory for requests and answers in hand is spent")]
+#[error("the memory for requests and answers (calls.budget_bytes) is used up")]
 pub struct Spent;
 
 /// Bytes and what they cost.

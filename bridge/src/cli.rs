@@ -1,6 +1,7 @@
-//! What the program `a2abus` can be asked to do.
+//! The commands of the program `a2abus`.
 //!
-//! One file a command. A command gives a [`Status`] or an error; `main` prints the error with its causes in one line.
+//! Each command has a file. A command returns a [`Status`] or an error; `main` prints the error with its causes in one
+//! line.
 
 mod call;
 mod check;
@@ -26,16 +27,16 @@ use tokio::runtime::Runtime;
 use self::output::{Closed, complain_line};
 use crate::config::{Config, ConfigErrors};
 
-/// Puts AI agents on Kafka and NATS: MCP, A2A and ACP calls as CloudEvents, and back.
+/// Connects AI agents to Kafka and NATS: MCP, A2A and ACP calls become CloudEvents, and answers come back.
 #[derive(Debug, Parser)]
 #[command(
     name = "a2abus",
     version,
     max_term_width = 100,
     after_help = "Exit status:
-  0  all is well
-  1  what was asked about is not right: a refused payload, a wrong configuration, a failed call
-  2  the command was used wrongly
+  0  success
+  1  failure: a refused payload, an invalid configuration, a failed call
+  2  wrong usage of the command
 
 Errors go to standard error, one line each. `a2abus COMMAND --help` shows examples."
 )]
@@ -46,38 +47,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows the whole path inside one process: nothing to install, nothing to configure.
+    /// Shows the whole path inside one process, without brokers or configuration.
     Demo(demo::DemoArgs),
     /// Runs the bridge.
     Serve(serve::ServeArgs),
-    /// Checks a configuration and that its secrets exist; with --connect, brokers, topics, streams and permissions too.
+    /// Checks a configuration and its secrets; with --connect also brokers, topics, streams and permissions.
     Check(check::CheckArgs),
-    /// Shows or creates the topics, streams and consumers that a configuration needs, and the permissions.
+    /// Shows or creates the topics, streams and consumers that a configuration needs; shows permissions.
     Topics(topics::TopicsArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
-    /// Tells what a payload is and why, where every attribute comes from, and where the event goes.
+    /// Shows what a payload is and why, where every attribute comes from, and where the event goes.
     Explain(explain::ExplainArgs),
     /// Converts one JSON document between the forms of a protocol.
     Convert(convert::ConvertArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
-    /// Validates, runs and tests workflows: what an agent wants done, as JSON Lines.
+    /// Validates, runs and tests workflows (JSON Lines).
     Workflow(workflow::WorkflowArgs),
 }
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// All is well: 0.
-    Right,
-    /// The thing asked about is not right: 1.
-    Wrong,
-    /// The command was used wrongly: 2.
-    Misused,
+    /// Exit status 0.
+    Success,
+    /// Exit status 1: an invalid input, or something failed.
+    Failure,
+    /// Exit status 2: wrong usage of the command.
+    Usage,
 }
 
-/// The command was used wrongly in a way that the command line's grammar cannot tell.
+/// Wrong usage of the command that the command-line parser cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misuse(pub(crate) String);
@@ -87,22 +88,22 @@ pub(crate) struct Misuse(pub(crate) String);
 impl From<Status> for ExitCode {
     fn from(status: Status) -> Self {
         Self::from(match status {
-            Status::Right => 0,
-            Status::Wrong => 1,
-            Status::Misused => 2,
+            Status::Success => 0,
+            Status::Failure => 1,
+            Status::Usage => 2,
         })
     }
 }
 
-/// Reads the command line of the process and does what it asks. A command line that is wrong ends the process with 2.
+/// Parses the command line of the process and runs the command. An invalid command line ends the process with status 2.
 ///
 /// # Errors
-/// Whatever keeps the command from being done.
+/// Why the command failed.
 pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
-        Command::Demo(args) => block_on(demo::run(args)).map(right),
-        Command::Serve(args) => block_on(serve::run(args)).map(right),
-        Command::Call(args) => block_on(call::run(args)).map(right),
+        Command::Demo(args) => block_on(demo::run(args)).map(success),
+        Command::Serve(args) => block_on(serve::run(args)).map(success),
+        Command::Call(args) => block_on(call::run(args)).map(success),
         Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => block_on(check::run(args)),
         Command::Topics(args) => block_on(topics::run(args)),
@@ -112,7 +113,7 @@ pub fn run() -> anyhow::Result<Status> {
     }
 }
 
-/// Runs a command to its end. A question to a bus that nobody waits for any more does not keep the process.
+/// Runs a command to its end. Requests to a bus that are still pending do not keep the process alive.
 fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = Runtime::new()?;
     let done = runtime.block_on(command);
@@ -120,23 +121,23 @@ fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resu
     done
 }
 
-fn right((): ()) -> Status {
-    Status::Right
+fn success((): ()) -> Status {
+    Status::Success
 }
 
-/// The status of an error nobody needs to hear of: the reader of the output has gone, as `head` does.
+/// The status of an error that is not reported: the reader of the output, such as `head`, has closed it.
 #[must_use]
 pub fn quiet_status(error: &anyhow::Error) -> Option<Status> {
-    error.is::<Closed>().then_some(Status::Right)
+    error.is::<Closed>().then_some(Status::Success)
 }
 
 /// The status of an error.
 #[must_use]
 pub fn status_of(error: &anyhow::Error) -> Status {
     if error.is::<Misuse>() {
-        Status::Misused
+        Status::Usage
     } else {
-        Status::Wrong
+        Status::Failure
     }
 }
 
@@ -145,10 +146,10 @@ pub fn complain(error: &anyhow::Error) {
     complain_line(&format!("a2abus: {error:#}"));
 }
 
-/// Reads a configuration. What is wrong with it, and its warnings, go to standard error, one line each.
+/// Reads a configuration. Its errors and warnings go to standard error, one line each.
 ///
 /// # Errors
-/// When anything is wrong.
+/// When the configuration is invalid.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
     match Config::load(path, std::env::vars_os()) {
         Ok(config) => {
@@ -166,5 +167,5 @@ fn refused(errors: &ConfigErrors) -> String {
     for problem in errors.problems() {
         complain_line(&problem.in_file(errors.file()).to_string());
     }
-    format!("the configuration {} is refused", errors.file())
+    format!("the configuration {} is invalid", errors.file())
 }

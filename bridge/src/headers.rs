@@ -118,7 +118,7 @@ fn bounded(headers: impl Iterator<Item = Header>) -> Vec<Header> {
     for header in headers {
         let size = header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
         if size > left || passed.len() == MAX_HEADERS {
-            tracing::debug!(header = %header.name, size, "a header is left out: too many, or too large");
+            tracing::debug!(header = %header.name, size, "a header is left out: too many headers, or too large");
             continue;
         }
         left -= size;

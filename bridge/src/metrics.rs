@@ -61,11 +61,11 @@ pub struct Metrics {
     call_seconds: Histogram,
     target_conflicts: IntCounter,
     replies: Vec<IntCounter>,
-    /// Events that no route takes.
+    /// Events that match no route.
     pub unrouted: IntCounter,
-    /// Parts of answers handed to callers.
+    /// Parts of answers delivered to callers.
     pub call_parts: IntCounter,
-    /// Calls that wait for their answer now.
+    /// Calls that are waiting for their answer.
     pub pending_calls: IntGauge,
     /// Memory spent on requests and answers in hand, in bytes.
     pub held_bytes: IntGauge,
@@ -90,7 +90,7 @@ pub struct BindingMetrics {
     pub received: IntCounter,
     /// Messages whose position at the source is settled.
     pub settled: IntCounter,
-    /// Messages received and not yet settled.
+    /// Messages received and not yet acknowledged.
     pub in_flight: IntGauge,
     held_lanes: IntGaugeVec,
     /// Dead letters that nothing stores.
@@ -103,7 +103,7 @@ pub struct TransportMetrics {
     name: Text,
     retries: IntCounterVec,
     given_up: IntCounterVec,
-    /// Messages whose arrival the bus has confirmed.
+    /// Messages that the bus has confirmed.
     pub published: IntCounter,
     /// Time from handing a message to the client to its confirmation, in seconds.
     pub publish_seconds: Histogram,
@@ -406,37 +406,37 @@ const SETTLED: Definition = Definition {
     name: "a2abus_settled_total",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages whose position at the source is settled: copied, dead-lettered or dropped.",
+    help: "Messages acknowledged to the source: copied, dead-lettered or dropped.",
 };
 const DEAD_LETTERED: Definition = Definition {
     name: "a2abus_dead_lettered_total",
     unit: "messages",
     labels: &["binding", "reason"],
-    help: "Messages that went to the dead letters.",
+    help: "Messages that became dead letters.",
 };
 const DROPPED: Definition = Definition {
     name: "a2abus_dropped_total",
     unit: "messages",
     labels: &["binding", "reason"],
-    help: "Messages that were settled without going anywhere, as configured or because they were worthless.",
+    help: "Messages that were acknowledged without being published anywhere.",
 };
 const OVERRULED: Definition = Definition {
     name: "a2abus_attributes_overruled_total",
     unit: "attributes",
     labels: &["binding", "attribute"],
-    help: "Attributes that the writer of an event set and is not believed: removed or overwritten.",
+    help: "Attributes set by the writer of an event that were removed or overwritten.",
 };
 const IN_FLIGHT: Definition = Definition {
     name: "a2abus_in_flight",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages received and not yet settled.",
+    help: "Messages received and not yet acknowledged.",
 };
 const HELD_LANES: Definition = Definition {
     name: "a2abus_held_lanes",
     unit: "lanes",
     labels: &["binding", "kind"],
-    help: "Lanes that wait because a destination does not take their next message, by the kind of failure.",
+    help: "Lanes that wait because a destination does not accept their next message, by kind of failure.",
 };
 const DEAD_LETTERS_LOST: Definition = Definition {
     name: "a2abus_dead_letters_lost_total",
@@ -454,31 +454,31 @@ const SOURCE_LAG: Definition = Definition {
     name: "a2abus_source_lag",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages at the source that are not settled: on Kafka in the partitions of this replica, on JetStream those pending or unacknowledged of the durable consumer.",
+    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer.",
 };
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",
     unit: "messages",
     labels: &["transport"],
-    help: "Messages whose arrival the bus has confirmed.",
+    help: "Messages that the bus has confirmed.",
 };
 const RETRIES: Definition = Definition {
     name: "a2abus_retries_total",
     unit: "publications",
     labels: &["transport", "kind"],
-    help: "Publications tried again, by the kind of failure.",
+    help: "Publish retries, by kind of failure.",
 };
 const GIVEN_UP: Definition = Definition {
     name: "a2abus_given_up_total",
     unit: "messages",
     labels: &["transport", "kind"],
-    help: "Messages of callers that the bus did not take before the call was over, by the last kind of failure.",
+    help: "Messages of callers that the bus did not accept before the call ended, by the last kind of failure.",
 };
 const CANCELS_DROPPED: Definition = Definition {
     name: "a2abus_cancels_dropped_total",
     unit: "cancels",
     labels: &[],
-    help: "Cancels that no agent got, because too many were waiting to be sent.",
+    help: "Cancels that were not sent because too many were waiting.",
 };
 const PUBLISH: Definition = Definition {
     name: "a2abus_publish_seconds",
@@ -490,55 +490,55 @@ const TRANSPORT_UP: Definition = Definition {
     name: "a2abus_transport_up",
     unit: "0 or 1",
     labels: &["transport"],
-    help: "Whether the bus answers.",
+    help: "1 if the bus answers, else 0.",
 };
 const UNITS: Definition = Definition {
     name: "a2abus_units_total",
     unit: "units",
     labels: &["family", "kind"],
-    help: "Units of payloads decoded.",
+    help: "Decoded units of payloads.",
 };
 const REFUSED: Definition = Definition {
     name: "a2abus_refused_total",
     unit: "units",
     labels: &["kind"],
-    help: "Units of payloads refused, by what is wrong with them.",
+    help: "Refused units of payloads, by error.",
 };
 const UNROUTED: Definition = Definition {
     name: "a2abus_unrouted_total",
     unit: "events",
     labels: &[],
-    help: "Events that no route takes.",
+    help: "Events that match no route.",
 };
 const TARGET_CONFLICTS: Definition = Definition {
     name: "a2abus_target_conflicts_total",
     unit: "events",
     labels: &[],
-    help: "Events whose payload names another agent than the path or the attribute that wins over it.",
+    help: "Events whose payload names a different agent than the path or attribute that takes precedence.",
 };
 const CALLS: Definition = Definition {
     name: "a2abus_calls_total",
     unit: "calls",
     labels: &["outcome"],
-    help: "Calls that are over, by what became of them.",
+    help: "Finished calls, by outcome.",
 };
 const CALL_PARTS: Definition = Definition {
     name: "a2abus_call_parts_total",
     unit: "parts",
     labels: &[],
-    help: "Parts of answers handed to callers.",
+    help: "Parts of answers delivered to callers.",
 };
 const REPLIES: Definition = Definition {
     name: "a2abus_replies_total",
     unit: "messages",
     labels: &["outcome"],
-    help: "Answers that came in from the bus, by what became of them.",
+    help: "Answers read from the bus, by outcome.",
 };
 const PENDING_CALLS: Definition = Definition {
     name: "a2abus_pending_calls",
     unit: "calls",
     labels: &[],
-    help: "Calls that wait for their answer now.",
+    help: "Calls that are waiting for their answer.",
 };
 const CALL: Definition = Definition {
     name: "a2abus_call_seconds",
@@ -550,13 +550,13 @@ const HTTP_REQUESTS: Definition = Definition {
     name: "a2abus_http_requests_total",
     unit: "requests",
     labels: &["path", "status"],
-    help: "HTTP requests answered by the front door.",
+    help: "HTTP requests answered by the HTTP listener for callers.",
 };
 const HELD_BYTES: Definition = Definition {
     name: "a2abus_held_bytes",
     unit: "bytes",
     labels: &[],
-    help: "Memory spent on requests and answers in hand, of `calls.budget_bytes`.",
+    help: "Memory used by requests and answers, of `calls.budget_bytes`.",
 };
 const BUDGET_REFUSED: Definition = Definition {
     name: "a2abus_budget_refused_total",
@@ -568,19 +568,19 @@ const CONNECTIONS: Definition = Definition {
     name: "a2abus_http_connections",
     unit: "connections",
     labels: &["door"],
-    help: "Connections that are open now.",
+    help: "Open connections.",
 };
 const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed: one too many of its client, idle, stalled, without any request, or closed to make room for another.",
+    help: "Connections that the bridge closed: above the limit of the client, idle, stalled, without any request, or closed to make room for another.",
 };
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",
     unit: "always 1",
     labels: &["version"],
-    help: "The version that runs.",
+    help: "The version of the bridge.",
 };
 
 #[cfg(test)]
@@ -681,7 +681,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         let reference = metrics.reference();
         assert_eq!(reference.lines().count(), 2 + metrics.definitions().len());
-        let row = "| `a2abus_dead_lettered_total` | `binding`, `reason` | messages | Messages that went to the dead letters. |";
+        let row = "| `a2abus_dead_lettered_total` | `binding`, `reason` | messages | Messages that became dead letters. |";
         assert!(reference.lines().any(|line| line == row), "{reference}");
     }
 }

@@ -71,10 +71,10 @@ pub struct Letter {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
-    /// No rule takes it and there is no default route.
-    #[error("no route takes the event and there is no default route")]
+    /// No route matches it and there is no default route.
+    #[error("no route matches the event, and there is no default route")]
     NoRoute,
-    /// A rule takes it and its destination cannot be formed.
+    /// A route matches it, but its destination cannot be formed.
     #[error("route {route}: {cause}")]
     Destination {
         /// The route.

@@ -733,7 +733,7 @@ impl Pipeline {
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.metrics.settled.inc(),
             Err(error) => {
-                tracing::warn!(binding = %self.name, %error, "not settled: it may be delivered again");
+                tracing::warn!(binding = %self.name, %error, "not acknowledged: it may be redelivered");
             }
         }
     }

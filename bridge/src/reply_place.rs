@@ -42,15 +42,15 @@ pub struct ReplyPlaces {
 pub enum Refused {
     /// The name belongs to the bus itself, or to somebody's inbox.
     #[error(
-        "the request asks for its answer at {0:?}: a request may not name a place that begins with '_' or '$'"
+        "the request directs its answer to {0:?}: a request may not name a topic that begins with '_' or '$'"
     )]
     Reserved(Text),
     /// The name is no topic.
-    #[error("the reply place of the request: {0}")]
+    #[error("the reply address of the request: {0}")]
     NoTopic(#[from] TopicError),
     /// The binding does not list it.
     #[error(
-        "the request asks for its answer at {}, which this binding does not allow: add the topic to its reply_topics, or let the request name another place",
+        "the request directs its answer to {}, which this binding does not allow: add the topic to its reply_topics, or name another topic in the request",
         shown_topic(.0.as_str())
     )]
     NotListed(Topic),

@@ -271,7 +271,7 @@ impl Bridge {
             .await
             .is_err()
         {
-            tracing::warn!("the grace period is over: what bindings have in hand is abandoned");
+            tracing::warn!("the grace period is over: messages in progress are abandoned");
             intake.shutdown().await;
         }
         order.rest.cancel();
@@ -326,7 +326,7 @@ async fn by_itself(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
 async fn end(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            tracing::error!(%error, "a task ended by itself");
+            tracing::error!(%error, "a task ended unexpectedly");
         }
     }
 }
@@ -504,7 +504,7 @@ impl Runner {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(binding = %self.work.name(), %error, "not closed cleanly: some messages may come again");
+                    tracing::warn!(binding = %self.work.name(), %error, "not closed cleanly: some messages may be redelivered");
                 }
                 Ok(()) => {}
             }
@@ -521,9 +521,9 @@ impl Runner {
         match messages {
             0 => {}
             _ if is_kept => tracing::warn!(binding = %name, messages,
-                "the grace period is over: messages in hand are abandoned, and delivered again later"),
+                "the grace period is over: messages in progress are abandoned, and will be redelivered"),
             _ => tracing::error!(binding = %name, messages,
-                "the grace period is over: messages in hand are lost, as core NATS does not keep them"),
+                "the grace period is over: messages in progress are lost, because core NATS does not store them"),
         }
     }
 
@@ -655,7 +655,7 @@ impl ReplyReader {
             drop(self.calls.take_answers(at, binding, &self.limits));
         }
         if let Err(error) = acknowledger.settle(Outcome::Settled) {
-            tracing::warn!(%error, "an answer was not settled: it may come again");
+            tracing::warn!(%error, "an answer was not acknowledged: it may be redelivered");
         }
     }
 }

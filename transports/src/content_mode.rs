@@ -100,7 +100,7 @@ pub fn read(binding: Binding, message: &Message, limits: &Limits) -> Result<Cont
         Some(Media::Unreadable(error)) => return Err(error),
         Some(Media::Batch(_)) => {
             return Err(EventError::new(EventErrorKind::BatchUnsupported, "")
-                .because("a batch of events where one event is expected"));
+                .because("a batch of events, but one event is expected"));
         }
         None => {}
     }

@@ -442,7 +442,7 @@ fn probe(producer: &Producer) -> Result<(), TransportError> {
         .fetch_metadata(Some(PROBE_TOPIC), PROBE_TIMEOUT);
     match answer {
         Ok(_) => Ok(()),
-        Err(error) => Err(failed("ask the Kafka cluster for its brokers", error)),
+        Err(error) => Err(failed("request the brokers of the Kafka cluster", error)),
     }
 }
 

@@ -14,8 +14,8 @@ use crate::outbound::{Outgoing, Place, RoutingError};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// No route takes the request, or it names no agent.
-    #[error("no agent {0:?} is known here: no route takes the request")]
+    /// No route matches the request, or it names no agent.
+    #[error("there is no agent {0:?}: no route matches the request")]
     AgentNotFound(Text),
     /// Nobody answered in time.
     #[error("{0}")]

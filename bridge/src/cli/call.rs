@@ -26,9 +26,10 @@ use crate::http::Readiness;
   a2abus call planner message/stream \"$(cat message.json)\" --timeout 2m
   a2abus call weather notifications/initialized --notify
 
-The routes, transports and limits are those of the configuration; its bindings and doors are not started. Every part of
-the answer is printed on a line of its own as it comes. Exit status 1 when the answer is an error or does not come
-in time, 2 when an argument is wrong.")]
+Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. Each part \
+of the answer is printed on its own line as it arrives.
+
+Exit status 1 when the answer is an error or does not arrive in time, 2 when an argument is wrong.")]
 pub(crate) struct CallArgs {
     /// The agent.
     agent: String,
@@ -45,8 +46,8 @@ pub(crate) struct CallArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// How long it may take in all, from connecting to the last part of the answer; at most calls.max_timeout. Without it
-    /// connecting may take 30 s, and the answer what the section `calls` says.
+    /// How long it may take in total, from connecting to the last part of the answer; at most calls.max_timeout. By
+    /// default connecting may take 30 s, and the answer as long as the section `calls` says.
     #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     /// Publish a notification and expect no answer.
@@ -54,16 +55,16 @@ pub(crate) struct CallArgs {
     notify: bool,
 }
 
-/// How long the bus may take to be reached when nobody says how long all may take.
+/// How long connecting may take without --timeout.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// The cause when the time was over before any part of the bridge could say what it waits for.
+/// The cause, if the deadline passed before any part of the bridge reported what it waits for.
 const STARTING: &str = "still starting";
 
 /// Makes the call.
 ///
 /// # Errors
-/// [`Misuse`] when an argument is wrong; else when the bus is away, or the answer is an error.
+/// [`Misuse`] when an argument is wrong; otherwise when the bus is unavailable, or the answer is an error.
 pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let payload = payload(&args)?;
@@ -161,7 +162,7 @@ async fn make(
     Ok(())
 }
 
-/// The JSON-RPC message that the arguments describe.
+/// The JSON-RPC message made of the arguments.
 fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
     if !a2abus_plugin::protocol::is_target(&args.agent) {
         return Err(Misuse(format!("{:?} is not an agent's name", args.agent)));

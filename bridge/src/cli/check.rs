@@ -17,13 +17,14 @@ use crate::config::{Config, Problem, Severity};
 #[command(after_help = "Examples:
   a2abus check -c a2abus.yaml
   a2abus check -c a2abus.yaml --json | jq .errors
-  A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     the environment counts, too
-  a2abus check --without-secrets                  where the secrets are not
-  a2abus check --connect                          tests the brokers too, and prints the ACLs that the bridge needs
+  A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     with a value from the environment
+  a2abus check --without-secrets                  on a machine without the secrets
+  a2abus check --connect                          tests the brokers, prints the ACLs
 
-Secrets are read to see that they exist, as the start of the bridge needs them; none is shown. --connect publishes
-nothing and joins no group, so that the right to write to a Kafka topic is not tested: only that the topic can be seen.
-Exit status 1 when the configuration is refused or a test fails; warnings alone do not count.")]
+Secrets are read to check that they exist; none is shown. --connect publishes nothing and joins no group. So permission \
+to write to a Kafka topic is not tested, only that the topic is visible.
+
+Exit status 1 when the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     #[arg(
@@ -34,7 +35,7 @@ pub(crate) struct CheckArgs {
         default_value = "a2abus.yaml"
     )]
     config: PathBuf,
-    /// Judge the file alone: do not look whether the secrets that it names can be read.
+    /// Check only the file, not whether its secrets can be read.
     #[arg(long)]
     without_secrets: bool,
     /// Test connections, log-ins, topics, streams and permissions, and print the permissions that the bridge needs.
@@ -54,7 +55,7 @@ struct Verdict {
     counts: Option<Counts>,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// What came of connecting.
+    /// The results of the connection tests.
     #[serde(flatten)]
     connected: Option<Connected>,
     /// Whether nothing but secrets is missing.
@@ -62,7 +63,7 @@ struct Verdict {
     lacks_secrets_alone: bool,
 }
 
-/// What a right configuration holds.
+/// The contents of a valid configuration.
 #[derive(Debug, Serialize)]
 struct Counts {
     transports: usize,
@@ -70,10 +71,10 @@ struct Counts {
     routes: usize,
 }
 
-/// Judges the configuration.
+/// Checks the configuration.
 ///
 /// # Errors
-/// When the verdict cannot be written; what is wrong with the configuration is output, not an error.
+/// When the verdict cannot be written; problems of the configuration are output, not errors.
 pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
     let verdict = Verdict::of(&args).await;
     let mut output = Output::new();
@@ -83,9 +84,9 @@ pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
         verdict.tell(&mut output)?;
     }
     Ok(if verdict.ok {
-        Status::Right
+        Status::Success
     } else {
-        Status::Wrong
+        Status::Failure
     })
 }
 
@@ -139,7 +140,7 @@ impl Verdict {
         }
     }
 
-    /// For people: warnings, then errors, then the verdict, so that what matters most is what a terminal still shows.
+    /// As text: warnings, then errors, then the verdict, so that the most important line is the last on a terminal.
     fn tell(&self, output: &mut Output) -> anyhow::Result<()> {
         for problem in self.warnings.iter().chain(&self.errors) {
             output.line(problem.in_file(&self.file).to_string())?;

@@ -22,18 +22,18 @@ use super::{Misuse, Status};
   a2abus convert a2e_workflow_validate < workflow.jsonl
   echo '{\"type\":\"ping\",\"id\":\"1\"}' | a2abus convert a2e_message_decode
 
-The conversions of A2E take lines as they are, too; all others take one JSON document. What is refused is
-told as {\"error\":{\"kind\":…,\"field\":…,\"message\":…}}, with exit status 1.")]
+A2E conversions also read JSON Lines; all others read one JSON document. A refused document is reported as \
+{\"error\":{\"kind\":…,\"field\":…,\"message\":…}}, with exit status 1.")]
 pub(crate) struct ConvertArgs {
-    /// The conversion; --list tells which there are.
+    /// The conversion; --list shows them.
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// Where to read; standard input without it, or when it is `-`.
+    /// The file to read; by default, or with `-`, standard input.
     file: Option<PathBuf>,
     /// Lists the conversions.
     #[arg(long)]
     list: bool,
-    /// The time that is written as now: an RFC 3339 time, or `real`. Without it: the word <now>.
+    /// The time that is written as now: an RFC 3339 time, or `real`. By default the word <now>.
     #[arg(long, value_name = "RFC3339|real", value_parser = now)]
     now: Option<Text>,
 }
@@ -41,14 +41,14 @@ pub(crate) struct ConvertArgs {
 /// Runs the conversion.
 ///
 /// # Errors
-/// When the command is misused or reading or writing fails; what is refused is output, not an error.
+/// When the usage is wrong, or reading or writing fails; a refused document is output, not an error.
 pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
         for conversion in Conversion::all() {
             output.line(format!("{:<42} {}", conversion.name, conversion.about))?;
         }
-        return Ok(Status::Right);
+        return Ok(Status::Success);
     };
     let conversion = Conversion::find(name).ok_or_else(|| {
         Misuse(format!(
@@ -66,10 +66,10 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
     };
     let converted = conversion.run_on(&args.read()?, &Limits::default(), &context);
     match converted {
-        Ok(json) => output.line(json.to_string()).map(|()| Status::Right),
+        Ok(json) => output.line(json.to_string()).map(|()| Status::Success),
         Err(error) => output
             .line(told(&error).to_string())
-            .map(|()| Status::Wrong),
+            .map(|()| Status::Failure),
     }
 }
 

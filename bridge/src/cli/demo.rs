@@ -25,7 +25,7 @@ use crate::config::{Config, Name};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   a2abus demo                 every kind of call and a workflow, step by step
-  a2abus demo --json          the same as JSON lines; the last one is the verdict
+  a2abus demo --json          the same as JSON lines; the last one is the result
   a2abus demo --serve         stay up, for curl")]
 pub(crate) struct DemoArgs {
     /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
@@ -34,7 +34,7 @@ pub(crate) struct DemoArgs {
     /// Stay up after the calls, until Ctrl-C.
     #[arg(long)]
     serve: bool,
-    /// Address of the front door; port 0 takes a free one.
+    /// Address of the HTTP listener; port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }
@@ -42,7 +42,7 @@ pub(crate) struct DemoArgs {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// When anything was not as it should be.
+/// When a step failed.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
     let memory = Memory::new(MemoryConfig::default());

@@ -32,32 +32,32 @@ use crate::config::{Config, Role};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   a2abus explain request.json                  what it is, where every attribute comes from
-  a2abus explain -c a2abus.yaml request.json   … which route takes it, and why not the others
+  a2abus explain -c a2abus.yaml request.json   also which route matches, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
-  a2abus explain --text request.json | less    text where the output is no terminal
+  a2abus explain --text request.json | less    text although the output is no terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
-JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\", or with \"fix\" for what is
-refused.
-Exit status 1 when any unit is refused, or has nowhere to go.")]
+JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\"; for refused units with \"fix\".
+
+Exit status 1 when any unit is refused or matches no route.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     payload: PayloadArgs,
-    /// The configuration whose routes decide; without it only the mapping is explained.
+    /// The configuration with the routes; without it only the mapping is explained.
     #[arg(short, long, env = "A2ABUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The binding the payload comes in by, or `http` for the front door; without it the first binding for events.
+    /// The binding that reads the payload, or `http` for the HTTP listener; by default the first binding for events.
     #[arg(long, value_name = "NAME", requires = "config")]
     binding: Option<String>,
     /// JSON lines even on a terminal.
     #[arg(long, conflicts_with = "text")]
     json: bool,
-    /// Text for people even where the output is no terminal.
+    /// Text, even if the output is no terminal.
     #[arg(long)]
     text: bool,
 }
 
-/// What is told of a mapped unit beyond what `map` tells.
+/// The members of a mapped unit that `map` does not print.
 #[derive(Debug, Serialize)]
 struct Explained {
     because: BecauseTold,
@@ -75,7 +75,7 @@ struct BecauseTold {
     value: Value,
 }
 
-/// What is told of a refused unit beyond what `map` tells.
+/// The members of a refused unit that `map` does not print.
 #[derive(Debug, Serialize)]
 struct Fix {
     fix: &'static str,
@@ -96,12 +96,12 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let mut documents = args.payload.documents(&asked)?;
     let for_people = args.text || (!args.json && io::stdout().is_terminal());
     let mut output = Output::new();
-    let mut status = Status::Right;
+    let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
         for outcome in asked.judge(&payload) {
             let (told, is_right) = tell(&outcome, &payload, &asked, routing.as_ref(), for_people);
             if !is_right {
-                status = Status::Wrong;
+                status = Status::Failure;
             }
             output.line(told)?;
         }
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// What is said of one unit, and whether it goes somewhere.
+/// The output for one unit, and whether a route matches it.
 fn tell(
     outcome: &Outcome,
     payload: &Bytes,
@@ -146,7 +146,7 @@ fn tell(
     (told, false)
 }
 
-/// The place a payload comes in by.
+/// Where a payload enters the bridge.
 fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misuse> {
     let mut bindings = config.bindings.iter();
     let binding =
@@ -191,7 +191,7 @@ impl Explained {
     }
 }
 
-/// What the member that decided says.
+/// The value of the member that decided.
 fn deciding_value(mapped: &Mapped) -> Value {
     let because = mapped.because;
     if because.family == Family::CloudEvent {

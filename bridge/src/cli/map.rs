@@ -18,7 +18,7 @@ use super::payload::{Outcome, PayloadArgs, Refusal, shown};
 
 Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\"event\":{…}}, for JSON-RPC with
 \"dialect\" and \"id_raw\", or {\"index\":0,\"ok\":false,\"error\":{\"kind\":…,\"message\":…,\"pointer\":…,
-\"offset\":…}}. With --lines \"index\" starts again at 0 for every line, and an empty line is an empty
+\"offset\":…}}. With --lines, \"index\" starts at 0 again for every line, and an empty line is an empty
 payload.
 
 Exit status 1 when any unit is refused.")]
@@ -30,16 +30,16 @@ pub(crate) struct MapArgs {
 /// Maps every payload.
 ///
 /// # Errors
-/// When the command is misused or reading or writing fails; what is refused is output, not an error.
+/// When the usage is wrong, or reading or writing fails; refused payloads are output, not errors.
 pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
     let asked = args.payload.asked(None)?;
     let mut documents = args.payload.documents(&asked)?;
     let mut output = Output::new();
-    let mut status = Status::Right;
+    let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
         for outcome in asked.judge(&payload) {
             if outcome.is_err() {
-                status = Status::Wrong;
+                status = Status::Failure;
             }
             output.line(line(&outcome, &Nothing {}))?;
         }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// What a line says of a unit that was mapped, the event aside.
+/// The members of the line for a mapped unit, without the event.
 #[derive(Serialize)]
 struct Told<'a> {
     index: usize,
@@ -65,7 +65,7 @@ struct ToldOfJsonRpc<'a> {
     id_raw: Option<&'a str>,
 }
 
-/// What a line says of a unit that was refused.
+/// The members of the line for a refused unit.
 #[derive(Serialize)]
 struct ToldOfRefused<'a> {
     index: usize,
@@ -81,7 +81,7 @@ struct ToldOfError<'a> {
     offset: usize,
 }
 
-/// No members more.
+/// No further members.
 #[derive(Serialize)]
 struct Nothing {}
 
@@ -142,7 +142,7 @@ fn members(value: &impl Serialize) -> Vec<u8> {
     json
 }
 
-/// Data are written as they came, line ends and all. In JSON a bare line end is white space, so it can go.
+/// Data are written unchanged, including line ends. In JSON a bare line end is white space, so it can be removed.
 fn write_on_one_line(event: &Event, line: &mut Vec<u8>) {
     let start = line.len();
     format::write(event, line);

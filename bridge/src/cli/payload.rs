@@ -1,4 +1,4 @@
-//! What `map` and `explain` are asked about, and how they read it: the same arguments, the same reading.
+//! The arguments that `map` and `explain` share, and how they read payloads.
 //!
 //! ```text
 //! FILE or standard input ── Documents ──> payload ── Asked::judge ──> Result<Mapped, Refusal>, one a unit
@@ -24,34 +24,34 @@ use super::Misuse;
 use crate::calls::DOOR;
 use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
 
-/// What is asked about.
+/// The payloads, and how they are read.
 #[derive(Debug, Args)]
 pub(crate) struct PayloadArgs {
-    /// The family the payloads are declared to be of; then weak shapes of that family count as well.
+    /// The family of the payloads; then messages without the usual markers of that family are recognised too.
     #[arg(long, value_name = "FAMILY", value_parser = family)]
     family: Option<Family>,
-    /// Refuse payloads of any other family than the declared one.
+    /// Refuse payloads of any other family.
     #[arg(long, requires = "family")]
     strict: bool,
-    /// The media type that came with the payload: short for --header content-type=TYPE.
+    /// The media type of the payload: short for --header content-type=TYPE.
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// A header that came with the payload; ce-* headers make it a CloudEvent in binary mode.
+    /// A header of the message; ce-* headers make it a CloudEvent in binary mode.
     #[arg(long = "header", value_name = "NAME=VALUE")]
     headers: Vec<Pair>,
-    /// An option of the `mapping` section of a binding, as type_prefix=x. or stream_mcptype=response.
+    /// An option of the `mapping` section of a binding, such as type_prefix=x. or stream_mcptype=response.
     #[arg(long = "option", value_name = "NAME=VALUE")]
     options: Vec<Pair>,
-    /// The time of the events: an RFC 3339 time, or `real`. Without it: the word <now>.
+    /// The time of the events: an RFC 3339 time, or `real`. By default the word <now>.
     #[arg(long, value_name = "RFC3339|real", value_parser = now)]
     now: Option<Text>,
-    /// New event ids: the word <new> every time, or random ones.
+    /// Generated event ids: always the word <new>, or random ones.
     #[arg(long, value_enum, default_value_t)]
     ids: NewIds,
-    /// Every line is a payload of its own.
+    /// Each line is one payload.
     #[arg(long)]
     lines: bool,
-    /// Where to read; standard input without it, or when it is `-`.
+    /// The file to read; by default, or with `-`, standard input.
     file: Option<PathBuf>,
 }
 
@@ -72,15 +72,15 @@ enum NewIds {
     Random,
 }
 
-/// Where in a bridge the payloads come in.
+/// Where the payloads enter a bridge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) config: &'a Config,
-    /// The binding; the front door without it.
+    /// The binding; without it the HTTP listener.
     pub(crate) binding: Option<&'a BindingConfig>,
 }
 
-/// Everything needed to read payloads as they were asked for.
+/// How to read payloads.
 #[derive(Debug)]
 pub(crate) struct Asked {
     hint: Hint,
@@ -105,7 +105,7 @@ pub(crate) struct Refusal {
     pub(crate) bytes: Bytes,
 }
 
-/// What became of one unit.
+/// The result for one unit.
 pub(crate) type Outcome = Result<Box<Mapped>, Refusal>;
 
 /// The payloads, one after the other.
@@ -116,7 +116,7 @@ pub(crate) struct Documents {
 }
 
 enum Framing {
-    /// One payload a line.
+    /// One payload per line.
     Lines,
     /// One payload, which is yet to be read.
     Whole,
@@ -127,7 +127,7 @@ enum Framing {
 // === impl PayloadArgs ===
 
 impl PayloadArgs {
-    /// How to read payloads: as the place in the bridge does, where there is one, with the arguments over it.
+    /// How to read payloads: as the given binding does, if there is one; the arguments take precedence.
     ///
     /// # Errors
     /// [`Misuse`] for an option that does not exist or has a wrong value.
@@ -161,7 +161,7 @@ impl PayloadArgs {
         Ok(asked)
     }
 
-    /// Opens what is to be read.
+    /// Opens the input.
     ///
     /// # Errors
     /// [`Misuse`] when the file cannot be opened.
@@ -190,25 +190,25 @@ impl PayloadArgs {
 
 fn family(word: &str) -> Result<Family, String> {
     let words = Family::ALL.map(Family::as_str).join(", ");
-    Family::from_word(word).ok_or_else(|| format!("one of {words}"))
+    Family::from_word(word).ok_or_else(|| format!("expected one of {words}"))
 }
 
 pub(super) fn now(text: &str) -> Result<Text, String> {
     if text == "real" {
         return Ok(crate::clock::rfc3339(crate::clock::now()));
     }
-    Time::new(text)
-        .map(Text::from)
-        .map_err(|_| "an RFC 3339 time, as 2026-02-03T04:05:06Z, or the word real".to_owned())
+    Time::new(text).map(Text::from).map_err(|_| {
+        "expected an RFC 3339 time, such as 2026-02-03T04:05:06Z, or the word real".to_owned()
+    })
 }
 
-/// The time of events that were mapped without one: it is shown as the word <now>.
+/// The time of events that have none; it is shown as the word <now>.
 const STANDS_FOR_NOW: &str = "0001-01-01T00:00:00Z";
 
-/// What stands for the position of a message that was read nowhere.
+/// Shown in place of the position of a message.
 pub(crate) const POSITION_WORD: &str = "<position>";
 
-/// The value of an attribute as it is shown.
+/// The value of an attribute as it is printed.
 pub(crate) fn shown(value: &str) -> &str {
     if value == STANDS_FOR_NOW {
         "<now>"
@@ -230,7 +230,7 @@ impl FromStr for Pair {
                 name: name.trim().to_owned(),
                 value: value.to_owned(),
             }),
-            _ => Err("NAME=VALUE is wanted".to_owned()),
+            _ => Err("expected NAME=VALUE".to_owned()),
         }
     }
 }
@@ -238,7 +238,7 @@ impl FromStr for Pair {
 // === impl Place ===
 
 impl Place<'_> {
-    /// The name that routes know the place by.
+    /// The value of `binding` in routes.
     pub(crate) fn name(&self) -> &str {
         self.binding.map_or(DOOR, |binding| binding.name.as_str())
     }

@@ -16,8 +16,8 @@ use crate::cli::{load, telemetry};
   a2abus serve -c a2abus.yaml
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
-SIGTERM or Ctrl-C drains: work in hand is finished within http.drain_grace. A second signal, 100 ms later or more, ends
-at once; nothing is lost, since what is not settled is delivered again. SIGHUP is ignored.")]
+SIGTERM or Ctrl-C drains: work in progress is finished within http.drain_grace. A second signal, at least 100 ms later, \
+stops the process at once; unacknowledged messages are delivered again. SIGHUP is ignored.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(

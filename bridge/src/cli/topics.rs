@@ -1,5 +1,4 @@
-//! `a2abus topics`: what the configuration needs on Kafka and JetStream, where it differs from what is there, and how it
-//! is created.
+//! `a2abus topics`: what the configuration needs on Kafka and JetStream, how the brokers differ, and its creation.
 
 mod manifests;
 
@@ -27,20 +26,20 @@ pub(crate) struct TopicsArgs {
 
 #[derive(Debug, Subcommand)]
 enum TopicsCommand {
-    /// Shows what the configuration needs, what is missing, and what differs. Changes nothing.
+    /// Shows what the configuration needs, what is missing, and what differs; changes nothing.
     #[command(after_help = "Examples:
   a2abus topics plan -c a2abus.yaml
   a2abus topics plan -c a2abus.yaml --acls                        permissions: kafka-acls.sh and NATS
   a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
   a2abus topics plan --output nack                                Stream and Consumer
 
-Exit status 1 when something is missing or differs. With --acls, strimzi and nack nothing is connected.")]
+Exit status 1 when something is missing or differs. With --acls, strimzi and nack it does not connect.")]
     Plan(PlanArgs),
-    /// Creates what is missing. What exists is never changed: how it differs is shown.
+    /// Creates what is missing; what exists is not changed, only its differences are shown.
     #[command(after_help = "Examples:
   a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
 
-Exit status 1 when something could not be created, or differs.")]
+Exit status 1 when something could not be created or differs.")]
     Apply(Common),
 }
 
@@ -48,7 +47,7 @@ Exit status 1 when something could not be created, or differs.")]
 struct PlanArgs {
     #[command(flatten)]
     common: Common,
-    /// Show the permissions that the bridge needs, and no topics (with strimzi: the KafkaUser too).
+    /// Show the permissions that the bridge needs instead of topics (with strimzi: the KafkaUser as well).
     #[arg(long)]
     acls: bool,
 }
@@ -67,10 +66,10 @@ struct Common {
     /// Only this transport.
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
-    /// Partitions of Kafka topics that the configuration says nothing about. Default: what the broker does.
+    /// Partitions of Kafka topics for which the configuration gives none. Default: the broker's.
     #[arg(long, value_name = "COUNT")]
     partitions: Option<u32>,
-    /// Copies of topics, and of streams that the configuration does not list. Default: what the broker does.
+    /// Replicas of topics, and of streams that the configuration does not list. Default: the broker's.
     #[arg(long, value_name = "COUNT")]
     replicas: Option<u32>,
     /// How to print.
@@ -94,7 +93,7 @@ enum Format {
     Nack,
 }
 
-/// What came of one thing that is needed.
+/// The result for one needed item.
 #[derive(Debug, Serialize)]
 struct Item {
     transport: String,
@@ -104,22 +103,22 @@ struct Item {
     whose: Vec<String>,
     #[serde(flatten)]
     state: State,
-    /// What it is created with.
+    /// The settings it is created with.
     needed: Map<String, Value>,
 }
 
-/// How it is.
+/// Its state.
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum State {
-    /// It is there, and as it has to be.
+    /// It exists and has the needed settings.
     Ok,
     Missing,
     Created,
     Differs {
         differences: Vec<String>,
     },
-    /// Nothing can be said about it.
+    /// Its state cannot be determined.
     Unknown {
         cause: String,
     },
@@ -142,16 +141,16 @@ pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     match common.output {
         Format::Strimzi | Format::Nack if is_apply => Err(Misuse(
-            "apply creates what is missing: manifests are printed by plan".to_owned(),
+            "apply creates what is missing; use plan to print manifests".to_owned(),
         )
         .into()),
         Format::Strimzi => {
             manifests::strimzi(&config, &transports, &common, acls, &mut output)?;
-            Ok(Status::Right)
+            Ok(Status::Success)
         }
         Format::Nack => {
             manifests::nack(&config, &transports, &common, &mut output)?;
-            Ok(Status::Right)
+            Ok(Status::Success)
         }
         format if acls => permissions(&config, &transports, format, &mut output),
         format => items(&config, &transports, &common, is_apply, format, &mut output).await,
@@ -168,7 +167,7 @@ fn chosen<'a>(
         .collect();
     match (only, chosen.is_empty()) {
         (Some(only), true) => {
-            Err(Misuse(format!("--transport: no transport is named {only}")).into())
+            Err(Misuse(format!("--transport: there is no transport named {only}")).into())
         }
         _ => Ok(chosen),
     }
@@ -209,7 +208,7 @@ fn permissions(
             continue;
         }
         if !lines.is_empty() {
-            output.line(format!("# the rights that the bridge needs on {name}:"))?;
+            output.line(format!("# permissions that the bridge needs on {name}:"))?;
         }
         let is_any = !lines.is_empty();
         for line in lines {
@@ -217,13 +216,13 @@ fn permissions(
         }
         if is_any {
             output
-                .line("# and to publish to the reply addresses of those who send requests on it")?;
+                .line("# and permission to publish to the reply addresses of requesters on it")?;
         }
     }
     if format == Format::Json {
         output.line(serde_json::to_vec(&json!({ "acls": all }))?)?;
     }
-    Ok(Status::Right)
+    Ok(Status::Success)
 }
 
 async fn items(
@@ -266,15 +265,16 @@ async fn items(
         }
     }
     Ok(if is_right {
-        Status::Right
+        Status::Success
     } else {
-        Status::Wrong
+        Status::Failure
     })
 }
 
 async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> State {
     if let Thing::Named(_) = needed.thing {
-        let cause = "the events name them: create them beside the agents".to_owned();
+        let cause =
+            "their names come from events: create them when you deploy the agents".to_owned();
         return State::Unknown { cause };
     }
     match found(connected, needed).await {
@@ -295,7 +295,7 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
     }
 }
 
-/// How a thing is, by the names of its settings; `None` when it does not exist.
+/// The settings of an existing item by name; `None` when it does not exist.
 async fn found(
     connected: &AnyTransport,
     needed: &Needed,

@@ -21,13 +21,13 @@ pub(crate) struct WorkflowArgs {
 
 #[derive(Debug, Subcommand)]
 enum WorkflowCommand {
-    /// Tells everything that is wrong with a workflow, and runs nothing.
+    /// Reports every problem of a workflow without running it.
     Validate(validate::ValidateArgs),
     /// Runs a workflow in this process and prints its results.
     Run(run::RunArgs),
-    /// Runs workflows against recorded answers on a virtual clock, and compares.
+    /// Runs workflows against recorded API responses on a virtual clock, and compares the results.
     Test(test::TestArgs),
-    /// Shows or removes what workflows of an agent have stored, in a running bridge.
+    /// Shows or removes values that workflows of an agent have stored, in a running bridge.
     Storage(storage::StorageArgs),
 }
 

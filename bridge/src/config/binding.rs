@@ -12,23 +12,24 @@ use super::value::Written;
 use crate::headers::TRACE_HEADERS;
 use crate::names::{Name, Pattern};
 
-/// Ties topics of one transport to the pipeline.
+/// Topics of one transport that the bridge reads, and how it processes them.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
-    /// The name, unique among the bindings; in `source` of mapped events, in metrics, and as the attribute `binding` of
-    /// conditions.
+    /// The name, unique among the bindings. It is used in `source` of mapped events, in metrics, and as the attribute
+    /// `binding` in conditions.
     pub name: Name,
     /// The transport to read from: a key of `transports`.
     pub transport: Name,
     /// The topics to read. On NATS and in memory `*` stands for one word and a last `>` for the rest.
     ///
-    /// Wrong: a topic that does not exist pauses the binding and raises an alarm until it does.
+    /// Wrong: while a topic does not exist, the binding is paused, with an alarm.
     #[schemars(length(min = 1))]
     pub topics: Vec<Written<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
     ///
-    /// Wrong: another name reads everything once more; a name other software uses takes messages away from it.
+    /// Wrong: after a change of the name everything is read again. A name that other software uses takes messages away
+    /// from it.
     #[serde(default = "default_group")]
     pub group: Name,
     /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
@@ -38,29 +39,29 @@ pub struct BindingConfig {
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     #[serde(default)]
     pub durable: Option<Name>,
-    /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which go to
-    /// whoever waits for them and are never routed; `workflows` are A2E workflows, which are executed here, and whose
-    /// progress and results are routed (needs `workflows.enabled`).
+    /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which are
+    /// delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
+    /// `workflows.enabled`).
     #[serde(default)]
     pub role: Role,
-    /// The agent of `workflows.agents` whose permissions everything that arrives here has (with `role: workflows`).
-    /// Required there, unless the binding has `trusts: [sourceagent]`: then each event names its agent.
+    /// The agent of `workflows.agents` with whose permissions all requests of this binding run (with `role:
+    /// workflows`). Required there, unless the binding has `trusts: [sourceagent]`: then each event names its agent.
     #[serde(default)]
     pub run_as: Option<Name>,
-    /// The family of payloads that this binding carries. If you set it, the binding also accepts messages of that family
-    /// that lack their usual markers (for example an A2E message without `version`).
+    /// The family of the payloads on these topics. If you set it, the binding also accepts messages of that family that
+    /// lack their usual markers (for example an A2E message without `version`).
     #[serde(default)]
     pub protocol: Option<Family>,
     /// Refuse payloads of any other family than `protocol`.
     #[serde(default)]
     pub strict: bool,
-    /// What happens to a payload of no known family: `reject` sends it to the dead letters, `wrap` makes it an event of
-    /// type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts its hops in the header `bus-hops`.
+    /// What happens to a payload of no known family: `reject` makes it a dead letter, `wrap` makes it an event of type
+    /// `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts its hops in the header `bus-hops`.
     #[serde(default)]
     pub on_unknown: OnUnknown,
-    /// A conversion of `a2abus convert --list` that every record goes through before it is routed (with `role: events`).
-    /// Payloads of no known family go through it too. The attributes that describe the data are those of the
-    /// converted record; `id`, `source`, `targetagent` and `collaborationid` stay.
+    /// A conversion (see `a2abus convert --list`) of every record before it is routed (with `role: events`), including
+    /// payloads of no known family. The attributes that describe the data are those of the converted record; `id`,
+    /// `source`, `targetagent` and `collaborationid` stay the same.
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
     #[serde(default)]
@@ -70,23 +71,24 @@ pub struct BindingConfig {
     /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
     #[serde(default)]
     pub validate: bool,
-    /// Look into the data of a CloudEvent for the routing attributes it lacks.
+    /// Take routing attributes that a CloudEvent lacks from its data.
     #[serde(default)]
     pub fill_from_data: bool,
-    /// Where messages go that can never be delivered.
+    /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Most bytes received and not yet settled; then the source is paused. Requests that wait for the answer of one agent
-    /// hold at most a quarter of them, all requests that wait together three quarters; a request above that gets the
-    /// error `exhausted` at once. A single request that is larger than the quarter may wait alone.
+    /// Most bytes received and not yet acknowledged; then the source is paused. The waiting requests of one agent hold
+    /// at most a quarter of it, all waiting requests at most three quarters; a request above that gets the error
+    /// `exhausted` at once. A single request that is larger than the quarter may wait if it is the only one of its
+    /// agent.
     ///
     /// Wrong: too small slows the binding down, too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: Written<ByteSize>,
-    /// Most messages received and not yet settled; then the source is paused. The shares of requests that wait are as for
-    /// `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096) were read after one
-    /// that is not settled yet.
+    /// Most messages received and not yet acknowledged; then the source is paused. Waiting requests have the same
+    /// shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096) were
+    /// read after one that is not acknowledged yet.
     ///
     /// Wrong: too small slows the binding down, too large costs memory and repeats more after a crash.
     #[serde(default = "default_budget_messages")]
@@ -95,39 +97,42 @@ pub struct BindingConfig {
     /// How payloads become events.
     #[serde(default)]
     pub mapping: MappingConfig,
-    /// The headers that events keep when they are routed, by name or with `*` and `?`, in any case; those of trace
-    /// contexts by default. Headers of CloudEvents, `content-type`, and names that begin with `kafka_`, `nats-` or
-    /// `bus-` never pass. Of one message 64 headers and 16 KiB pass at most, and to NATS only what is visible ASCII.
+    /// The headers that routed events keep, by name or with `*` and `?`, ignoring case; by default the trace-context
+    /// headers. CloudEvents headers, `content-type`, and names that begin with `kafka_`, `nats-` or `bus-` are never
+    /// kept. At most 64 headers and 16 KiB of one message are kept; on NATS only values in visible ASCII.
     ///
-    /// Wrong: `*` lets whoever writes the topic instruct whoever reads the destinations.
+    /// Wrong: `*` lets writers of the topics send instructions to the consumers of the destinations.
     #[serde(default = "default_pass_headers")]
     pub pass_headers: Vec<Written<Pattern>>,
-    /// Which attributes the bridge accepts from writers of the topics: `sourceagent`, the agent an event is from; `source`,
-    /// that a CloudEvent comes from a bridge. Without it `sourceagent` is removed, and a CloudEvent whose `source` begins
-    /// with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and an `id` of this binding, so that
-    /// no event passes for one of the bridge; other sources stay. `origin` is always overwritten, `replyto` and
-    /// `progressto` are removed where `reply_topics` does not allow them, and `callid` from all but requests. A binding
-    /// with `role: workflows` may have `sourceagent` only: then requests have the permissions of the agent they name.
+    /// Which attributes the bridge accepts from writers of the topics: `sourceagent` (the agent that sent the event)
+    /// and `source` (of a CloudEvent, also that of a bridge). Without it `sourceagent` is removed, and a CloudEvent
+    /// whose `source` begins with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and an `id` of
+    /// this binding, so that no event can pass for one of the bridge; other sources are kept. `origin` is always
+    /// overwritten, `replyto` and `progressto` are removed where `reply_topics` does not allow them, and `callid` is
+    /// removed from everything but requests. A binding with `role: workflows` may have `sourceagent` only: then
+    /// requests have the permissions of the agent they name.
     ///
     /// Wrong: every writer of the topics can then act for any agent, or have events of the bridge dropped as duplicates.
     #[serde(default)]
     pub trusts: Vec<Claim>,
-    /// The topic, on the binding's transport, that answers go to: becomes `replyto` of requests that name none.
+    /// The topic, on the binding's transport, for answers to requests that name no reply address; it becomes their
+    /// `replyto`.
     #[serde(default)]
     pub replies: Option<Written<Topic>>,
-    /// The topics, on the binding's transport, that a request may name as the place of its answer (`replyto`,
-    /// `kafka_replyTopic`, a NATS reply subject) or of its progress (`progressto`), by name or with `*` and `?`. Always
-    /// allowed are `replies`, the place of `calls.reply_topic`, and the NATS reply subject of the message itself if it
-    /// begins with `_INBOX`, as those of NATS clients do. Never allowed are other names that begin with `_` or `$`. A
-    /// request that names any other place becomes a dead letter (`reply_place_refused`).
+    /// The topics, on the binding's transport, to which a request may direct its answer (`replyto`, `kafka_replyTopic`,
+    /// a NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
+    /// the reply addresses below `calls.reply_topic`, and the NATS reply subject of the message itself if it begins
+    /// with `_INBOX`, as those of NATS clients do. Other names that begin with `_` or `$` are never allowed. A request
+    /// that names any other topic becomes a dead letter (`reply_place_refused`).
     ///
-    /// Wrong: whoever writes requests can have answers published to every topic that is listed, with the rights of the
-    /// bridge; with `*` to those of other agents and to the dead letters too.
+    /// Wrong: anyone who can write requests can have answers published to every listed topic, with the permissions of
+    /// the bridge; with `*` also to topics of other agents and to the dead-letter topic.
     #[serde(default)]
     pub reply_topics: Vec<Written<Pattern>>,
-    /// The topic, on the binding's transport, that the progress of executions goes to (with `role: workflows`), where the
-    /// request names none (`progressto`). Without it progress goes where the answer goes by `replies` or by the routes,
-    /// and nowhere where the request names the place of its answer: who waits there takes the first message for it.
+    /// The topic, on the binding's transport, for progress of executions (with `role: workflows`) whose request names
+    /// none (`progressto`). Without it, progress goes where the answer goes according to `replies` or the routes. If
+    /// the request names its reply address, no progress is sent, because its requester would take the first message for
+    /// the answer.
     #[serde(default)]
     pub progress: Option<Written<Topic>>,
 }
@@ -186,7 +191,7 @@ pub enum OnUnknown {
     Pass,
 }
 
-/// Where messages go that can never be delivered.
+/// Where messages that cannot be delivered are stored.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterConfig {
@@ -196,7 +201,7 @@ pub struct DeadLetterConfig {
     /// Wrong: while the topic cannot be written, the binding is paused; no dead letter is dropped.
     #[serde(default = "default_dead_letter_topic")]
     pub topic: Written<Topic>,
-    /// The transport, when it is not the binding's own.
+    /// The transport, if it is not the binding's own.
     #[serde(default)]
     pub transport: Option<Name>,
 }
@@ -205,7 +210,7 @@ pub struct DeadLetterConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MappingConfig {
-    /// What the `type` of mapped events begins with.
+    /// The prefix of the `type` of mapped events.
     #[serde(default = "default_type_prefix")]
     #[schemars(
         with = "String",
@@ -230,14 +235,14 @@ pub struct MappingConfig {
     /// drop requests.
     #[serde(default)]
     pub ids: EventIds,
-    /// Whether a JSON-RPC notification has `mcptype` `notification`, or, as EventMesh writes it, `request`.
+    /// The `mcptype` of a JSON-RPC notification: `notification`, or `request` as in EventMesh.
     #[serde(default)]
     pub notifications: Notifications,
-    /// What `mcptype` says of a part of an answer that more parts follow: `stream`, or `response` for consumers that
-    /// know two values only; `isfinal` then tells the parts apart.
+    /// The `mcptype` of a part that is not the last of its answer: `stream`, or `response` for consumers that know only
+    /// two values; then `isfinal` distinguishes the parts.
     #[serde(default)]
     pub stream_mcptype: StreamMcptype,
-    /// The agent that A2E workflows go to when they name none.
+    /// The target agent of A2E workflows that name none.
     #[serde(default)]
     #[schemars(
         with = "Option<String>",
@@ -245,16 +250,16 @@ pub struct MappingConfig {
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub executor: Option<Text>,
-    /// A2E workflows are to be validated, not executed.
+    /// Mark A2E workflows as to be validated, not executed.
     #[serde(default)]
     pub validate_workflows: bool,
-    /// Whether E2A records without a `protocol_version` are recognised: `any`, or `strict` for none of them.
+    /// Whether E2A records without a `protocol_version` are recognised: `any` recognises them, `strict` does not.
     #[serde(default)]
     pub e2a_shapes: E2aShapes,
-    /// Believe the marks that only an E2A server sets. A binding of `protocol: e2a` always does.
+    /// Accept the members that only an E2A server sets. A binding with `protocol: e2a` always does.
     #[serde(default)]
     pub e2a_trusted: bool,
-    /// Refuse A2E messages without an `id` instead of making one.
+    /// Refuse A2E messages without an `id` instead of generating one.
     #[serde(default)]
     pub strict_ids: bool,
 }

@@ -19,7 +19,7 @@ use crate::names::Name;
 #[schemars(deny_unknown_fields)]
 pub struct Config {
     /// The name of this bridge in the `source` of mapped events. Without it: the host's name (`HOSTNAME`, else what the
-    /// system says) where that is a legal name, and `a2abus` where it is none.
+    /// system says) if that is a legal name, otherwise `a2abus`.
     #[schemars(default = "default_instance", extend("default_words" = "the host's name"))]
     pub instance: Name,
     /// The buses, by a name of your choice.
@@ -31,7 +31,7 @@ pub struct Config {
     /// Which events go where; the first rule that matches decides.
     #[schemars(default)]
     pub routes: Vec<RouteConfig>,
-    /// Where events go that no route takes; without it they are dead letters with the reason `no_route`.
+    /// Where events go that match no route. Without it they become dead letters with the reason `no_route`.
     #[schemars(default)]
     pub default_route: Vec<DestinationConfig>,
     /// Calls: requests that expect an answer.
@@ -46,7 +46,7 @@ pub struct Config {
     /// What a payload may cost.
     #[schemars(default)]
     pub limits: LimitsConfig,
-    /// What the process tells about itself.
+    /// Logs and metrics.
     #[schemars(default)]
     pub telemetry: TelemetryConfig,
     /// The executor of A2E workflows.

@@ -240,7 +240,7 @@ impl Node {
             self.content = Content::Map(Vec::new());
         }
         match &mut self.content {
-            Content::Scalar(_) => Err("the file has a plain value here, which has no keys".into()),
+            Content::Scalar(_) => Err("the file has a plain value here, so it has no keys".into()),
             Content::List(items) => {
                 let count = items.len();
                 word.parse::<usize>()

@@ -19,28 +19,28 @@ pub struct RouteConfig {
     /// The name, unique among the routes; in metrics, dead letters and `a2abus explain`.
     pub name: Name,
     /// Conditions by attribute: any CloudEvents attribute (`targetagent` first of all), or `binding`, the name of the
-    /// binding the event came in by. Without any, every event matches.
+    /// binding that read the event. Without conditions, every event matches.
     ///
-    /// Wrong: a condition on an attribute that events do not have is never met. An event that no route takes goes to
-    /// `default_route`, else to the dead letters with the reason `no_route`.
+    /// Wrong: a condition on an attribute that events do not have never matches. An event that matches no route goes to
+    /// `default_route`; without one it becomes a dead letter with the reason `no_route`.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"format": "attribute"}))]
     pub when: BTreeMap<Written<Attribute>, ConditionConfig>,
-    /// Where matching events go: to all of these. Requests are answered by one of them: the first, or the one that is
-    /// marked `answers`.
+    /// The destinations: a matching event goes to all of them. One of them answers requests: the first, or the one with
+    /// `answers: true`.
     #[schemars(length(min = 1, max = 64))]
     pub to: Vec<DestinationConfig>,
-    /// A conversion of `a2abus convert --list` that the data of every copy go through, as `convert` of a binding.
+    /// A conversion (see `a2abus convert --list`) of the data of every copy, like `convert` of a binding.
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
     #[serde(default)]
     pub convert: Option<Written<&'static Conversion>>,
-    /// Refuse records that break the model of their family, as `validate` of a binding; before they are converted.
+    /// Refuse records that break the model of their family, like `validate` of a binding, before they are converted.
     ///
     /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
     #[serde(default)]
     pub validate: bool,
-    /// How many routes an event may have passed, this one included, when it differs from `limits.max_hops`.
+    /// How many routes an event may have passed, including this one; overrides `limits.max_hops`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1_000))]
     pub max_hops: Option<u32>,
@@ -58,12 +58,12 @@ pub enum ConditionConfig {
     Dialects(Box<DialectsConfig>),
 }
 
-/// A condition spelt out; all members that are given have to hold. Source: CloudEvents Subscriptions, filter dialects.
+/// A condition in long form; all given members must hold. Source: CloudEvents Subscriptions, filter dialects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub struct DialectsConfig {
-    /// The attribute is this text, with `*`, `?` and `[...]` as they are.
+    /// The attribute equals this text; `*`, `?` and `[...]` have no special meaning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
     /// The attribute begins with this text.
@@ -85,12 +85,12 @@ pub struct DialectsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub all: Option<Vec<ConditionConfig>>,
-    /// This condition does not hold; an absent attribute meets it.
+    /// This condition does not hold. An event without the attribute matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not: Option<ConditionConfig>,
 }
 
-/// A place that events go to.
+/// A destination of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DestinationConfig {
@@ -98,11 +98,11 @@ pub struct DestinationConfig {
     pub transport: Name,
     /// The topic, in which `{attribute}` stands for the value of an attribute, as `agents.{targetagent}`.
     ///
-    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, goes to the dead letters. So does one
-    /// whose topic does not exist; while a topic without attributes does not exist, its events wait.
+    /// Wrong: an event that lacks the attribute, or whose value `names` refuses, becomes a dead letter. So does one
+    /// whose topic does not exist. If a topic without attributes does not exist, its events wait.
     pub topic: Written<Template>,
-    /// The key that orders events, with `{attribute}` as in `topic`. Without it, or when the event lacks an attribute of
-    /// it: the key of the message the event came in, else the `collaborationid`, else none.
+    /// The key that orders events, with `{attribute}` as in `topic`. Without it, or if the event lacks an attribute in
+    /// it: the key of the original message, else the `collaborationid`, else none.
     ///
     /// Wrong: events that share no key arrive in any order.
     #[serde(default)]
@@ -112,17 +112,18 @@ pub struct DestinationConfig {
     pub mode: Mode,
     /// Wait until a JetStream stream has stored the event (NATS only). Kafka always waits for its replicas.
     ///
-    /// Wrong: without it nobody may have seen an event published to core NATS; without a stream that takes the subject,
-    /// every publish fails.
+    /// Wrong: without it, an event published to core NATS may reach nobody; with it, every publish fails if no stream
+    /// stores the subject.
     #[serde(default)]
     pub stored: bool,
-    /// Requests are answered from here: only this destination gets their `callid` and reply address. All others get the
-    /// request as a plain event, which nobody can answer. Without it the first destination of the route answers.
+    /// This destination answers requests: only it gets their `callid` and reply address. All others get the request as
+    /// a plain event, which cannot be answered. By default the first destination of the route answers.
     ///
     /// Wrong: calls of the agents at the other destinations time out. At most one destination of a route.
     #[serde(default)]
     pub answers: bool,
-    /// What becomes of an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`).
+    /// What to do with an attribute value that is not a topic word (a letter or digit, then letters, digits, `_`, `-`):
+    /// refuse the event, escape the value reversibly, or also allow dots.
     #[serde(default)]
     pub names: Names,
 }

@@ -13,7 +13,7 @@ use super::value::{LogFilter, Written};
 use crate::headers::DOOR_HEADERS;
 use crate::names::Pattern;
 
-/// Calls: requests that expect an answer. They are routed by `routes`, as every event.
+/// Calls: requests that expect an answer. Like all events they follow `routes`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CallsConfig {
@@ -25,54 +25,55 @@ pub struct CallsConfig {
     ///
     /// Wrong: give each deployment its own reply topic. Two deployments that share one will miss answers.
     pub reply_topic: Written<Topic>,
-    /// The partitions of `reply_topic` when it has to be created (Kafka); at least the number of replicas.
+    /// How many partitions `reply_topic` gets when the bridge creates it (Kafka); at least the number of replicas.
     ///
-    /// Wrong: a replica without a partition of its own cannot start calls.
+    /// Wrong: replicas that share a partition read each other's answers too.
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
-    /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC id,
-    /// `callid`, `collaborationid`, `kafka_correlationId`, the NATS reply subject) end with a reply token, an HMAC over
-    /// call id, target and deadline, so that no agent has to know about it. `required` refuses answers without the token
-    /// or with another one; `if_present` those with another one; with `off` there is no token. The key is drawn when the
-    /// process starts: only the replica that made a call verifies its answers.
+    /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC
+    /// id, `callid`, `collaborationid`, `kafka_correlationId`, the NATS reply subject) end with a reply token, an HMAC
+    /// over call id, target and deadline, so that no agent has to know about it. `required` rejects answers without the
+    /// token or with a wrong one; `if_present` only those with a wrong one; `off` makes no tokens. The key is generated
+    /// when the process starts: only the replica that made a call verifies its answers.
     ///
-    /// Wrong: with `off` or `if_present` whoever knows the id of a call, from a log or an HTTP header, can answer it.
+    /// Wrong: with `off` or `if_present` anyone who knows the id of a call, from a log or an HTTP header, can answer
+    /// it.
     pub reply_token: ReplyTokenMode,
-    /// How long a call waits for its answer when the caller does not say.
+    /// How long a call waits for its answer if the caller sets no timeout.
     ///
-    /// Wrong: too short fails calls that would have been answered, too long holds callers of dead agents.
+    /// Wrong: too short fails calls that would have been answered; too long makes callers of dead agents wait.
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub timeout: Written<Duration>,
-    /// The longest a caller may ask for.
+    /// The longest timeout that a caller may ask for.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
     pub max_timeout: Written<Duration>,
-    /// How long a streamed answer may take as a whole.
+    /// How long a streamed answer may take in total.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
     pub stream_timeout: Written<Duration>,
-    /// Most calls waiting for an answer; above it callers are told to come back later.
+    /// Most calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
     /// Wrong: too small refuses calls, too large costs memory (about 1 KiB each).
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_pending: u32,
-    /// Most calls waiting for one agent; above it callers of this agent are told to come back later, and those of others
-    /// are not. Calls that name no agent share one bound.
+    /// Most calls waiting for one agent; further callers of this agent get `429` with `Retry-After`. Calls that name no
+    /// agent share one bound.
     ///
-    /// Wrong: as large as `max_pending`, one agent that is slow or gone takes the calls of all others.
+    /// Wrong: with a value as large as `max_pending`, one agent that is slow or gone can use up all calls.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_agent: Option<u32>,
-    /// Most calls waiting for their answers that one caller has made, by its address (IPv6: by its /64 network).
+    /// Most calls of one caller waiting for an answer, by its address (IPv6: by its /64 network).
     ///
     /// Wrong: all callers behind one proxy count as one; as large as `max_pending`, one caller shuts out all others.
     #[schemars(range(min = 1, max = 10_000_000), extend("default_words" = "a quarter of `max_pending`"))]
     pub max_pending_per_caller: Option<u32>,
-    /// Memory for all requests and answers in hand together: heads and bodies of requests, calls that wait (4 KiB each), and
-    /// parts of answers that wait for their callers. What does not fit is refused with `exhausted`; one client has half of
-    /// it at most.
+    /// Memory for all requests and answers in progress: heads and bodies of requests, waiting calls (4 KiB each), and
+    /// parts of answers that wait for their callers. What does not fit is refused with `exhausted`. One client gets at
+    /// most half of it.
     ///
-    /// Wrong: too small refuses requests, too large lets callers make the process as large.
+    /// Wrong: too small refuses requests; too large lets callers make the process that large.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: Written<ByteSize>,
-    /// Most parts of one streamed answer held for a slow caller; above it the stream ends with an error.
+    /// Most parts of one streamed answer that wait for a slow caller; above it the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
 }
@@ -98,26 +99,27 @@ pub struct HttpConfig {
     pub enabled: bool,
     /// The address to listen on.
     ///
-    /// Wrong: the default is reached from this machine only; `0.0.0.0:8080` from everywhere.
+    /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` from everywhere.
     pub listen: Written<SocketAddr>,
-    /// The web pages that may send requests, by origin, as `https://app.example.com`. A browser's request from any other
-    /// page is refused with 403; programs, which name no origin, are not asked.
+    /// The web pages that may send requests, by origin, as `https://app.example.com`. A browser's request from any
+    /// other page is refused with 403. Programs send no origin and are not affected.
     ///
-    /// Wrong: a page that is listed can call every agent from its visitors' browsers.
+    /// Wrong: a listed page can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]
     pub allowed_origins: Vec<String>,
-    /// The request headers that reach the agent, by name or with `*` and `?`, in any case; those of trace contexts and of
-    /// A2A by default. Headers of CloudEvents, `content-type`, and names that begin with `kafka_`, `nats-` or `bus-` never
-    /// pass. Of one request 64 headers and 16 KiB pass at most, and in a batch each request counts with all of them
-    /// against `body_limit`.
+    /// The request headers that are passed to the agent, by name or with `*` and `?`, ignoring case; by default the
+    /// trace-context and A2A headers. CloudEvents headers, `content-type`, and names that begin with `kafka_`, `nats-`
+    /// or `bus-` are never passed. At most 64 headers and 16 KiB of one request are passed. In a batch they count once
+    /// per request against `body_limit`.
     ///
-    /// Wrong: `*` puts what callers log in with on the bus; `baggage` may be large and goes out with each request of a
+    /// Wrong: `*` puts the credentials of callers on the bus; `baggage` may be large and is sent with each request of a
     /// batch.
     pub pass_headers: Vec<Written<Pattern>>,
-    /// Largest request body; above it 413. Larger than `limits.max_bytes`, for the caller's own wrapping.
+    /// Largest request body; a larger one gets 413. The default is above `limits.max_bytes`, to leave room for the
+    /// JSON-RPC around a payload.
     #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
     pub body_limit: Written<ByteSize>,
-    /// How long a client may take to send its request head.
+    /// How long a client may take to send its request head, and then its body.
     ///
     /// Wrong: too long lets idle clients hold connections.
     #[schemars(extend("bounds" = ["100ms", "10m"]))]
@@ -129,24 +131,25 @@ pub struct HttpConfig {
     #[schemars(extend("bounds" = ["100ms", "1h"]))]
     pub idle_timeout: Written<Duration>,
     /// Most connections at a time; more wait in the kernel. Where the process may open fewer files it is less, with a
-    /// warning: some are kept for brokers, files and the operators' door.
+    /// warning: some are reserved for brokers, files and the admin listener.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
-    /// Most connections of one client, by its address (IPv6: by its /64 network); one more is closed at once.
+    /// Most connections of one client, by its address (IPv6: by its /64 network); a further one is closed at once.
     ///
     /// Wrong: all clients behind one proxy count as one; as large as `max_connections`, one client shuts out all others.
     #[schemars(range(min = 1, max = 1_000_000), extend("default_words" = "a quarter of `max_connections`"))]
     pub max_connections_per_client: Option<u32>,
-    /// The names by which clients may ask, without a port: what they write in `Host`. Addresses and `localhost` are always
-    /// right; any other name is refused with 421, so that no web page can point its own name at this door. `*` is any
+    /// The names, without a port, that clients may send in `Host`. Addresses and `localhost` are always accepted; any
+    /// other name is refused with 421, so that no web page can point its own name at this listener. `*` accepts any
     /// name.
     ///
-    /// Wrong: a name that is missing refuses whoever uses it; `*` lets pages of other sites in.
+    /// Wrong: clients that use a name that is not listed are refused; `*` lets web pages of other sites in.
     #[schemars(inner(length(min = 1, max = 256)))]
     pub allowed_hosts: Vec<String>,
-    /// How long the process finishes what it has begun after it is told to stop.
+    /// How long the process may finish work in progress after SIGTERM.
     ///
-    /// Wrong: too short ends calls with 503; longer than the platform's own grace is cut off by it.
+    /// Wrong: too short ends calls with 503; if it is longer than the grace period of the platform, the platform kills
+    /// the process first.
     #[schemars(extend("bounds" = ["0s", "1h"]))]
     pub drain_grace: Written<Duration>,
 }
@@ -161,18 +164,18 @@ pub struct AdminConfig {
     ///
     /// Wrong: it has no authentication: keep it off public addresses.
     pub listen: Written<SocketAddr>,
-    /// The names by which it may be asked, as `http.allowed_hosts`.
+    /// The names that a request may have in `Host`, as for `http.allowed_hosts`.
     #[schemars(inner(length(min = 1, max = 256)))]
     pub allowed_hosts: Vec<String>,
 }
 
-/// What a payload may cost before it is refused.
+/// Limits of payloads. A payload above one of them is refused.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Largest payload.
     ///
-    /// Wrong: larger than the target topics take, and the copies go to the dead letters there.
+    /// Wrong: a payload that is too large for its destination topic becomes a dead letter.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_bytes: Written<ByteSize>,
     /// Deepest nesting of objects and arrays.
@@ -184,29 +187,29 @@ pub struct LimitsConfig {
     /// Most elements of a batch or lines of a document.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_units: u32,
-    /// How many routes an event may pass; above it a loop is suspected and the event goes to the dead letters.
+    /// How many routes an event may pass. An event above it is considered to be in a loop and becomes a dead letter.
     #[schemars(range(min = 1, max = 1_000))]
     pub max_hops: u32,
 }
 
-/// What the process tells about itself.
+/// Logs and metrics.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line for
-    /// each request; `info,a2abus::access=off` leaves it out.
+    /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line
+    /// for each request; `info,a2abus::access=off` switches it off.
     pub log: Written<LogFilter>,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// Most agents that have metrics of their own: from their first answer on, or from their first call where a route
-    /// names them. All others count together as `other`.
+    /// Most agents with metrics of their own: those named in a route, from their first call on; others, from their
+    /// first answer on. All further agents count as `other`.
     ///
-    /// Wrong: about 25 series for each agent; too many burden whatever scrapes them.
+    /// Wrong: about 25 series for each agent; too many slow the metrics system down.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_agents: u32,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {

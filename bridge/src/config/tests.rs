@@ -226,8 +226,8 @@ routes:
             "f:7:27: routes[0].to[2].topic: \"a b.x\" is not a topic name: only letters, digits, '.', '_' and '-' are allowed",
             "f:8:27: routes[0].to[3].topic: \".x\" is not a topic name: no word between dots may be empty",
             "f:9:27: routes[0].to[4].topic: is reserved: a topic must not begin with '_'",
-            "f:10:27: warning: routes[0].to[5].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
-            "f:11:27: routes[0].to[6].topic: begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
+            "f:10:27: warning: routes[0].to[5].topic: begins with an attribute, so a payload can choose any topic without dots: put a fixed word before it",
+            "f:11:27: routes[0].to[6].topic: begins with an attribute, and with names: dotted a payload can choose any topic: put a fixed word before it",
             "f:12:62: routes[0].to[7].key: the template is empty",
             "f:13:35: routes[0].to[8].key: \"\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
             "f:13:48: routes[0].to[8].names: not allowed: the values are refuse, escape, dotted",
@@ -270,8 +270,8 @@ routes:
 default_route: [{transport: k, topic: t}, {transport: k, topic: u, answers: true}, {transport: k, topic: v, answers: true}]
 ",
         &[
-            "f:2:119: routes[0].to[2].answers: another destination of the route answers already: mark one",
-            "f:3:118: default_route[2].answers: another destination of the route answers already: mark one",
+            "f:2:119: routes[0].to[2].answers: only one destination of a route may have answers: true",
+            "f:3:118: default_route[2].answers: only one destination of a route may have answers: true",
         ],
     );
 }
@@ -292,14 +292,14 @@ routes:
 ",
         &[
             "f:2:36: bindings[0].topics[0]: Kafka topics are read by name: write no wildcard",
-            "f:2:52: bindings[0].strict: needs protocol: the family that is not refused",
+            "f:2:52: bindings[0].strict: needs protocol: the only family that is accepted",
             "f:2:72: bindings[0].budget_bytes: is less than limits.max_bytes: the largest message would never fit",
-            "f:3:48: bindings[1].stream: is for JetStream, on a transport of type nats",
-            "f:3:60: bindings[1].durable: is for JetStream, on a transport of type nats",
+            "f:3:48: bindings[1].stream: is only for JetStream, on a transport of type nats",
+            "f:3:60: bindings[1].durable: is only for JetStream, on a transport of type nats",
             "f:4:3: bindings[2].durable: is missing: stream needs it",
             "f:5:3: bindings[3].stream: is missing: durable needs it",
-            "f:7:35: warning: bindings[5].topics: shares a topic and the group g with the binding e: each gets a part of the messages",
-            "f:9:51: routes[0].to[0].stored: is for JetStream, on a transport of type nats",
+            "f:7:35: warning: bindings[5].topics: shares a topic and the group g with the binding e: each receives only part of the messages",
+            "f:9:51: routes[0].to[0].stored: is only for JetStream, on a transport of type nats",
         ],
     );
 }
@@ -315,10 +315,10 @@ routes:
 - {name: r, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:2:1: calls.reply_topic: is read by the binding a: the bridge reads it itself",
-            "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would go round for ever",
-            "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream takes a2abus.dead: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
-            "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would go round for ever",
+            "f:2:1: calls.reply_topic: is read by the binding a: the bridge already reads it",
+            "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would loop forever",
+            "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dead: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
+            "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would loop forever",
         ],
     );
 }
@@ -335,7 +335,7 @@ admin: {listen: \"127.0.0.1:1\"}
 ",
         &[
             "f:4:18: calls.timeout: is longer than calls.max_timeout",
-            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: HTTP refuses payloads that a topic may carry",
+            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: over HTTP, payloads between the two are refused",
             "f:6:17: admin.listen: is the address of http.listen: write another port",
         ],
     );
@@ -376,7 +376,7 @@ default_route: [{transport: n, topic: \"{id}.x\"}, {transport: n, topic: a.z}]
         &[
             "f:3:69: routes[0].to[0].topic: publishes to a topic that binding \"b\" reads (a.>), and its events take this route again: a loop",
             "f:4:71: warning: routes[1].to[0].topic: can publish to a topic that binding \"b\" reads (a.>): possible loop, stopped after limits.max_hops",
-            "f:7:39: warning: default_route[0].topic: begins with an attribute, so a payload can choose any topic without dots: write something before it",
+            "f:7:39: warning: default_route[0].topic: begins with an attribute, so a payload can choose any topic without dots: put a fixed word before it",
             "f:7:39: warning: default_route[0].topic: can publish to a topic that binding \"b\" reads (a.>): possible loop, stopped after limits.max_hops",
             "f:7:72: default_route[1].topic: publishes to a topic that binding \"b\" reads (a.>), and its events take this route again: a loop",
         ],
@@ -408,13 +408,13 @@ fn a_workflow_binding_says_whose_permissions_requests_have() {
     };
     check(", run_as: a", &[]);
     check(", trusts: [sourceagent]", &[]);
-    let missing = "f:2:12: bindings[0].run_as: is missing: write the agent whose permissions all requests here have, or trusts: [sourceagent] where every writer of the topics may act for any agent";
+    let missing = "f:2:12: bindings[0].run_as: is missing: write the agent with whose permissions all requests run, or trusts: [sourceagent] if every writer of the topics may act for any agent";
     check("", &[missing]);
     check(
         ", trusts: [source]",
         &[
             missing,
-            "f:2:74: bindings[0].trusts: source is for role: events: requests for workflows are not passed on",
+            "f:2:74: bindings[0].trusts: source is only for role: events: requests for workflows are not forwarded",
         ],
     );
     check(
@@ -489,7 +489,7 @@ routes:
   to: [{transport: k, topic: \"t.{targetagentt}\", key: \"{colaborationid}{team}\"}]
 ",
         &[
-            "f:3:51: warning: transports.n: is used by nothing",
+            "f:3:51: warning: transports.n: is not used",
             "f:3:10: warning: routes[0].when.targetagnt: no event of a2abus has the attribute targetagnt: did you mean targetagent?",
             "f:3:36: warning: routes[0].when.mcptypes: no event of a2abus has the attribute mcptypes: did you mean mcptype?",
             "f:3:73: warning: routes[0].when.sec: no event of a2abus has the attribute sec: did you mean seq?",
@@ -518,7 +518,7 @@ default_route: [{transport: l, topic: t}]
             "f:4:107: warning: transports.n.tls.required: false sends the password or token in clear to servers without TLS",
             "f:6:16: warning: http.listen: listens on every address, without authentication: whoever reaches it can call every agent; write 127.0.0.1:80, with a proxy before it that authenticates",
             "f:7:17: warning: admin.listen: listens on every address, without authentication: whoever reaches it sees metrics and names of topics",
-            "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream takes a2abus.dlq: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
+            "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
         ],
     );
 }
@@ -660,9 +660,9 @@ fn problems_of_the_environment_name_the_variable() {
             "A2ABUS_HTP__LISTEN: htp: unknown key: did you mean http?",
             "A2ABUS_HTTP__LISTEN: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
             "A2ABUS_HTTP____LISTEN: http: not the name of a value: write A2ABUS_SECTION__KEY, as A2ABUS_HTTP__LISTEN",
-            "A2ABUS_INSTANCE__X: instance: the file has a plain value here, which has no keys",
+            "A2ABUS_INSTANCE__X: instance: the file has a plain value here, so it has no keys",
             "A2ABUS_ROUTES: routes[0].name: a text is wanted, not a number: put it in quotes",
-            "A2ABUS_ROUTES: routes[0].to: is missing: where matching events go: to all of these",
+            "A2ABUS_ROUTES: routes[0].to: is missing: the destinations: a matching event goes to all of them",
         ]
     );
 }
@@ -768,7 +768,7 @@ default_route: [{transport: x, topic: t, mode: fast}]
             "f:6:23: routes[0].when.targetagent: a list or a section of keys or a text is wanted, not a number",
             "f:7:20: routes[0].to[0].transport: there is no transport z: did you mean k?",
             "f:7:56: routes[0].to[1].topic: is reserved: a topic must not begin with '_'",
-            "f:7:68: routes[0].to[1].stored: is for JetStream, on a transport of type nats",
+            "f:7:68: routes[0].to[1].stored: is only for JetStream, on a transport of type nats",
             "f:7:87: routes[0].to[2].transport: there is no transport y: did you mean k?",
             "f:7:97: routes[0].to[2].topic: a text is wanted, not a number: put it in quotes",
             "f:8:10: routes[1].name: is the name of routes[0] already: write another one",
@@ -802,7 +802,7 @@ default_route: [{transport: n, topic: t}]
         &[
             "f:5:10: workflows.apis[1].id: is the id of workflows.apis[0] already: write another one",
             "f:7:56: workflows.credentials[0].apis[0]: there is no API user: did you mean users?",
-            "f:8:5: warning: workflows.credentials[1].apis: is empty, so the credential is sent nowhere: name the APIs it is for",
+            "f:8:5: warning: workflows.credentials[1].apis: is empty, so the credential is never sent: name the APIs it is for",
             "f:8:10: workflows.credentials[1].id: is the id of workflows.credentials[0] already: write another one",
             "f:10:26: workflows.agents[0].operations[0]: there is no operation ApiCal: did you mean ApiCall?",
             "f:10:42: workflows.agents[0].apis[0]: there is no API zzz: there are users, users",
@@ -811,7 +811,7 @@ default_route: [{transport: n, topic: t}]
             "f:10:95: workflows.agents[0].storages[1]: there is no storage local: there are localStorage, sessionStorage, file",
             "f:11:10: workflows.agents[1].id: is the id of workflows.agents[0] already: write another one",
             "f:13:65: bindings[0].run_as: there is no agent b: did you mean a?",
-            "f:14:48: bindings[1].run_as: is for bindings of role: workflows",
+            "f:14:48: bindings[1].run_as: is only for bindings with role: workflows",
         ],
     );
 }
@@ -833,7 +833,7 @@ workflows:
             "f:3:94: workflows.apis[2].base_url: not a base URL: write http or https, a host and a path, as https://api.example.com/v1, without user, query and fragment",
             "f:4:31: workflows.credentials[0].type: not allowed: the values are bearer-token, basic, api-key, password, custom",
             "f:4:46: workflows.credentials[0].value: secrets must not be in this file: write {env: NAME} or {file: PATH}",
-            "f:4:56: workflows.credentials[1].value: is missing: where the secret is: a file or a variable",
+            "f:4:56: workflows.credentials[1].value: is missing: the secret: a file or an environment variable",
             "f:5:36: workflows.agents[0].keys[0].sha256: must match the pattern ^[0-9a-fA-F]{64}$",
             "f:5:42: workflows.agents[0].keys[1].sha256: is missing",
             "f:5:43: workflows.agents[0].keys[1].key: unknown key: the keys here are sha256",
@@ -857,15 +857,15 @@ fn workflows_that_nobody_can_use_are_told() {
         ),
         &[
             "f:1:130: workflows.agents[1].keys[0]: is the key at workflows.agents[0].keys[0] already",
-            "f:2:55: bindings[0].role: needs workflows.enabled: nothing executes workflows",
+            "f:2:55: bindings[0].role: needs workflows.enabled: true",
         ],
     );
     check_more(
         "http: {enabled: false}\nworkflows: {enabled: true}\ncalls: {enabled: false}\n",
         &[
             "f:2:1: nothing to do: write a binding, or enable http",
-            "f:2:12: warning: workflows.agents: is empty, so nobody may execute a workflow",
-            "f:2:22: warning: workflows.enabled: nothing leads to the executor: enable http, or write a binding of role: workflows",
+            "f:2:12: warning: workflows.agents: is empty, so no agent may execute a workflow",
+            "f:2:22: warning: workflows.enabled: the executor cannot be reached: enable http, or write a binding with role: workflows",
         ],
     );
 }

@@ -15,7 +15,7 @@ pub enum TransportConfig {
     /// NATS, core and JetStream.
     #[cfg(feature = "nats")]
     Nats(a2abus_transports::nats::NatsConfig),
-    /// Inside this process; lost when it ends.
+    /// In this process; messages are lost when it ends.
     Memory(MemoryConfig),
 }
 

@@ -213,7 +213,7 @@ impl<'a> Checker<'a> {
             .filter(|name| !used.contains(name.as_str()));
         for name in unused {
             let path = ValuePath::root().key("transports").key(name);
-            self.warning(path, "is used by nothing");
+            self.warning(path, "is not used");
         }
     }
 
@@ -226,7 +226,9 @@ impl<'a> Checker<'a> {
             .collect();
         match nearest(name.as_str(), &known) {
             Some(near) => format!("there is no transport {name}: did you mean {near}?"),
-            None if known.is_empty() => format!("there is no transport {name}, nor any other"),
+            None if known.is_empty() => {
+                format!("there is no transport {name}: transports is empty")
+            }
             None => format!(
                 "there is no transport {name}: the transports are {}",
                 known.join(", ")
@@ -238,7 +240,7 @@ impl<'a> Checker<'a> {
         for (path, binding) in self.each_binding() {
             self.reading(&path, binding);
             if binding.strict && binding.protocol.is_none() {
-                let message = "needs protocol: the family that is not refused";
+                let message = "needs protocol: the only family that is accepted";
                 self.error(path.key("strict"), message);
             }
             if let Some(source) = &binding.mapping.source
@@ -254,12 +256,13 @@ impl<'a> Checker<'a> {
                     ("validate", binding.validate),
                 ];
                 for (key, _) in adapts.into_iter().filter(|(_, written)| *written) {
-                    let message = "is for role: events: answers and workflows are read as they are";
+                    let message =
+                        "is only for role: events: answers and workflows are not converted";
                     self.error(path.key(key), message);
                 }
             }
             if binding.convert.is_some() && binding.on_unknown == OnUnknown::Pass {
-                let message = "pass carries payloads on untouched, and convert changes them: write one of the two";
+                let message = "on_unknown: pass leaves payloads unchanged and convert changes them: write one of the two";
                 self.error(path.key("on_unknown"), message);
             }
             let limits = self.sections.limits.as_ref();
@@ -303,7 +306,7 @@ impl<'a> Checker<'a> {
             if value.is_some() && transport.is_some_and(|t| t != TransportType::Nats) {
                 self.error(
                     path.key(key),
-                    "is for JetStream, on a transport of type nats",
+                    "is only for JetStream, on a transport of type nats",
                 );
             }
         }
@@ -328,7 +331,7 @@ impl<'a> Checker<'a> {
             });
             if let Some((_, earlier)) = shared {
                 let message = format!(
-                    "shares a topic and the group {} with the binding {}: each gets a part of the messages",
+                    "shares a topic and the group {} with the binding {}: each receives only part of the messages",
                     later.group, earlier.name
                 );
                 self.warning(path.key("topics"), message);
@@ -340,7 +343,7 @@ impl<'a> Checker<'a> {
         for (path, config) in &self.sections.alone.destinations {
             let transport = self.transport_type(&config.transport);
             if config.stored && transport.is_some_and(|t| t != TransportType::Nats) {
-                let message = "is for JetStream, on a transport of type nats";
+                let message = "is only for JetStream, on a transport of type nats";
                 self.error(path.key("stored"), message);
             }
             self.template(path.key("topic"), config);
@@ -360,7 +363,7 @@ impl<'a> Checker<'a> {
             let marked = destinations.into_iter().enumerate();
             let marked = marked.filter(|(_, place)| place.is_some_and(|place| place.answers));
             for (index, _) in marked.skip(1) {
-                let message = "another destination of the route answers already: mark one";
+                let message = "only one destination of a route may have answers: true";
                 self.error(path.index(index).key("answers"), message);
             }
         }
@@ -390,11 +393,11 @@ impl<'a> Checker<'a> {
             _ if attribute.is_binding() => {}
             Names::Dotted => self.error(
                 path,
-                "begins with an attribute, and names: dotted lets a payload choose any topic: write something before it",
+                "begins with an attribute, and with names: dotted a payload can choose any topic: put a fixed word before it",
             ),
             Names::Refuse | Names::Escape => self.warning(
                 path,
-                "begins with an attribute, so a payload can choose any topic without dots: write something before it",
+                "begins with an attribute, so a payload can choose any topic without dots: put a fixed word before it",
             ),
         }
     }
@@ -404,7 +407,7 @@ impl<'a> Checker<'a> {
             let topic = &binding.dead_letter.topic.0;
             if let Some(reader) = self.reader(binding.dead_letter_transport(), topic) {
                 let message = format!(
-                    "{topic} is read by the binding {}: its dead letters would go round for ever",
+                    "{topic} is read by the binding {}: its dead letters would loop forever",
                     reader.name
                 );
                 self.error(path.key("dead_letter").key("topic"), message);
@@ -426,7 +429,7 @@ impl<'a> Checker<'a> {
         };
         if transport.transport_type() == TransportType::Nats && !transport.manages(topic) {
             let message = format!(
-                "dead letters of core NATS are lost unless a JetStream stream takes {topic}: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage"
+                "dead letters of core NATS are lost unless a JetStream stream stores {topic}: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage"
             );
             self.warning(path.key("dead_letter").key("topic"), message);
         }
@@ -459,7 +462,7 @@ impl<'a> Checker<'a> {
         });
         if let Some((_, binding)) = reader {
             let message = format!(
-                "is read by the binding {}: the bridge reads it itself",
+                "is read by the binding {}: the bridge already reads it",
                 binding.name
             );
             self.error(section.key("reply_topic"), message);
@@ -479,21 +482,21 @@ impl<'a> Checker<'a> {
         if http.enabled && http.listen.ip().is_unspecified() {
             let path = ValuePath::root().key("http").key("listen");
             let message = format!(
-                "{open}: whoever reaches it can call every agent; write 127.0.0.1:{0}, with a proxy before it that authenticates",
+                "{open}: anyone who can reach it can call every agent; write 127.0.0.1:{0} and put an authenticating proxy before it",
                 http.listen.port()
             );
             self.warning(path, message);
         }
         if admin.enabled && admin.listen.ip().is_unspecified() {
             let path = ValuePath::root().key("admin").key("listen");
-            let message = format!("{open}: whoever reaches it sees metrics and names of topics");
+            let message = format!("{open}: anyone who can reach it sees metrics and topic names");
             self.warning(path, message);
         }
         let limits = self.sections.limits.as_ref();
         if http.enabled && limits.is_some_and(|limits| http.body_limit.0 < limits.max_bytes.0) {
             let path = ValuePath::root().key("http").key("body_limit");
             let message =
-                "is less than limits.max_bytes: HTTP refuses payloads that a topic may carry";
+                "is less than limits.max_bytes: over HTTP, payloads between the two are refused";
             self.warning(path, message);
         }
     }
@@ -516,7 +519,7 @@ impl<'a> Checker<'a> {
             let name = name.text();
             let message = match nearest(name, &known) {
                 Some(near) => format!("there is no binding {name}: did you mean {near}?"),
-                None => format!("there is no binding {name}, so the route is never taken"),
+                None => format!("there is no binding {name}, so the route never matches"),
             };
             self.error(path.key("when").key("binding"), message);
         }
@@ -538,7 +541,7 @@ impl<'a> Checker<'a> {
         for (path, route) in self.each_route() {
             for attribute in route.when.keys() {
                 if attribute.as_str() == extension::SOURCE_AGENT && !self.has_source_agents() {
-                    let message = "is never met: no binding trusts the sourceagent of its events";
+                    let message = "never matches: no binding has trusts: [sourceagent]";
                     self.key_warning(&path.key("when"), attribute.as_str(), message);
                 }
                 if let Some(message) = misspelt(attribute) {
@@ -562,7 +565,7 @@ fn misspelt(attribute: &Attribute) -> Option<String> {
     let name = attribute.as_str();
     let near = meant(name, KNOWN_ATTRIBUTES)?;
     Some(format!(
-        "no event of a2abus has the attribute {name}: did you mean {near}?"
+        "a2abus sets no attribute {name}: did you mean {near}?"
     ))
 }
 

@@ -14,9 +14,9 @@ use sha2::{Digest as _, Sha256};
 use super::value::Written;
 use crate::names::Name;
 
-/// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the file
-/// or a secret changes; everything else needs a restart. A key or credential whose file is then gone or empty, two looks
-/// in a row, does not count until it is back.
+/// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the
+/// file or a secret changes; everything else needs a restart. A key or credential whose file is missing or empty in two
+/// checks in a row cannot be used until it is back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkflowsConfig {
@@ -29,73 +29,73 @@ pub struct WorkflowsConfig {
         pattern("^[A-Za-z0-9._/:@+-]+$")
     )]
     pub agent: Text,
-    /// Whether calls of `POST /rpc` and `/rpc/{agent}` may reach a binding of `role: workflows`. Such a caller shows no
-    /// key; its workflows run as `run_as`, or as the agent that a route or its payload gives as `sourceagent`. Where it is
-    /// `false`, the caller gets an error (`rpc_not_permitted`).
+    /// Whether calls of `POST /rpc` and `/rpc/{agent}` may reach a binding of `role: workflows`. Such a caller sends no
+    /// key; its workflows run as `run_as`, or as the agent that a route or its payload sets as `sourceagent`. If
+    /// `false`, the caller gets the error `rpc_not_permitted`.
     ///
-    /// Wrong: with `true` everyone who reaches `http.listen` has the rights of `run_as`.
+    /// Wrong: with `true` everyone who can reach `http.listen` has the permissions of `run_as`.
     pub rpc: bool,
-    /// The directory that records of executions and `localStorage` are kept in. Without it both are in memory, at most
-    /// 256 MiB of all agents together.
+    /// The directory for records of executions and `localStorage`. Without it both are in memory, at most 256 MiB for
+    /// all agents together.
     ///
-    /// Wrong: without it a restart forgets all records, so that a workflow that comes again runs again. Two processes
-    /// cannot share one.
+    /// Wrong: without it a restart loses all records, so a workflow that is sent again runs again. Two processes cannot
+    /// share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
-    /// About the most bytes of records that are kept of each agent. Beyond three quarters of it its oldest executions lose
-    /// their results, and beyond the last quarter their records.
+    /// About the most bytes of records that are kept for each agent. Above three quarters of it, the oldest executions
+    /// lose their results; above all of it, their records.
     ///
-    /// Wrong: too few, and results are gone before they are asked for; far too few, and a request that comes again runs
-    /// again.
+    /// Wrong: too small: results are deleted before they are fetched. Far too small: a repeated request runs again.
     #[schemars(range(min = 1_048_576))]
     pub max_record_bytes: usize,
-    /// Most runs of operations in one execution. A loop is a run itself, and so is each operation in each of its turns.
+    /// Most operations executed in one execution. A loop counts as one, and so does each operation in each of its
+    /// iterations.
     ///
-    /// Wrong: too few, and a loop that may have 1,000 elements cannot go through all of them; far more, and a workflow in
-    /// an endless round of work ends by its time alone.
+    /// Wrong: too small: a loop over 1,000 elements cannot finish. Far too large: only `max_execution_time` ends a
+    /// runaway workflow.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
     /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects take
     /// about 5x their JSON size.
     ///
-    /// Wrong: too little, and large answers of APIs cannot be worked on; each execution may take twice as much memory.
+    /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
     #[schemars(range(min = 1_048_576))]
     pub max_model_bytes: usize,
-    /// The directory that StoreData writes files to, in a directory for each agent. Without it there is no storage
-    /// `file`.
+    /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it there is no
+    /// storage `file`.
     #[schemars(length(min = 1))]
     pub file_directory: Option<PathBuf>,
-    /// Certificates (PEM) of private authorities that services called by workflows are trusted by, beside those of the
-    /// system.
+    /// Certificates (PEM) of private authorities that sign the certificates of services called by workflows, in
+    /// addition to those of the system.
     pub ca_files: Vec<PathBuf>,
-    /// Most times that a call of an API is sent again after a failure that another attempt may mend. The waits between
-    /// them grow from one second to a minute.
+    /// Most retries of an API call after a temporary failure. The waits between them grow from one second to a minute.
     ///
-    /// Wrong: more of them make an execution take longer to fail, and load a service that is in trouble.
+    /// Wrong: with more retries an execution takes longer to fail, and puts more load on a service that is in trouble.
     #[schemars(range(max = 10))]
     pub max_retries: u32,
-    /// How long the answer to a GET is used again for the same agent; `0s` is not at all.
+    /// How long the response to a GET is reused for the same agent; `0s` switches it off.
     ///
-    /// Wrong: too long, and workflows work on data that have changed since.
+    /// Wrong: too long: workflows work on outdated data.
     #[schemars(extend("bounds" = ["0s", "24h"]))]
     pub cache_time: Written<Duration>,
-    /// When a POST or PATCH without an `Idempotency-Key` is sent again: `rarely`, where it cannot have acted or was asked
-    /// for again; or `always`, as any other request.
+    /// When a POST or PATCH without an `Idempotency-Key` is sent again: `rarely`: only if it cannot have had an effect,
+    /// or the service asked for a retry; `always`: like any other request.
     ///
     /// Wrong: `always` can make a service act twice.
     pub retry_unsafe: RetryUnsafe,
-    /// Whether the bus is told how operations go, beside the start and the end of each execution.
+    /// Whether the progress of each operation is published, in addition to the start and the end of each execution.
     pub progress: bool,
-    /// The threads that executions run on, apart from those of the bridge and at a lower priority. The executions of one
-    /// agent compute on a quarter of them at a time, at least one, so that they do not delay those of other agents.
+    /// The threads that run executions, separate from those of the bridge and at a lower priority. The executions of
+    /// one agent use at most a quarter of them at a time, at least one, so that they do not delay those of other
+    /// agents.
     ///
-    /// Wrong: fewer than four, and heavy workflows of one agent may delay others; far more than four times the
-    /// processors, and heavy workflows of several agents slow the rest of the bridge down.
+    /// Wrong: with fewer than four, heavy workflows of one agent may delay others. With far more than four times the
+    /// number of processors, heavy workflows of several agents slow down the bridge.
     #[schemars(range(min = 1, max = 256))]
     pub workers: u16,
     /// The APIs that workflows may call: the catalogue.
     pub apis: Vec<ApiConfig>,
-    /// The secrets that workflows may refer to by id, and never see.
+    /// The secrets that workflows may refer to by id; workflows never see the values.
     pub credentials: Vec<CredentialConfig>,
     /// Who may execute workflows, and what they may do in them.
     pub agents: Vec<AgentConfig>,
@@ -120,18 +120,18 @@ pub struct ApiConfig {
     pub id: Name,
     /// Scheme, host, port and path prefix of every URL that belongs to it.
     ///
-    /// Wrong: a base inside your network is reached although workflows may not go there otherwise; `http:` sends
-    /// everything, credentials included, in the clear.
+    /// Wrong: workflows can reach a base URL inside your network, which is otherwise forbidden; `http:` sends
+    /// everything unencrypted, including credentials.
     pub base_url: Written<ApiBase>,
-    /// What it is for, told to agents.
+    /// What it is for, as shown to agents.
     #[serde(default)]
     pub description: Option<String>,
-    /// What it offers, told to agents. Other paths of the base may be called too.
+    /// Its endpoints, as shown to agents. Other paths below the base URL may be called too.
     #[serde(default)]
     pub endpoints: Vec<EndpointConfig>,
 }
 
-/// One thing an API offers.
+/// One endpoint of an API.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointConfig {
@@ -143,7 +143,7 @@ pub struct EndpointConfig {
     /// What it does.
     #[serde(default)]
     pub description: Option<String>,
-    /// Its parameters by name, each with whatever agents should know of it.
+    /// Its parameters by name, each with a description for agents.
     #[serde(default)]
     pub parameters: Map<String, Value>,
 }
@@ -170,19 +170,19 @@ pub enum HttpMethod {
 pub struct CredentialConfig {
     /// The id that workflows refer to it by, unique among the credentials.
     pub id: Name,
-    /// How it becomes a header: `bearer-token` puts `Bearer ` before it; `basic` is `user:password`, sent in Base64 after
-    /// `Basic `; the others are sent as they are.
+    /// How it becomes a header: `bearer-token` puts `Bearer ` before it; `basic` is `user:password`, sent in Base64
+    /// after `Basic `; the others are sent unchanged.
     #[serde(rename = "type")]
     pub kind: CredentialType,
-    /// Where the secret is: a file or a variable.
+    /// The secret: a file or an environment variable.
     ///
     /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
     /// credential is absent until the secret is back.
     pub value: Secret,
-    /// The ids of the APIs it may be sent to, and no others.
+    /// The ids of the APIs to which it may be sent; it is sent to no others.
     #[serde(default)]
     pub apis: Vec<Name>,
-    /// What it is for, told to agents.
+    /// What it is for, as shown to agents.
     #[serde(default)]
     pub description: Option<String>,
 }
@@ -203,13 +203,13 @@ pub enum CredentialType {
     Custom,
 }
 
-/// One agent. What is not granted is refused: a list that is empty or absent is none.
+/// One agent. Everything that is not granted is refused; an empty or missing list grants nothing.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
     /// The id, unique among the agents; on the bus its `sourceagent`.
     pub id: Name,
-    /// The API keys it shows over HTTP. Without one it is known on the bus only.
+    /// The API keys it sends over HTTP. Without a key the agent exists on the bus only.
     ///
     /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
     /// key is revoked until it is back.
@@ -218,9 +218,10 @@ pub struct AgentConfig {
     /// The types of operations it may use, as `ApiCall`, or `*` for all.
     #[serde(default)]
     pub operations: Vec<Grant>,
-    /// The ids of the APIs it may call. `*` is every one of the catalogue, and every host that is globally reachable.
+    /// The ids of the APIs it may call. `*` means every API in the catalogue, and every host that is globally
+    /// reachable.
     ///
-    /// Wrong: with `*` a workflow can send what it knows to any place.
+    /// Wrong: with `*` a workflow can send its data to any host.
     #[serde(default)]
     pub apis: Vec<Grant>,
     /// The ids of the credentials it may refer to, or `*` for all.
@@ -237,7 +238,7 @@ pub struct AgentConfig {
     #[serde(default = "default_max_execution_time")]
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
     pub max_execution_time: Written<Duration>,
-    /// How often it may ask and call.
+    /// Rate limits for its requests and API calls.
     #[serde(default)]
     pub rates: RatesConfig,
 }
@@ -266,7 +267,7 @@ pub enum ApiKey {
     Env(String),
 }
 
-/// How often an agent may ask and call, in windows that slide.
+/// Rate limits of an agent, in sliding windows.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RatesConfig {

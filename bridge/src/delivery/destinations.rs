@@ -151,7 +151,7 @@ impl Destinations {
                 Level::WARN,
                 "more reminders of destinations that still fail",
             ),
-            recoveries: log.seldom(Level::INFO, "more destinations take messages again"),
+            recoveries: log.seldom(Level::INFO, "more destinations accept messages again"),
             losses: log.seldom(Level::WARN, "more messages of callers were not published"),
         }
     }
@@ -276,7 +276,7 @@ impl Destinations {
             tracing::info!(
                 transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()),
                 copies = failing.copies, seconds = failing.since.elapsed().as_secs_f64(), suppressed,
-                "the destination takes messages again: what waited is sent"
+                "the destination accepts messages again: waiting messages are sent"
             );
         }
     }
@@ -286,7 +286,7 @@ impl Destinations {
         if let Some(suppressed) = self.recoveries.allow() {
             tracing::info!(
                 transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()), %error, suppressed,
-                "nobody waits for the destination any more: the next message shows whether it works"
+                "no message is waiting for this destination any more; it will be tried again with the next one"
             );
         }
     }
@@ -361,7 +361,7 @@ impl Destinations {
                 "the destination refuses messages: repair the topic, its permissions or its space; lanes wait, and nothing is lost");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
-                "the destination does not take messages: lanes wait and try again");
+                "the destination does not accept messages: lanes wait and try again");
         }
     }
 
@@ -381,7 +381,7 @@ impl Destinations {
                 "the destination still refuses messages: repair the topic, its permissions or its space");
         } else {
             tracing::warn!(transport, %topic, %error, waiting, seconds, suppressed,
-                "the destination still does not take messages");
+                "the destination still does not accept messages");
         }
     }
 

@@ -143,7 +143,7 @@ impl Drop for Shared {
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.metrics.settled.inc(),
             Err(error) => {
-                tracing::warn!(%error, "a request was not settled: it may be delivered again");
+                tracing::warn!(%error, "a request was not acknowledged: it may be redelivered");
             }
         }
     }

@@ -83,7 +83,7 @@ fn json(status: StatusCode, mut body: String) -> Response {
 }
 
 fn defect(error: &(dyn std::error::Error + 'static)) -> Response {
-    tracing::error!(error, "the operators' door cannot write its answer");
+    tracing::error!(error, "the admin listener could not write its response");
     StatusCode::INTERNAL_SERVER_ERROR.into_response()
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn read(
         let discarded = timeout(DISCARD_TIME, discard(&mut stream)).await;
         tracing::debug!(
             whole = discarded.is_ok(),
-            "a body over the limit was thrown away"
+            "a body over the limit was discarded"
         );
     }
     read

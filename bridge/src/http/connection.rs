@@ -124,7 +124,7 @@ pub(super) async fn serve_connection(
 ) {
     // Parts of a stream are small and must not wait for each other.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection broke before it was served");
+        tracing::debug!(%error, "a connection failed before it was served");
         return;
     }
     let streams = Streams::new();

@@ -173,7 +173,7 @@ impl Failure {
             Family::A2eWorkflow => "an A2E workflow",
             Family::E2a => "an E2A message",
         };
-        let message = format!("this is {what}; a JSON-RPC 2.0 request is needed here");
+        let message = format!("this is {what}; expected a JSON-RPC 2.0 request");
         Self {
             word: "wrong_family",
             ..Self::new(Reason::InvalidRequest, message)
@@ -190,7 +190,7 @@ impl Failure {
             // The cause is about the inside; the log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
-                "the agent cannot be reached: nobody listens for it, or the bus is away; try again later",
+                "the agent cannot be reached: nothing listens on its subject, or the bus is unavailable; try again later",
             ),
             CallError::Exhausted(bound) => {
                 Self::new(Exhausted, format!("{bound}; try again in a moment"))
@@ -198,14 +198,14 @@ impl Failure {
             }
             CallError::Draining => Self::new(
                 AgentUnavailable,
-                "the bridge is shutting down; send the request again, another replica takes it",
+                "the bridge is shutting down; send the request again to another replica",
             ),
             CallError::Refused(why) => {
                 Self::new(InvalidParams, format!("the request cannot be sent: {why}"))
             }
             CallError::SlowCaller => Self::new(
                 Exhausted,
-                "the answer came faster than it was read and was given up; read it faster",
+                "the answer arrived faster than it was read and was given up; read it faster",
             ),
             CallError::BadAnswer(why) => Self::new(
                 BadAgentReply,
@@ -219,8 +219,7 @@ impl Failure {
             let message = "the request names no agent: name it in params._agentId or in the path, /rpc/{agent}";
             return Self::new(Reason::AgentNotFound, message);
         }
-        let message =
-            format!("no agent {agent:?} is known here: check its name, or add a route for it");
+        let message = format!("there is no agent {agent:?}: check its name, or add a route for it");
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 

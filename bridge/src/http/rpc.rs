@@ -137,7 +137,7 @@ async fn respond(
             Ok(batch::respond(door, &common, units).await)
         }
         Framed::Lines => {
-            let message = "more text follows the JSON value; several requests go in one array";
+            let message = "more text follows the JSON value; send several requests as one array";
             let failure = Failure::new(Reason::Parse, message);
             common.note_refusal(failure.word());
             let recipient = Recipient::unknown(common.dialect);
@@ -162,7 +162,7 @@ fn check_amplification(
         return Ok(());
     }
     let message = format!(
-        "each of the {units} requests of this batch goes out with {size} bytes of headers, which is more than {limit} bytes in all; send fewer at a time, or fewer headers"
+        "each of the {units} requests of this batch is sent with {size} bytes of headers, in total more than {limit} bytes; send fewer requests at a time, or fewer headers"
     );
     Err((
         StatusCode::PAYLOAD_TOO_LARGE,
@@ -240,7 +240,7 @@ async fn read_body(
             let announced = headers.get(header::CONTENT_LENGTH);
             let message = match announced.and_then(|length| length.to_str().ok()) {
                 Some(length) => format!(
-                    "the body has {length} bytes, and {limit} are allowed; send less at a time"
+                    "the body has {length} bytes, but only {limit} are allowed; send less at a time"
                 ),
                 None => format!("the body is larger than {limit} bytes; send less at a time"),
             };
@@ -262,7 +262,7 @@ async fn read_body(
             )
         }
         BodyError::Broken => {
-            let failure = Failure::new(Reason::Parse, "the body broke off");
+            let failure = Failure::new(Reason::Parse, "the body was cut off");
             (StatusCode::BAD_REQUEST, failure)
         }
     })

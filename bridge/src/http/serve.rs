@@ -60,7 +60,7 @@ pub fn affordable(wanted: usize) -> usize {
             descriptors = limit,
             wanted,
             affordable,
-            "fewer connections than http.max_connections: the process may not open more files; raise its limit (ulimit -n)"
+            "fewer connections than http.max_connections: the limit of open files is too low; raise it (ulimit -n)"
         );
     }
     affordable

@@ -169,7 +169,7 @@ const AGENT_CALLS: Definition = Definition {
     name: "a2abus_agent_calls_total",
     unit: "calls",
     labels: &["agent", "outcome"],
-    help: "Calls of an agent that are over, by what became of them; agents without series of their own count as `other`.",
+    help: "Finished calls of an agent, by outcome; agents without their own series count as `other`.",
 };
 const AGENT_CALL: Definition = Definition {
     name: "a2abus_agent_call_seconds",
@@ -181,7 +181,7 @@ const AGENT_IN_FLIGHT: Definition = Definition {
     name: "a2abus_agent_calls_in_flight",
     unit: "calls",
     labels: &["agent"],
-    help: "Calls of an agent that are not over.",
+    help: "Calls of an agent in progress.",
 };
 
 #[cfg(test)]

@@ -134,37 +134,37 @@ const STARTED: Definition = Definition {
     name: "a2abus_workflow_executions_started_total",
     unit: "executions",
     labels: &[],
-    help: "Executions of workflows that began.",
+    help: "Workflow executions started.",
 };
 const ENDED: Definition = Definition {
     name: "a2abus_workflow_executions_ended_total",
     unit: "executions",
     labels: &["status"],
-    help: "Executions of workflows that are over, by their status; abandoned when nobody ran them to their end.",
+    help: "Finished workflow executions, by status; `abandoned` if the execution was not run to its end.",
 };
 const RUNNING: Definition = Definition {
     name: "a2abus_workflow_executions",
     unit: "executions",
     labels: &[],
-    help: "Executions of workflows that run now.",
+    help: "Running workflow executions.",
 };
 const OPERATIONS: Definition = Definition {
     name: "a2abus_workflow_operations_total",
     unit: "runs",
     labels: &["type", "status"],
-    help: "Runs of operations in workflows that are over or wait to be tried again, by type.",
+    help: "Operations run in workflows, by type and status.",
 };
 const REFUSED: Definition = Definition {
     name: "a2abus_workflow_refused_total",
     unit: "requests",
     labels: &["reason"],
-    help: "Requests to execute or judge workflows, or about them, that were refused.",
+    help: "Refused requests to execute or validate workflows, or about executions.",
 };
 const RELOADS: Definition = Definition {
     name: "a2abus_workflow_reloads_total",
     unit: "reloads",
     labels: &["outcome"],
-    help: "Changes of the agents, APIs and credentials of workflows while the bridge ran; partial when a secret was not there.",
+    help: "Reloads of the agents, APIs and credentials of workflows; partial when a secret was missing.",
 };
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::names::Attribute;
 #[non_exhaustive]
 pub enum RouteError {
     /// The event lacks an attribute that the topic is made of.
-    #[error("the topic needs the attribute {attribute:?}, which the event lacks")]
+    #[error("the topic needs the attribute {attribute:?}, which the event does not have")]
     MissingAttribute {
         /// The attribute.
         attribute: Text,
@@ -28,7 +28,7 @@ pub enum RouteError {
     #[error("{0}")]
     BadTopic(String),
     /// The event has passed too many routes: a loop.
-    #[error("the event has passed {hops} routes, {limit} at most: a loop")]
+    #[error("the event has passed {hops} routes, more than the limit of {limit}: a loop")]
     TooManyHops {
         /// How many it has passed.
         hops: u32,

@@ -57,9 +57,9 @@ impl fmt::Display for Explanation {
             }
         }
         match &self.taken {
-            Taken::Route(name) => write!(f, "taken by route {name}"),
-            Taken::Default => write!(f, "taken by the default route"),
-            Taken::Nothing => write!(f, "taken by no route: a dead letter (no_route)"),
+            Taken::Route(name) => write!(f, "goes to route {name}"),
+            Taken::Default => write!(f, "goes to the default route"),
+            Taken::Nothing => write!(f, "goes to no route: it becomes a dead letter (no_route)"),
         }
     }
 }

@@ -79,7 +79,7 @@ fn check_word(word: &str) -> Result<(), &'static str> {
         return Err("it does not begin with a letter or digit");
     }
     if !word.bytes().all(legal) {
-        return Err("it holds a character other than letters, digits, '_' and '-'");
+        return Err("it contains a character other than letters, digits, '_' and '-'");
     }
     Ok(())
 }

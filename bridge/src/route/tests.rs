@@ -146,12 +146,12 @@ fn explain_says_why_the_earlier_rules_did_not_match() {
          route 1: no, type is \"t.req\", not prefix \"x\"\n\
          route 2: no, subject is \"a\", not not glob \"[a]\"\n\
          route 3: matches\n\
-         taken by route 3"
+         goes to route 3"
     );
     let lost = super::tests::table(&[json!({"targetagent": "a"})]).explain(&event(&[]), "in");
     assert_eq!(
         lost.to_string(),
-        "route 0: no, targetagent is absent, not \"a\"\ntaken by no route: a dead letter (no_route)"
+        "route 0: no, targetagent is absent, not \"a\"\ngoes to no route: it becomes a dead letter (no_route)"
     );
     assert_eq!(
         serde_json::to_value(&lost).unwrap(),
@@ -265,12 +265,12 @@ fn values_that_cannot_be_part_of_a_topic_are_refused_by_name() {
     };
     assert_eq!(
         error(&[]),
-        "the topic needs the attribute \"targetagent\", which the event lacks"
+        "the topic needs the attribute \"targetagent\", which the event does not have"
     );
     assert_eq!(
         error(&[(TARGET, "team/weather.v1")]),
         "the value \"team/weather.v1\" of \"targetagent\" cannot be part of a topic: \
-         it holds a character other than letters, digits, '_' and '-'"
+         it contains a character other than letters, digits, '_' and '-'"
     );
     assert_eq!(
         error(&[(TARGET, "_INBOX")]),

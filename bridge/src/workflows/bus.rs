@@ -391,7 +391,7 @@ impl WorkflowBinding {
                     }
                     None if was_there => {}
                     None => {
-                        tracing::debug!(binding = %self.name, "a cancel of nothing that runs");
+                        tracing::debug!(binding = %self.name, "a cancel for an unknown execution");
                     }
                 }
                 held.done();
@@ -530,7 +530,7 @@ impl Log {
             forbidden: seldom(
                 "more workflows were not executed: they may not choose that reply address",
             ),
-            answers: seldom("more answers were reduced, or had nowhere to go"),
+            answers: seldom("more answers were reduced, or could not be delivered"),
         }
     }
 }

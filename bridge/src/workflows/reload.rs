@@ -79,7 +79,7 @@ impl Watch {
             match looked.await {
                 Ok(watch) => self = watch,
                 Err(error) => {
-                    tracing::error!(%error, "changes of the configuration are not looked for any more");
+                    tracing::error!(%error, "changes of the configuration are no longer detected");
                     return;
                 }
             }
@@ -107,7 +107,7 @@ impl Watch {
             tracing::warn!(
                 file = %file.display(),
                 cause,
-                "a secret of workflows cannot be read at the moment: it counts as it was"
+                "a secret of workflows cannot be read at the moment: its old value stays in use"
             );
         }
         let outcome = match read {
@@ -128,7 +128,7 @@ impl Watch {
                 tracing::error!(
                     file = %self.file.display(),
                     error = &error as &dyn std::error::Error,
-                    "the configuration has changed and cannot be used: agents, APIs and credentials of workflows stay as they were"
+                    "the changed configuration is invalid: agents, APIs and credentials of workflows stay as they were"
                 );
                 Reload::Refused
             }
@@ -188,14 +188,14 @@ impl Watch {
 fn tell_taken(agents: usize) {
     tracing::info!(
         agents,
-        "agents, APIs and credentials of workflows are read again"
+        "agents, APIs and credentials of workflows are reloaded"
     );
 }
 
 fn tell_unread(unread: &Unread) {
     tracing::error!(
         error = unread as &dyn std::error::Error,
-        "a secret of workflows is gone: its key is revoked, or its credential absent, until it is back"
+        "a secret of workflows is missing: its key is revoked, or its credential cannot be used, until it is back"
     );
 }
 

@@ -223,7 +223,7 @@ impl Rest {
             BodyError::TooLarge => Problem::too_large(limit),
             BodyError::NoRoom => Problem::no_room(),
             BodyError::TooSlow => Problem::too_slow(deadline),
-            BodyError::Broken => Problem::malformed("invalid_json", "the body broke off"),
+            BodyError::Broken => Problem::malformed("invalid_json", "the body was cut off"),
         })
     }
 }

@@ -111,7 +111,7 @@ impl Workers {
             );
             self.cancel.cancel();
             if timeout(LAST_WORDS, self.tasks.wait()).await.is_err() {
-                tracing::error!("executions of workflows do not end: they are abandoned");
+                tracing::error!("workflow executions did not end: they are abandoned");
             }
         }
         self.stop();
@@ -137,7 +137,7 @@ fn give_way() {
     // Elsewhere the priority would be that of the whole process.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 5) {
-        tracing::debug!(%error, "executions run at the priority of the bridge");
+        tracing::debug!(%error, "the priority of executions could not be lowered: they run at that of the bridge");
     }
 }
 

@@ -57,7 +57,7 @@ impl Parser<'_> {
             return Ok(request(self.execution_id(), self.executor()?, self.hint));
         }
         let Some(collaboration_id) = self.hint.collaboration_id.clone() else {
-            let message = "a line of a workflow on its own: send the workflow whole, or give its lines a collaborationid";
+            let message = "a single line of a workflow: send the whole workflow, or give its lines a collaborationid";
             return Err(self.refused(
                 DecodeErrorKind::MissingCollaborationId,
                 Place::Root,

@@ -17,8 +17,8 @@ use crate::transport::LAG_INTERVAL;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// Brokers to ask first, `host:port` each: a list, or one string with commas. Required, at least one. The rest of
-    /// the cluster is found through them. When none answers the transport is down until one does.
+    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. Required, at least one.
+    /// The rest of the cluster is found through them. When none answers the transport is down until one does.
     #[serde(deserialize_with = "one_or_many")]
     #[schemars(with = "OneOrMany", extend("minItems" = 1))]
     pub brokers: Vec<String>,
@@ -27,7 +27,7 @@ pub struct KafkaConfig {
     #[serde(default = "default_client_id")]
     pub client_id: String,
 
-    /// TLS to the brokers. Default: none, everything is readable on the wire.
+    /// TLS to the brokers. Default: none, traffic is not encrypted.
     #[serde(default)]
     pub tls: Option<KafkaTls>,
 
@@ -37,8 +37,8 @@ pub struct KafkaConfig {
 
     /// How long a message waits for others to share a request. Duration; default `0s`; at most `1s`.
     ///
-    /// Zero, because one waiting agent is worth more than fewer requests, and because messages that arrive while
-    /// requests are on their way are sent together anyway. A higher value delays every call by up to that much.
+    /// Zero, because latency matters more than the number of requests, and messages that arrive while requests are in
+    /// flight are sent together anyway. A higher value delays every call by up to that much.
     #[serde(
         default = "default_linger",
         with = "crate::human_duration",
@@ -47,8 +47,8 @@ pub struct KafkaConfig {
     #[schemars(with = "String", extend("format" = "duration"))]
     pub linger: Duration,
 
-    /// How long the client tries to deliver a message before its confirmation fails. Duration; default `120s`;
-    /// `1s` to `15m`. Too short: failures during a leader election. Too long: callers learn late.
+    /// How long the client tries to deliver a message before its confirmation fails. Duration; default `120s`; `1s` to
+    /// `15m`. Too short: failures during a leader election. Too long: failures are reported late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub message_timeout: Duration,
@@ -57,29 +57,30 @@ pub struct KafkaConfig {
     /// without asking the broker. Default 1000000; 1000 to 1000000000.
     ///
     /// Keep it at or below the smallest `max.message.bytes` of the topics written to: a broker refuses a whole request,
-    /// and the small messages in it with the large one.
+    /// including the small messages in it.
     #[serde(default = "default_max_message_bytes")]
     pub max_message_bytes: u32,
 
-    /// Compression of what is sent. Default `none`, for latency. What is received may be compressed in any way.
+    /// Compression of messages that are sent. Default `none`, for latency. Messages that are read may be compressed in
+    /// any way.
     #[serde(default)]
     pub compression: Compression,
 
     /// How long the group waits for a silent member before it gives its partitions to others. Duration; default `45s`;
     /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
-    /// partitions move, deliveries that are out have half of it to settle. Too short: partitions wander under load.
+    /// partitions move, messages in progress have half of it to settle. Too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub session_timeout: Duration,
 
-    /// Static membership: a name of this process that survives its restart and that no other process has. Text; default
-    /// none. A restart within `session_timeout` then moves no partitions; a second process of the same name ends the
-    /// subscriptions of the first.
+    /// Static membership: a name of this process that stays the same after a restart and that no other process has.
+    /// Text; default none. A restart within `session_timeout` then moves no partitions. A second process with the same
+    /// name ends the subscriptions of the first.
     #[serde(default)]
     pub instance_id: Option<String>,
 
     /// Further librdkafka properties, passed to producer and consumers. Map of text to text; default none. A property
-    /// that has a key of its own here, or that a guarantee rests on, is refused; an unknown one fails the connection.
+    /// that has its own key here, or on which a guarantee depends, is refused; an unknown one fails the connection.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     pub properties: KafkaProperties,
@@ -89,7 +90,8 @@ pub struct KafkaConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTls {
-    /// Certificates of the authorities that brokers are trusted by. Path of a PEM file; default: those of the system.
+    /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file; default: those of the
+    /// system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
     /// Our certificate, with its chain, for brokers that ask for one. Path of a PEM file; default none; needs `key_file`.
@@ -101,8 +103,8 @@ pub struct KafkaTls {
     /// The password of the key. A secret reference; default none; needs `key_file`.
     #[serde(default)]
     pub key_password: Option<Secret>,
-    /// Accept a trusted certificate of any host name. Default false. True lets any holder of such a certificate pose as
-    /// the broker.
+    /// Accept a trusted certificate for any host name. Default false. With true, any holder of such a certificate can
+    /// pose as the broker.
     #[serde(default)]
     pub insecure_skip_hostname: bool,
 }
@@ -117,7 +119,7 @@ pub struct KafkaSasl {
     pub username: String,
     /// The password. A secret reference; required.
     pub password: Secret,
-    /// Allow `PLAIN` without TLS, which shows the password to the network. Default false.
+    /// Allow `PLAIN` without TLS, which sends the password unencrypted. Default false.
     #[serde(default)]
     pub insecure_plaintext: bool,
 }
@@ -252,8 +254,7 @@ impl KafkaConfig {
                 sasl.mechanism != SaslMechanism::Plain
                     || self.tls.is_some()
                     || sasl.insecure_plaintext,
-                "sasl.mechanism: PLAIN shows the password to the network without tls; \
-                 set insecure_plaintext to allow it",
+                "sasl.mechanism: PLAIN without tls sends the password unencrypted; set insecure_plaintext to allow it",
             );
         }
     }

@@ -211,14 +211,17 @@ impl Task {
                     return Ok(());
                 }
                 End::Broken(code @ Code::FencedInstanceId) => {
-                    tracing::error!("another process uses our instance_id: this subscription ends");
-                    let what = "read as a member of a group: another process uses our instance_id";
+                    tracing::error!(
+                        "another process uses the same instance_id: this subscription ends"
+                    );
+                    let what =
+                        "read as a member of a group: another process uses the same instance_id";
                     return Err(
                         TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
                     );
                 }
                 End::Broken(code) => {
-                    tracing::error!(%code, "the Kafka consumer broke and is replaced");
+                    tracing::error!(%code, "the Kafka consumer failed and is replaced");
                     drop(session);
                     self.intake.revoke_all();
                 }

@@ -10,7 +10,7 @@ pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportErr
         // Its own text repeats the value, which may be one that nobody should read.
         KafkaError::ClientConfig(_, _, key, _) => TransportError::new(
             Kind::BadConfig,
-            format!("use the property {key}: unknown, or not a value it takes"),
+            format!("use the property {key}: unknown, or not a valid value"),
         ),
         KafkaError::ClientCreation(_) | KafkaError::Nul(_) => {
             TransportError::new(Kind::BadConfig, what).caused_by(error)

@@ -211,7 +211,7 @@ fn plain(reason: &str) -> String {
         .split_once(" (after ")
         .map_or(words, |(words, _)| words);
     let words = if words.contains("Request not valid in current SASL state") {
-        "this listener has no SASL: take `sasl` out of the transport, or use the port of a listener that has it"
+        "this listener has no SASL: remove `sasl` from the transport, or use the port of a listener with SASL"
             .to_owned()
     } else if let Some((_, cause)) = words
         .rsplit_once(" failed: ")
@@ -343,7 +343,7 @@ mod tests {
             ),
             (
                 "sasl_plaintext://127.0.0.1:1/bootstrap: SASL SCRAM-SHA-512 mechanism handshake failed: Broker: Request not valid in current SASL state: broker's supported mechanisms:  (after 1ms in state AUTH_HANDSHAKE)",
-                "127.0.0.1:1: this listener has no SASL: take `sasl` out of the transport, or use the port of a listener that has it",
+                "127.0.0.1:1: this listener has no SASL: remove `sasl` from the transport, or use the port of a listener with SASL",
             ),
             ("anything else", "anything else"),
         ] {

@@ -371,7 +371,7 @@ impl Settle for Settlement {
             self.intake.changed.notify_all();
         }
         if verdict == Verdict::Stale {
-            tracing::debug!("a verdict came after its partition had moved on");
+            tracing::debug!("a settlement arrived after its partition had moved");
         }
         Ok(())
     }

@@ -102,9 +102,9 @@ impl KafkaProperties {
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         self.0.keys().filter_map(|key| {
             let problem = if let Some(instead) = secret(key) {
-                format!("a secret may not stand in the configuration; {instead}")
+                format!("a secret may not be in the configuration; {instead}")
             } else if is_owned(key) {
-                "is decided by a2abus; use the key of its own if there is one".to_owned()
+                "is set by a2abus; use its own key if there is one".to_owned()
             } else {
                 return None;
             };
@@ -147,7 +147,7 @@ fn secret(key: &str) -> Option<&'static str> {
     let looks = || SECRET_WORDS.iter().any(|word| key.contains(word));
     match known {
         Some((_, instead)) => Some(instead),
-        None if looks() => Some("secrets come from files and the environment, by sasl and tls"),
+        None if looks() => Some("secrets come from files and the environment; use sasl and tls"),
         None => None,
     }
 }

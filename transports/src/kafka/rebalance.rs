@@ -98,7 +98,7 @@ impl Context {
             };
             if !self.intake.wait_for_verdicts(lanes, until) {
                 tracing::info!(
-                    "deliveries of revoked partitions are still out and will be repeated"
+                    "messages of revoked partitions are still in progress and will be redelivered"
                 );
             }
             self.commit(client, lanes);
@@ -114,7 +114,7 @@ impl Context {
         }
         let committed = list(positions).and_then(|list| client.commit(&list, CommitMode::Sync));
         if let Err(error) = committed {
-            tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+            tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
         }
     }
 }
@@ -177,7 +177,7 @@ impl ConsumerContext for Context {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }
             Err(error) => {
-                tracing::warn!(%error, "a Kafka commit failed; records may be delivered again");
+                tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
             }
         }
     }
@@ -189,7 +189,7 @@ pub(super) fn store(client: &Client, positions: Vec<(Topic, i32, i64)>) {
         return;
     }
     if let Err(error) = list(positions).and_then(|list| client.store_offsets(&list)) {
-        tracing::debug!(%error, "positions could not be stored; their records may be delivered again");
+        tracing::debug!(%error, "positions could not be stored; their records may be redelivered");
     }
 }
 

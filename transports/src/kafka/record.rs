@@ -83,7 +83,7 @@ fn readable<'a>(
         if unreadable == MOST_UNREADABLE {
             tracing::debug!(
                 left_out = count - readable.len(),
-                "headers are left out: the names of many are not UTF-8"
+                "headers are left out: many names are not UTF-8"
             );
             return readable;
         }

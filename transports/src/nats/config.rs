@@ -17,9 +17,9 @@ use crate::transport::TopicFilter;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
-    /// Servers to try, each `nats://host:port` or `tls://host:port`, without a user or password in it. List; required,
-    /// at least one. The rest of the cluster is found through them. When none answers the transport is down until one
-    /// does.
+    /// The servers to connect to, each `nats://host:port` or `tls://host:port`, without user or password. List;
+    /// required, at least one. The rest of the cluster is found through them. When none answers the transport is down
+    /// until one does.
     #[schemars(extend("minItems" = 1))]
     pub servers: Vec<String>,
 
@@ -27,8 +27,7 @@ pub struct NatsConfig {
     #[serde(default = "default_name")]
     pub name: String,
 
-    /// TLS to the servers. Default: where a password or token is sent, and where a server or a `tls://` address asks for
-    /// it.
+    /// TLS to the servers. Default: if a password or token is sent, or if a server or a `tls://` address requires it.
     #[serde(default)]
     pub tls: NatsTls,
 
@@ -36,8 +35,8 @@ pub struct NatsConfig {
     #[serde(default)]
     pub auth: Option<NatsAuth>,
 
-    /// How often an idle connection is tried; two unanswered tries end it. Duration; default `10s`; `1s` to `5m`.
-    /// Too long: a half-open connection goes unnoticed. Too short: traffic.
+    /// How often an idle connection is pinged; after two pings without an answer it is closed. Duration; default `10s`;
+    /// `1s` to `5m`. Too long: a half-open connection is noticed late. Too short: more traffic.
     #[serde(default = "default_ping_interval", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ping_interval: Duration,
@@ -47,26 +46,27 @@ pub struct NatsConfig {
     #[schemars(with = "String", extend("format" = "duration"))]
     pub connect_timeout: Duration,
 
-    /// How long the server may take to answer a question (subscribe, JetStream API). Duration; default `5s`; `100ms`
-    /// to `1m`.
+    /// How long the server may take to answer a request (subscribe, JetStream API). Duration; default `5s`; `100ms` to
+    /// `1m`.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub request_timeout: Duration,
 
-    /// How long a publication waits for a connection, and then for its confirmation. Duration; default `5s`; `100ms` to
-    /// `2m`. Too short: doubts while a stream elects a leader. Too long: callers learn late.
+    /// How long a publish waits for a connection, and then for its confirmation. Duration; default `5s`; `100ms` to
+    /// `2m`. Too short: timeouts while a stream elects a leader. Too long: failures are reported late.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ack_timeout: Duration,
 
-    /// JetStream publications without an answer, at most; a further one waits. Count; default 1000; 1 to 100000.
+    /// Most JetStream publishes that wait for their confirmation; a further one waits. Count; default 1000; 1 to
+    /// 100000.
     #[serde(default = "default_max_ack_pending")]
     pub max_ack_pending: u32,
 
-    /// First words of the subjects on which the server answers the bridge: that a message is stored, what a durable
-    /// consumer pulls, that a subscription is known. Not where agents answer: that is below `calls.reply_topic`. Text;
-    /// default `_INBOX`; a legal subject. Set it where the account gives each user an inbox of its own: without the
-    /// right to subscribe and publish to `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
+    /// Prefix of the subjects on which the server answers the bridge: confirmations of stored messages and of
+    /// subscriptions, and messages for durable consumers. Agents do not answer here, but below `calls.reply_topic`.
+    /// Text; default `_INBOX`; a legal subject. Set it if the account gives each user its own inbox: without permission
+    /// to subscribe and publish to `{inbox_prefix}.>` nothing can be stored and no subscription confirmed.
     #[serde(default = "default_inbox_prefix")]
     pub inbox_prefix: String,
 
@@ -80,11 +80,12 @@ pub struct NatsConfig {
 #[serde(deny_unknown_fields)]
 pub struct NatsTls {
     /// Refuse servers without TLS. Default: true where `auth` sends a password or token, which TLS keeps secret, unless
-    /// all `servers` are on the loopback interface (others that such a server names are then ignored); else false. False
-    /// with a password or token: everybody on the way can read it.
+    /// all `servers` are on the loopback interface (others that such a server names are then ignored); else false. With
+    /// false, anyone on the network can read a password or token.
     #[serde(default)]
     pub required: Option<bool>,
-    /// Certificates of the authorities that servers are trusted by. Path of a PEM file; default: those of the system.
+    /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file; default: those of the
+    /// system.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
     /// Our certificate, with its chain, for servers that ask for one. Path of a PEM file; default none; needs
@@ -94,8 +95,8 @@ pub struct NatsTls {
     /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
     #[serde(default)]
     pub key_file: Option<PathBuf>,
-    /// Speak TLS before the server says anything, for servers with `handshake_first`. Default false. True with a server
-    /// that is not configured so: no connection.
+    /// Start TLS before the server sends its greeting, for servers with `handshake_first`. Default false. With true,
+    /// servers without `handshake_first` cannot be reached.
     #[serde(default)]
     pub first: bool,
 }
@@ -140,54 +141,55 @@ struct AuthKeys {
     nkey: Option<Secret>,
 }
 
-/// JetStream: what is stored, and who may create it.
+/// JetStream: streams and durable consumers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JetStreamConfig {
-    /// The JetStream domain to ask. Text; default: that of the server. A domain that does not exist: every question to
-    /// JetStream times out.
+    /// The JetStream domain. Text; default: that of the server. With a domain that does not exist, every JetStream
+    /// request times out.
     #[serde(default)]
     pub domain: Option<String>,
 
     /// Create and update the streams below and the durable consumers that bindings name. Default false: they must
-    /// exist, and what is missing is reported.
+    /// exist, and missing ones are reported.
     #[serde(default)]
     pub manage: bool,
 
-    /// How long a delivery may be out before the server gives it to another reader, for consumers created here.
-    /// Duration; default `30s`; `1s` to `1h`. It is extended at half time while the delivery is being worked on, so that
-    /// it only runs out when this process is gone. Too short: duplicates after a hiccup.
+    /// How long the server waits for the acknowledgement of a message before it redelivers it, for consumers created
+    /// here. Duration; default `30s`; `1s` to `1h`. The bridge extends it at half time while it processes the message,
+    /// so that it only expires if this process is gone. Too short: duplicates after a short interruption.
     #[serde(default = "default_ack_wait", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ack_wait: Duration,
 
-    /// The streams to create and keep so; used when `manage` is true. List; default none.
+    /// The streams to create and update; used when `manage` is true. List; default none.
     #[serde(default)]
     pub streams: Vec<StreamConfig>,
 }
 
-/// One managed stream. What is not listed here is left as it is on a stream that exists.
+/// One managed stream. Settings that are not listed here stay as they are on an existing stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamConfig {
     /// The stream. Text without dots, spaces, wildcards or slashes; required.
     pub name: String,
 
-    /// What it stores: subjects, with the wildcards `*` and `>`. List; required, at least one. No two streams may store
+    /// The subjects it stores, with the wildcards `*` and `>`. List; required, at least one. No two streams may store
     /// the same subject.
     #[schemars(extend("minItems" = 1))]
     pub subjects: Vec<String>,
 
-    /// Copies in the cluster. Count; default 1; 1 to 5, odd numbers make sense. One: a server lost is a stream lost.
+    /// Copies in the cluster. Count; default 1; 1 to 5, preferably odd. With one copy, a stream is lost with its
+    /// server.
     #[serde(default = "default_replicas")]
     pub replicas: u32,
 
-    /// Where it stores. Default `file`; cannot be changed once the stream exists.
+    /// Where messages are stored. Default `file`; cannot be changed once the stream exists.
     #[serde(default)]
     pub storage: StreamStorage,
 
-    /// How long a message is kept. Duration; default: for ever; at least `100ms`. Shorter than the longest outage of a
-    /// reader: loss.
+    /// How long a message is kept. Duration; default: forever; at least `100ms`. If it is shorter than the longest
+    /// outage of a reader, messages are lost.
     #[serde(
         default,
         with = "optional_duration",
@@ -196,8 +198,8 @@ pub struct StreamConfig {
     #[schemars(with = "Option<String>")]
     pub max_age: Option<Duration>,
 
-    /// How long a message id is remembered, so that a repetition is not stored again. Duration; default `2m`; at least
-    /// `100ms` and not above `max_age`. Shorter than twice the longest restart: duplicates.
+    /// How long a message id is remembered, so that a duplicate is not stored again. Duration; default `2m`; at least
+    /// `100ms` and not above `max_age`. If it is shorter than twice the longest restart, duplicates are stored.
     #[serde(default = "default_duplicate_window", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub duplicate_window: Duration,

@@ -90,7 +90,7 @@ impl ConsumerRef {
                 }
                 // What was known stays known; that the bus is away is told elsewhere.
                 Err(error) => {
-                    tracing::debug!(consumer = %self.name, %error, "its lag is not known")
+                    tracing::debug!(consumer = %self.name, %error, "its lag is unknown")
                 }
             }
         }
@@ -131,7 +131,7 @@ impl ConsumerRef {
         if last + 1 < sequence {
             tracing::error!(
                 stream = %self.stream, last_sequence = last, read_up_to = sequence - 1,
-                "the stream is shorter than what was read of it: reading it from its beginning"
+                "the stream has fewer messages than were read from it: reading it from the beginning"
             );
         }
         Ok(last + 1 >= sequence)
@@ -204,7 +204,7 @@ impl ConsumerRef {
         if config["max_deliver"].as_i64().is_some_and(|most| most > 0) {
             tracing::warn!(
                 stream = %self.stream, consumer = %self.name,
-                "the durable consumer gives up on a message after some deliveries; set max_deliver to -1"
+                "the durable consumer drops a message after max_deliver deliveries; set max_deliver to -1"
             );
         }
         Ok(())

@@ -274,8 +274,10 @@ fn deliver(
     };
     // The queue holds as many as the budget allows to be out, so it is never full; a closed one ends the reader.
     if let Err(mpsc::error::TrySendError::Full(_)) = deliveries.try_send(delivery) {
-        debug_assert!(false, "more deliveries out than the budget allows");
-        tracing::error!("a NATS delivery was dropped: more are out than the budget allows");
+        debug_assert!(false, "more messages in progress than the budget allows");
+        tracing::error!(
+            "a NATS message was dropped: more messages are in progress than the budget allows"
+        );
     }
 }
 

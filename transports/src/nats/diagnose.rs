@@ -46,7 +46,7 @@ async fn trouble(server: &ServerAddr, requires_tls: bool) -> Option<String> {
     let Some(text) = line.strip_prefix("INFO ") else {
         // A server that waits for TLS first says nothing.
         let silent = read.is_err() && line.is_empty();
-        return (!silent).then(|| "this is no NATS server".to_owned());
+        return (!silent).then(|| "this is not a NATS server".to_owned());
     };
     let greeting: Greeting = serde_json::from_str(text).unwrap_or_default();
     let lacks_tls = requires_tls && !greeting.tls_required && !greeting.tls_available;
@@ -94,7 +94,7 @@ mod tests {
             "A: the server has no TLS, and tls.required is true or a password or token is sent";
         assert_eq!(found(plain, true).await.as_deref(), Some(lacks));
         assert_eq!(found("INFO {\"tls_available\":true}\r\n", true).await, None);
-        let other = Some("A: this is no NATS server");
+        let other = Some("A: this is not a NATS server");
         assert_eq!(found("SSH-2.0-x\r\n", false).await.as_deref(), other);
     }
 }

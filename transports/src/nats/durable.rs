@@ -242,8 +242,8 @@ impl DurableReader {
         match tokio::time::timeout(ACK_DEADLINE, sent).await {
             Ok(Ok(())) => self.pull = Some(pull),
             // Asked again at the next turn; the loop ends when the client has closed.
-            Ok(Err(error)) => tracing::debug!(%error, "could not ask for messages"),
-            Err(_) => tracing::debug!("could not ask for messages in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "could not request messages"),
+            Err(_) => tracing::debug!("could not request messages in time"),
         }
     }
 
@@ -294,7 +294,7 @@ impl DurableReader {
         };
         // Never full: the budget is the bound. If it is closed the delivery is dropped, which abandons it.
         if self.deliveries.try_send(delivery).is_err() {
-            tracing::debug!("nobody takes deliveries any more");
+            tracing::debug!("deliveries are no longer read");
         }
     }
 
@@ -339,7 +339,7 @@ impl DurableReader {
         let (consumer, link) = (self.consumer.clone(), Arc::clone(&self.link));
         tracing::warn!(
             stream = %consumer.stream, consumer = %consumer.name, cause,
-            "the durable consumer cannot be read: looking for it again"
+            "the durable consumer cannot be read: trying again"
         );
         let begin = self.ledger.begin();
         self.repair = Some(
@@ -355,7 +355,7 @@ impl DurableReader {
                         }
                         Err(error) => {
                             link.report(&name, Some(Text::from(error.to_string())));
-                            tracing::warn!(%error, "the durable consumer is not there");
+                            tracing::warn!(%error, "the durable consumer does not exist");
                         }
                     }
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -401,9 +401,11 @@ impl DurableReader {
         match tokio::time::timeout(ACK_DEADLINE, self.client.publish(reply, ack)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "an acknowledgement was lost: the message comes again")
+                tracing::warn!(%error, "an acknowledgement was lost: the message will be redelivered")
             }
-            Err(_) => tracing::warn!("an acknowledgement was lost: the message comes again"),
+            Err(_) => {
+                tracing::warn!("an acknowledgement was lost: the message will be redelivered")
+            }
         }
     }
 
@@ -460,7 +462,7 @@ impl DurableReader {
             .await
             .is_err()
         {
-            tracing::debug!("the last acknowledgements may not have left");
+            tracing::debug!("the last acknowledgements may not have been sent");
         }
     }
 }

@@ -65,14 +65,14 @@ impl Expected {
         let error = match coverage {
             Coverage::Nowhere => TransportError::new(
                 TransportErrorKind::UnknownTopic,
-                format!("{what}: no JetStream stream takes this subject"),
+                format!("{what}: no JetStream stream stores this subject"),
             ),
             Coverage::Somewhere => disconnected("the stream has no leader at the moment"),
             Coverage::Untold(None) => {
-                disconnected("nobody took it, and too many subjects are being looked up")
+                disconnected("no stream stored it, and too many subjects are being looked up")
             }
             Coverage::Untold(Some(cause)) => {
-                disconnected("nobody took it, and JetStream does not say whether a stream would")
+                disconnected("no stream stored it, and JetStream did not say whether one would")
                     .caused_by(cause)
             }
         };

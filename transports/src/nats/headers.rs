@@ -51,7 +51,7 @@ pub(super) fn write(
 }
 
 fn write_value(name: &str, value: &str) -> Result<HeaderValue, TransportError> {
-    HeaderValue::from_str(value).map_err(|_| bad_message(name, "its value has a line end"))
+    HeaderValue::from_str(value).map_err(|_| bad_message(name, "its value contains a line end"))
 }
 
 /// Reads the headers of a message, sorted by name, the values of one name in the order they were sent.

@@ -382,7 +382,7 @@ impl Link {
             dropped,
             dropped_total = total,
             reason = "slow_consumer",
-            "core NATS messages are dropped: the bridge does not take them in time, and the server does not keep them"
+            "core NATS messages are dropped: the bridge is too slow, and the server does not store them"
         );
     }
 

@@ -29,7 +29,7 @@ pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationT
         if error.kind() != TransportErrorKind::Disconnected {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a managed JetStream stream cannot be made: trying again"
+                "a managed JetStream stream cannot be created: trying again"
             );
             tried.cancel();
         }

@@ -1,4 +1,4 @@
-//! How the demonstration tells what happened: to a person, or as JSON lines.
+//! The output of the demonstration: text, or JSON lines.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) struct WorkflowReport {
     pub(crate) problem: Option<String>,
 }
 
-/// Tells people or programs.
+/// Text or JSON lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Show {
     People,
@@ -53,7 +53,7 @@ impl Show {
         match self {
             Self::JsonLines => Ok(()),
             Self::People => print(&format!(
-                "a2abus demo: three agents on the memory transport, the front door at http://{door}/rpc\n"
+                "a2abus demo: three agents on the memory transport, HTTP listener at http://{door}/rpc\n"
             )),
         }
     }
@@ -102,7 +102,9 @@ impl Show {
             Self::JsonLines => {
                 print(&json!({"serving": format!("http://{door}/rpc"), "curl": line}).to_string())
             }
-            Self::People => print(&format!("\nStill up. Try:\n\n  {line}\n\nCtrl-C ends it.")),
+            Self::People => print(&format!(
+                "\nThe bridge is still running. Try:\n\n  {line}\n\nCtrl-C stops it."
+            )),
         }
     }
 }
@@ -170,7 +172,7 @@ fn story(report: &Report) -> String {
     say("POST", &format!("{}{deadline}", report.path));
     say("payload", &report.payload);
     if report.seen.is_empty() {
-        say("route", "none takes it");
+        say("route", "no route matches");
     }
     for seen in &report.seen {
         let attribute = |name: &str| {
@@ -193,7 +195,7 @@ fn story(report: &Report) -> String {
                     ),
                 );
             }
-            None => say("agent", &format!("{} has nothing to answer", seen.agent)),
+            None => say("agent", &format!("{} sends no answer", seen.agent)),
         }
     }
     if report.answer.parts.is_empty() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// How long any step may take before the demonstration gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One call to make and what must come of it.
+/// One call to make, and the expected result.
 pub(super) struct Step {
     pub(super) title: &'static str,
     pub(super) path: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Step {
     pub(super) wanted: &'static str,
 }
 
-/// What came back over HTTP.
+/// The HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(super) status: u16,
@@ -141,7 +141,7 @@ fn unknown_agent() -> Step {
 
 fn overdue() -> Step {
     Step {
-        title: "deadline passed; the agent is told to stop",
+        title: "deadline passed; the agent gets a cancel",
         path: "/rpc",
         timeout_ms: Some(150),
         payload: call(&json!("req-3"), "tools/call", &tool("slow", "Oslo")),

@@ -1,4 +1,4 @@
-//! The same as manifests for operators: KafkaTopic and KafkaUser of Strimzi, Stream and Consumer of NACK.
+//! The needed topics as Kubernetes manifests: KafkaTopic and KafkaUser of Strimzi, Stream and Consumer of NACK.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -9,7 +9,7 @@ use crate::access;
 use crate::config::{Config, Name, TransportConfig};
 use crate::topics::Thing;
 
-/// Prints a KafkaTopic for each topic, and, where it is asked for, the KafkaUser with its ACLs.
+/// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs.
 pub(super) fn strimzi(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
@@ -135,7 +135,7 @@ pub(super) fn nack(
     Ok(())
 }
 
-/// A setting of the JetStream API as NACK names and writes it; `None` for what is the default in both.
+/// A JetStream API setting in NACK's notation; `None` for a default of both.
 fn nack_setting(name: &str, value: Value) -> Option<(&'static str, Value)> {
     let duration = |value: &Value| json!(format!("{}ms", value.as_u64().unwrap_or(0) / 1_000_000));
     Some(match name {
@@ -156,7 +156,7 @@ fn nack_setting(name: &str, value: Value) -> Option<(&'static str, Value)> {
     })
 }
 
-/// The name as Kubernetes allows it; one that had to be changed ends in a hash, so that no two become one.
+/// The name as Kubernetes allows it; a changed name ends in a hash, so that two names stay different.
 fn resource_name(name: &str) -> String {
     let legal = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9' | '.' | '-') => c,

@@ -12,22 +12,22 @@ use clap::Args;
 
 use crate::cli::Misuse;
 
-/// Which workflow, in whose name, with what.
+/// The workflow, its agent and its input.
 #[derive(Debug, Args)]
 pub(super) struct Asked {
-    /// The workflow, as JSON Lines; standard input without it, or when it is `-`.
+    /// The workflow, as JSON Lines; by default, or with `-`, standard input.
     pub(super) file: Option<PathBuf>,
-    /// What the data model holds at the start: a JSON object, or `@FILE` with one.
+    /// The initial data model: a JSON object, or `@FILE` with one.
     #[arg(long, value_name = "JSON", value_parser = input, default_value = "{}", hide_default_value = true)]
     pub(super) input: Object,
-    /// A configuration whose section `workflows` says what the agent may do. Without it every operation is permitted,
-    /// every API that is globally reachable, and no credential.
+    /// A configuration whose section `workflows` has the permissions of the agent. By default every operation and every
+    /// globally reachable API is permitted, and no credential.
     #[arg(long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
-    /// The agent of that configuration; needed when it has several.
+    /// The agent in that configuration; required if there are several.
     #[arg(long, value_name = "ID", requires = "policy")]
     pub(super) agent: Option<String>,
-    /// How strictly it is judged: strict, moderate or lenient.
+    /// How strict the validation is: strict, moderate or lenient.
     #[arg(long, value_name = "LEVEL", value_parser = level, default_value = "moderate")]
     pub(super) level: Strictness,
 }
@@ -44,7 +44,7 @@ fn input(text: &str) -> Result<Object, String> {
     match Value::parse(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(format!(
-            "a JSON object is needed, and this is {}",
+            "expected a JSON object, but this is {}",
             other.kind()
         )),
         Err(error) => Err(error.to_string()),
@@ -52,7 +52,7 @@ fn input(text: &str) -> Result<Object, String> {
 }
 
 fn level(text: &str) -> Result<Strictness, String> {
-    Strictness::from_word(text).ok_or_else(|| "strict, moderate or lenient".to_owned())
+    Strictness::from_word(text).ok_or_else(|| "expected strict, moderate or lenient".to_owned())
 }
 
 // === impl Asked ===
@@ -62,7 +62,7 @@ impl Asked {
         read(self.file.as_deref())
     }
 
-    /// How people call the workflow.
+    /// The name of the workflow in messages.
     pub(super) fn shown(&self) -> String {
         match &self.file {
             Some(path) if path.as_os_str() != "-" => path.display().to_string(),

@@ -40,15 +40,15 @@ fn told(issue: &Issue, file: &str) -> String {
     )
 }
 
-/// Tells how to permit what is forbidden for where it is; otherwise nobody would guess that it can be.
+/// A hint how to permit an API that is forbidden because of its address.
 pub(super) fn hint() {
     complain_line(
-        "hint: an API that is not globally reachable by HTTPS is permitted by a policy that registers its base URL: \
+        "hint: to permit an API that is not globally reachable by HTTPS, register its base URL in a policy: \
          --policy FILE; `a2abus workflow run --help` shows one",
     );
 }
 
-/// Whether something is forbidden for where it is.
+/// Whether something is forbidden because of its address.
 pub(super) fn has_forbidden_target(report: &Report) -> bool {
     let mut errors = report.errors.iter();
     errors.any(|issue| issue.code == Code::ForbiddenTarget)

@@ -23,10 +23,11 @@ use crate::cli::output::{Output, complain_line};
   a2abus workflow run report.jsonl --policy a2abus.yaml --agent reporter > answer.json
   a2abus workflow run report.jsonl --input @users.json | jq .results
 
-Standard output gets one JSON object, as the REST service answers: {\"execution_id\":…,\"status\":…,
-\"results\":{…},\"duration_ms\":…}, with \"error\", \"errors\", \"skipped\" and \"warnings\" where there are
-any. On a terminal standard error shows each operation as it begins and ends. What StoreData puts
-into localStorage and sessionStorage is forgotten in the end. Ctrl-C cancels.
+Standard output is one JSON object, like the response of the REST API: {\"execution_id\":…,\"status\":…,
+\"results\":{…},\"duration_ms\":…}, with \"error\", \"errors\", \"skipped\" and \"warnings\" if there are any.
+
+On a terminal, standard error shows the start and end of each operation. Values that StoreData puts into localStorage \
+and sessionStorage are lost when the command ends. Ctrl-C cancels.
 
 A policy that permits an API on this machine:
   workflows:
@@ -38,22 +39,22 @@ Exit status 1 unless the status is success.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     asked: Asked,
-    /// What becomes of it when an operation fails: stop or continue.
+    /// What to do when an operation fails: stop or continue.
     #[arg(long, value_name = "WORD", value_parser = on_error, default_value = "stop")]
     on_error: OnError,
-    /// Show the operations on standard error even if it is no terminal.
+    /// Show the operations on standard error, even if it is no terminal.
     #[arg(long)]
     progress: bool,
 }
 
 fn on_error(text: &str) -> Result<OnError, String> {
-    OnError::from_word(text).ok_or_else(|| "stop or continue".to_owned())
+    OnError::from_word(text).ok_or_else(|| "expected stop or continue".to_owned())
 }
 
 /// Runs the workflow.
 ///
 /// # Errors
-/// When the command is misused or reading or writing fails; a workflow that fails is output, not an error.
+/// When the usage is wrong, or reading or writing fails; a failed workflow is output, not an error.
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let asked = &args.asked;
     let workflow = asked.workflow()?;
@@ -81,7 +82,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         Err(Refusal::Invalid(failure)) => {
             let error = Value::object([("error", failure.to_value())]);
             output.line(error.to_string())?;
-            return Ok(crate::cli::Status::Wrong);
+            return Ok(crate::cli::Status::Failure);
         }
         Err(refusal) => bail!(refusal),
     };
@@ -93,12 +94,12 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         lines::hint();
     }
     Ok(match record.status() {
-        Status::Success => crate::cli::Status::Right,
-        _ => crate::cli::Status::Wrong,
+        Status::Success => crate::cli::Status::Success,
+        _ => crate::cli::Status::Failure,
     })
 }
 
-/// Whether an operation failed since a target is forbidden for where it is.
+/// Whether an operation failed because the address of its target is forbidden.
 fn was_forbidden(answer: &Value) -> bool {
     let errors = answer.get("errors").and_then(Value::as_array);
     let mut all = errors.into_iter().flatten().chain(answer.get("error"));

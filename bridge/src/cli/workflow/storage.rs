@@ -18,7 +18,7 @@ use crate::cli::{Misuse, Status};
   a2abus workflow storage get totals --key-env REPORTER_KEY
   a2abus workflow storage rm cart --storage sessionStorage --session s-1 --key-file reporter.key
 
-It asks the HTTP API of a running bridge, since one process at a time may have the data directory.")]
+It calls the HTTP API of a running bridge, because only one process at a time can open the data directory.")]
 pub(super) struct StorageArgs {
     #[command(subcommand)]
     command: StorageCommand,
@@ -26,7 +26,7 @@ pub(super) struct StorageArgs {
 
 #[derive(Debug, Subcommand)]
 enum StorageCommand {
-    /// Lists what an agent has stored: bytes, session and key of each value.
+    /// Lists the stored values of an agent: size in bytes, session and key of each.
     Ls {
         #[command(flatten)]
         place: Place,
@@ -47,7 +47,7 @@ enum StorageCommand {
     },
 }
 
-/// Which storage, of which agent, of which bridge.
+/// The storage, the agent and the bridge.
 #[derive(Debug, Args)]
 struct Place {
     /// The storage.
@@ -58,10 +58,10 @@ struct Place {
         default_value = "localStorage"
     )]
     storage: Storage,
-    /// The session, which values of sessionStorage belong to.
+    /// The session, for values in sessionStorage.
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// The front door of the bridge.
+    /// The HTTP listener of the bridge.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: Url,
     /// The environment variable that holds the API key of the agent.
@@ -111,7 +111,7 @@ pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
             place.ask(Method::DELETE, Some(&key)).await?;
         }
     }
-    Ok(Status::Right)
+    Ok(Status::Success)
 }
 
 fn gap(session: &str) -> &'static str {
@@ -124,7 +124,7 @@ impl Place {
     /// Asks the bridge, and gives its answer.
     async fn ask(&self, method: Method, key: Option<&str>) -> anyhow::Result<Value> {
         if key.is_some() && (self.storage == Storage::Session) != self.session.is_some() {
-            let message = "--session is needed for sessionStorage, and for nothing else";
+            let message = "--session is required for sessionStorage, and not allowed otherwise";
             return Err(Misuse(message.to_owned()).into());
         }
         let url = self.url_of(key)?;
@@ -135,10 +135,10 @@ impl Place {
         let response = request.send().await;
         let response = response.with_context(|| format!("{} cannot be reached", self.url))?;
         let status = response.status();
-        let body = response.bytes().await.context("the answer broke off")?;
+        let body = response.bytes().await.context("the response was cut off")?;
         let answer = Value::parse(&body).with_context(|| {
             format!(
-                "{} answered {status}, which is no answer of the executor",
+                "{} answered {status}, which does not come from the executor",
                 self.url
             )
         })?;
@@ -147,15 +147,13 @@ impl Place {
         }
         let error = answer.get("error");
         let message = error.and_then(|error| error.get("message").or(Some(error)));
-        let message = message
-            .and_then(Value::as_str)
-            .unwrap_or("no reason is given");
+        let message = message.and_then(Value::as_str).unwrap_or("no reason given");
         bail!("{status}: {message}");
     }
 
     fn url_of(&self, key: Option<&str>) -> Result<Url, Misuse> {
         let mut url = self.url.clone();
-        let wrong = || Misuse(format!("--url {}: an http URL is needed", self.url));
+        let wrong = || Misuse(format!("--url {}: expected an http URL", self.url));
         {
             let storage = match self.storage {
                 Storage::Local => "localStorage",
@@ -176,7 +174,7 @@ impl Place {
         let secret = match (&self.key_file, &self.key_env) {
             (Some(path), _) => Secret::file(path),
             (None, Some(name)) => Secret::env(name),
-            (None, None) => return Err(Misuse("--key-env or --key-file is needed".to_owned())),
+            (None, None) => return Err(Misuse("--key-env or --key-file is required".to_owned())),
         };
         let read = secret.reveal().map_err(|error| Misuse(error.to_string()))?;
         Ok(read.as_str().to_owned())

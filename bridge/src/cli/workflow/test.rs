@@ -22,25 +22,25 @@ A case is a JSON object, or a file has several in \"cases\": [...]:
    \"expected\": {\"valid\": true, \"status\": \"success\", \"results\": {…}, \"model\": {…},
      \"requests\": [{\"method\": \"GET\", \"url\": \"https://api.example.com/users\"}]}}
 Other members:
-  \"input\": {\"users\": []}, what the data model holds at the start
+  \"input\": {\"users\": []}, the initial data model
   \"credentials\": {\"ID\": {\"type\": \"bearer-token\", \"value\": \"SECRET\", \"apis\": [\"BASE URL\"]}};
     types are bearer-token, basic, api-key, password and custom;
     apis is https://api.example.com if absent
   \"policy\": {\"operations\": [\"ApiCall\"], \"apis\": [\"BASE URL\"], \"credentials\": [\"ID\"],
     \"maxOperations\": 20, \"maxExecutionTimeMs\": 30000, \"maxLoopItems\": 1000,
-    \"fileStorage\": true}; absent, all is permitted, and the API https://api.example.com
+    \"fileStorage\": true}; by default everything and the API https://api.example.com are permitted
   \"options\": {\"onError\": \"stop\" or \"continue\",
     \"level\": \"strict\", \"moderate\" or \"lenient\"}
-An answer of http_fixtures has body_text in place of body for what is not JSON, or is
-{\"error\": \"connect\"} or {\"error\": \"timeout\"}. expected also knows errors, error, skipped,
-stored, warnings, waited_ms, retry_delays_ms ([least, most] of each).
-Whatever else a case has is for people, as a note; a misspelt member, one within these that
-is not known, and one that stands twice make the case fail. What expected leaves out must
-not happen: requests, retries, stored values and the like are none, and model is the whole
-data model at the end. Nothing is called and no time passes: answers are recorded, the
+A response in http_fixtures has body_text instead of body if it is not JSON, or is
+{\"error\": \"connect\"} or {\"error\": \"timeout\"}. expected can also have errors, error, skipped,
+stored, warnings, waited_ms and retry_delays_ms ([least, most] of each).
+
+Other members of a case are comments. A misspelt member, an unknown member inside the members above, and a duplicate \
+member make the case fail. Anything that expected does not mention must not happen: no request, no retry, no stored \
+value. model is the whole data model at the end. No API is called and no time passes: responses are recorded, and the \
 clock is virtual.
 
-Exit status 1 when a case fails, or a file holds none.")]
+Exit status 1 when a case fails or a file contains none.")]
 pub(super) struct TestArgs {
     /// The files with the cases.
     #[arg(required = true, value_name = "CASE.json")]
@@ -50,7 +50,7 @@ pub(super) struct TestArgs {
 /// Runs every case of every file.
 ///
 /// # Errors
-/// When a file cannot be read, or writing fails; a case that fails, or a file that holds none, is output, not an error.
+/// When a file cannot be read, or writing fails; a failed case, or a file without cases, is output, not an error.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
     let texts = args.files.iter().map(|file| super::asked::read(Some(file)));
     let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
@@ -79,8 +79,8 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<Status> {
     }
     output.line(format!("{passed} passed, {failed} failed"))?;
     Ok(if failed == 0 {
-        Status::Right
+        Status::Success
     } else {
-        Status::Wrong
+        Status::Failure
     })
 }

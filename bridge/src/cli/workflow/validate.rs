@@ -14,8 +14,8 @@ use crate::cli::output::{Output, complain_line};
   a2abus workflow validate report.jsonl --policy a2abus.yaml --agent reporter
   a2abus workflow validate report.jsonl --input '{\"users\":[]}' --level strict --json
 
-All problems are told at once. With --json: {\"valid\":…,\"errors\":[…],\"warnings\":[…]}.
-Exit status 1 when the workflow is not valid; warnings alone do not count.")]
+All problems are reported together. With --json: {\"valid\":…,\"errors\":[…],\"warnings\":[…]}.
+Exit status 1 when the workflow is not valid; warnings do not count.")]
 pub(super) struct ValidateArgs {
     #[command(flatten)]
     asked: Asked,
@@ -24,10 +24,10 @@ pub(super) struct ValidateArgs {
     json: bool,
 }
 
-/// Judges the workflow.
+/// Validates the workflow.
 ///
 /// # Errors
-/// When the command is misused or reading or writing fails; what is wrong with the workflow is output, not an error.
+/// When the usage is wrong, or reading or writing fails; problems of the workflow are output, not errors.
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
     let asked = &args.asked;
     let workflow = asked.workflow()?;
@@ -43,14 +43,12 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
             lines::hint();
         }
         if asked.input.is_empty() && lines::lacks_input(&report) {
-            complain_line(
-                "hint: what the data model holds at the start is given with --input JSON or --input @FILE",
-            );
+            complain_line("hint: give the initial data model with --input JSON or --input @FILE");
         }
     }
     Ok(if report.is_valid() {
-        Status::Right
+        Status::Success
     } else {
-        Status::Wrong
+        Status::Failure
     })
 }

@@ -338,7 +338,7 @@ pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
         let taker = subsets(&conditions).find_map(|subset| earlier.get(&subset).copied());
         if let Some(taker) = taker {
             let message = format!(
-                "is never taken: the route {} before it takes every event that meets its conditions",
+                "never matches: the route {} before it matches every event that meets its conditions",
                 taker.name
             );
             checker.warning(path.clone(), message);

@@ -55,7 +55,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
                 Some((owner, first))
                     if *owner != index && !checker.problems.has_error_under(&path) =>
                 {
-                    checker.error(path, format!("is the key at {first} already"));
+                    checker.error(path, format!("is the same key as at {first}"));
                 }
                 Some(_) => {}
             }

@@ -58,7 +58,7 @@ fn credentials(checker: &mut Checker<'_>, path: &ValuePath, workflows: &Workflow
     for (index, credential) in workflows.credentials.iter().enumerate() {
         let path = path.key("credentials").index(index);
         if credential.apis.is_empty() {
-            let message = "is empty, so the credential is sent nowhere: name the APIs it is for";
+            let message = "is empty, so the credential is never sent: name the APIs it is for";
             checker.warning(path.key("apis"), message);
         }
         for (place, id) in credential.apis.iter().enumerate() {
@@ -145,7 +145,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
             };
             let path = path.key("agents").index(index).key("keys").index(place);
             if let Some(first) = first.get(&digest.to_ascii_lowercase()) {
-                checker.error(path, format!("is the key at {first} already"));
+                checker.error(path, format!("is the same key as at {first}"));
             } else {
                 first.insert(digest.to_ascii_lowercase(), path);
             }
@@ -162,11 +162,14 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
     for (path, binding) in checker.each_binding() {
         let runs = binding.role == Role::Workflows;
         if runs && !workflows.enabled {
-            let message = "needs workflows.enabled: nothing executes workflows";
+            let message = "needs workflows.enabled: true";
             checker.error(path.key("role"), message);
         }
         if binding.progress.is_some() && !runs {
-            checker.error(path.key("progress"), "is for bindings of role: workflows");
+            checker.error(
+                path.key("progress"),
+                "is only for bindings with role: workflows",
+            );
         }
         if runs {
             permissions(checker, &path, binding);
@@ -183,7 +186,10 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
                 &agents,
             );
         } else {
-            checker.error(path.key("run_as"), "is for bindings of role: workflows");
+            checker.error(
+                path.key("run_as"),
+                "is only for bindings with role: workflows",
+            );
         }
     }
 }
@@ -195,14 +201,13 @@ fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingCon
         let message = match believes {
             true => "and trusts: [sourceagent] contradict each other: write one of the two",
             false => {
-                "is missing: write the agent whose permissions all requests here have, or trusts: [sourceagent] \
-                 where every writer of the topics may act for any agent"
+                "is missing: write the agent with whose permissions all requests run, or trusts: [sourceagent] if every writer of the topics may act for any agent"
             }
         };
         checker.error(path.key("run_as"), message);
     }
     if binding.trusts.contains(&Claim::Source) {
-        let message = "source is for role: events: requests for workflows are not passed on";
+        let message = "source is only for role: events: requests for workflows are not forwarded";
         checker.error(path.key("trusts"), message);
     }
 }
@@ -213,7 +218,7 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
         return;
     }
     if workflows.agents.is_empty() {
-        let message = "is empty, so nobody may execute a workflow";
+        let message = "is empty, so no agent may execute a workflow";
         checker.warning(path.key("agents"), message);
     }
     let door = checker
@@ -232,7 +237,7 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
     };
     if !door && !on_bus(checker) {
         let message =
-            "nothing leads to the executor: enable http, or write a binding of role: workflows";
+            "the executor cannot be reached: enable http, or write a binding with role: workflows";
         checker.warning(path.key("enabled"), message);
     }
 }
@@ -256,7 +261,7 @@ fn open_to_callers(
     agents.dedup();
     if !agents.is_empty() {
         let message = format!(
-            "whoever can reach http.listen executes workflows in the name of {} without a key, by POST /rpc",
+            "anyone who can reach http.listen can execute workflows as {} without a key, by POST /rpc",
             agents.join(", ")
         );
         checker.warning(path.key("rpc"), message);

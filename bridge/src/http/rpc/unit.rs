@@ -114,8 +114,7 @@ impl Item {
 /// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
 fn response(metrics: &Metrics, message: &JsonRpc) -> (Failure, Recipient) {
     metrics.refused(DecodeErrorKind::Invalid);
-    let what =
-        "this is a JSON-RPC response; requests, notifications and batches of them are taken here";
+    let what = "this is a JSON-RPC response; expected a request, a notification or a batch of them";
     let failure = Failure::new(Reason::InvalidRequest, what);
     (failure, Recipient::unknown(message.dialect))
 }

@@ -168,11 +168,11 @@ const CANCEL_TYPE: &str = "a2e.execution.cancel";
 impl NotAWorkflow {
     const ANSWER: Self = Self {
         code: "not_a_workflow",
-        detail: "this topic carries workflows to execute, and this is an answer",
+        detail: "this topic is for workflow requests, but this message is an answer",
     };
     const OTHER: Self = Self {
         code: "not_a_workflow",
-        detail: "this topic carries workflows to execute, and this is none",
+        detail: "this topic is for workflow requests, but this message is not one",
     };
     pub(super) const OTHER_AGENT: Self = Self {
         code: "other_agent",
@@ -180,7 +180,7 @@ impl NotAWorkflow {
     };
     const RPC: Self = Self {
         code: "rpc_not_permitted",
-        detail: "callers of POST /rpc show no key, so that they may not end executions: set workflows.rpc: true to let them",
+        detail: "callers of POST /rpc send no key, so they may not cancel executions: set workflows.rpc: true to allow it",
     };
     const NO_ID: Self = Self {
         code: "not_a_request",
@@ -188,7 +188,7 @@ impl NotAWorkflow {
     };
     const NO_COLLABORATION: Self = Self {
         code: "missing_collaborationid",
-        detail: "a line of a workflow on its own: send the workflow whole, or give its lines a collaborationid",
+        detail: "a single line of a workflow: send the whole workflow, or give its lines a collaborationid",
     };
 }
 
@@ -425,10 +425,7 @@ impl Job {
             Ask::Refuse(Box::new(client), refused)
         };
         let Some(workflow) = params.get("workflow").and_then(Value::as_str) else {
-            return refuse(
-                client,
-                "workflow must be there: the JSON Lines, as one string",
-            );
+            return refuse(client, "workflow is missing: the JSON Lines, as one string");
         };
         let input = match params.get("input") {
             None | Some(Value::Null) => Object::default(),

@@ -249,15 +249,15 @@ impl Incomplete {
     pub(super) fn message(self) -> String {
         match self {
             Self::Idle => format!(
-                "no line of the workflow came for {} s, and it is not whole",
+                "no line of the workflow arrived for {} s, and it is incomplete",
                 IDLE.as_secs()
             ),
             Self::Overdue => format!(
-                "the workflow was not whole {} s after its first line",
+                "the workflow was incomplete {} s after its first line",
                 LIFETIME.as_secs()
             ),
             Self::Crowded => format!(
-                "too many workflows of this binding wait for lines: at most {MAX_OPEN}, in half of its budget_messages and budget_bytes"
+                "too many incomplete workflows on this binding: at most {MAX_OPEN}, in half of its budget_messages and budget_bytes"
             ),
         }
     }

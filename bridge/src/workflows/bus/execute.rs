@@ -53,7 +53,7 @@ impl WorkflowBinding {
     async fn validate(&self, agent: &Arc<Agent>, request: Request, early: Early<'_>) -> Outcome {
         if is_over(request.deadline) {
             self.workflows.refused(metrics::Refused::Expired);
-            let failure = Failure::new(FailureCode::ExecutionTimeout, "it came too late");
+            let failure = Failure::new(FailureCode::ExecutionTimeout, "it arrived too late");
             return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
         }
         match self.workflows.validate(agent, request).await {
@@ -177,8 +177,11 @@ impl WorkflowBinding {
             Some(record) => written(record, told.load(Ordering::Relaxed)).await,
             None if self.workflows.is_draining() => give_up(early).await,
             None => {
-                tracing::error!(binding = %self.name, execution_id = %id, "an execution broke down");
-                let failure = Failure::new(FailureCode::Interrupted, "the execution broke down");
+                tracing::error!(binding = %self.name, execution_id = %id, "an execution failed unexpectedly");
+                let failure = Failure::new(
+                    FailureCode::Interrupted,
+                    "the execution failed unexpectedly",
+                );
                 Outcome::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
             }
         }
@@ -242,7 +245,7 @@ fn refused(refusal: &Refusal) -> Answer {
 }
 
 fn too_late() -> Failure {
-    let message = "its time was over before the agent had a free place for it";
+    let message = "it expired before the agent had a free slot for it";
     Failure::new(FailureCode::ExecutionTimeout, message)
 }
 

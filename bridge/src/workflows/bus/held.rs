@@ -66,7 +66,7 @@ impl Held {
         {
             Some(Ok(())) | None => held.metrics.settled.inc(),
             Some(Err(error)) => {
-                tracing::warn!(%error, "a workflow was not settled: it may be delivered again");
+                tracing::warn!(%error, "a workflow was not acknowledged: it may be redelivered");
             }
         }
     }

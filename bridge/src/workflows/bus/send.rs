@@ -67,7 +67,7 @@ impl WorkflowBinding {
         };
         if let Err(error) = sent {
             if let Some(suppressed) = self.log.answers.allow() {
-                tracing::warn!(binding = %self.name, %error, suppressed, "an answer has nowhere to go");
+                tracing::warn!(binding = %self.name, %error, suppressed, "an answer cannot be delivered");
             }
             self.dead_letter(held, None, &error.reason()).await;
         }
@@ -131,7 +131,7 @@ impl WorkflowBinding {
                 }
             }
             Err(error) => {
-                tracing::debug!(binding = %self.name, %error, "progress has nowhere to go")
+                tracing::debug!(binding = %self.name, %error, "progress cannot be delivered")
             }
         }
     }

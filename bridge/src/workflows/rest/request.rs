@@ -49,8 +49,8 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
     ];
     let members = Members::read(body, &known)?;
     if members.flag("validate")? == Some(false) {
-        let message = "validate: every workflow is validated; leave it out. \
-                       level: lenient lets more pass";
+        let message =
+            "validate: every workflow is validated; leave it out. level: lenient accepts more";
         return Err(Problem::malformed("invalid_field", message));
     }
     let mut request = members.request()?;
@@ -75,7 +75,7 @@ pub(super) fn search(body: &Bytes) -> Result<Wanted, Problem> {
     let members = Members::read(body, &["query", "top_k"])?;
     let query = members.required_text("query")?.to_owned();
     if query.len() > MAX_QUERY_BYTES {
-        let message = format!("query: at most {MAX_QUERY_BYTES} bytes");
+        let message = format!("query: expected at most {MAX_QUERY_BYTES} bytes");
         return Err(Problem::malformed("invalid_field", message));
     }
     let most = match members.get("top_k") {

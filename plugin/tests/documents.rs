@@ -1,5 +1,6 @@
-//! What does every example of the seed documents become? Where a document writes `...` or a comment, what it stands for is
-//! put in. Source: EventMesh A2A section 5, A2A 0.3.0, E2A 1.0 sections 11 and 12.8, A2E message 1.0, A2E workflow 1.0.0.
+//! What does every example of the protocols' own documents become? Where a document writes `...` or a comment, the test puts
+//! in what it stands for. Source: EventMesh A2A section 5, A2A 0.3.0, E2A 1.0 sections 11 and 12.8, A2E message 1.0, A2E
+//! workflow 1.0.0.
 
 // Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
 #![allow(clippy::unwrap_used)]
@@ -42,7 +43,7 @@ const fn example(
 
 fn mapped(payload: &'static str) -> Units<Mapped> {
     let context = MapContext {
-        source: Source::new("/seeds").unwrap(),
+        source: Source::new("/documents").unwrap(),
         time: None,
         ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
@@ -88,7 +89,7 @@ fn a_definition_of_a_workflow_alone_needs_something_that_ties_it_to_the_others()
     let mut hint = Hint::default();
     hint.header("collaborationid", "exec-123");
     let context = MapContext {
-        source: Source::new("/seeds").unwrap(),
+        source: Source::new("/documents").unwrap(),
         time: None,
         ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
     };
