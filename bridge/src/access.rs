@@ -50,7 +50,7 @@ pub(crate) struct Write {
 /// Who keeps what is published on NATS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// Whoever reads it.
+    /// The consumers of the topic.
     Readers,
     /// A JetStream stream: without one it cannot be published.
     Stream,

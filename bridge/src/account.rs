@@ -89,7 +89,7 @@ impl Account {
         }
     }
 
-    /// Notes whom the call is for; `is_known` says that a route names this agent.
+    /// Notes the agent of the call; `is_known` says that a route names it.
     pub(crate) fn is_for(&mut self, event: &Event, is_known: bool) {
         (self.agent, self.method) = (agent_of(event), method_of(event));
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));

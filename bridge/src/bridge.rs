@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! build:  transports ─> routes ─> calls ─> executor ─> bindings (nothing has to be reachable yet)
-//! run:    admin door ─> front door ─> reply legs, bindings     (each starts again until its bus answers)
+//! run:    admin listener ─> HTTP listener ─> reply legs, bindings     (each starts again until its bus answers)
 //! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
@@ -93,7 +93,7 @@ pub struct Bridge {
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: crate::config::HttpConfig,
     pub(crate) admin_hosts: Vec<String>,
-    /// The request headers that the front door passes on.
+    /// The request headers that the HTTP listener passes on.
     pub(crate) passed: PassedHeaders,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) watch: Option<Watch>,
@@ -250,7 +250,7 @@ impl Bridge {
         self
     }
 
-    /// Where the front door listens.
+    /// Where the HTTP listener listens.
     #[must_use]
     pub fn door_address(&self) -> Option<SocketAddr> {
         self.door
@@ -258,7 +258,7 @@ impl Bridge {
             .and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Where the operators' door listens.
+    /// Where the admin listener listens.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
@@ -337,7 +337,7 @@ impl Work {
         matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
     }
 
-    /// Runs until `stop`, then finishes what it has in hand.
+    /// Runs until `stop`, then finishes the messages in progress.
     pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
         match self {
             Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,

@@ -1,4 +1,4 @@
-//! How much memory may the requests and answers in hand take together?
+//! How much memory may the requests and answers in progress use together?
 //!
 //! Everything that a stranger can make large is charged to one budget, in bytes: heads and bodies of requests while they
 //! arrive and wait, the calls that wait for their answers, and the parts of answers that wait for their callers. One

@@ -50,7 +50,7 @@ use crate::shares::Shares;
 
 /// The name of the HTTP listener as a binding: what routes match as `binding`, and part of `source`.
 pub const DOOR: &str = "http";
-/// Who calls over HTTP where the connection does not tell.
+/// The caller over HTTP if the connection has no address.
 pub const UNKNOWN_CALLER: &str = "unknown";
 
 /// Bounds on calls.
@@ -68,7 +68,7 @@ pub struct CallLimits {
     pub max_pending_per_agent: usize,
     /// Calls that one caller waits for, at most.
     pub max_pending_per_caller: usize,
-    /// Memory for requests and answers in hand, in bytes.
+    /// Memory for requests and answers in progress, in bytes.
     pub budget_bytes: usize,
     /// Parts of one answer that wait for their caller, at most.
     pub max_parts_buffered: usize,
@@ -181,7 +181,7 @@ impl Calls {
         self.legs.is_ours(call) && !self.pending.contains(call)
     }
 
-    /// The memory for requests and answers in hand.
+    /// The memory for requests and answers in progress.
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget

@@ -1,4 +1,4 @@
-//! What is this bridge told to do?
+//! The configuration of a bridge.
 //!
 //! ```text
 //!  file ──YAML──> raw::Node ──> + A2ABUS_ variables ──> schema: every value alone ──> sections ──> validate: together

@@ -5,7 +5,7 @@
 //!                                      └────────────── reply: whatever fails, as a JSON-RPC error
 //! ```
 //!
-//! [`router`] is the front door, [`admin::router`] the door for operators, and [`serve`] puts either on a socket.
+//! [`router`] is the HTTP listener, [`admin::router`] the admin listener, and [`serve`] puts either on a socket.
 //! An answer travels as the bytes the agent wrote; nothing is parsed or written again on the way.
 //!
 //! Source: docs/design.md §7, §8 and §9.
@@ -48,7 +48,7 @@ use crate::calls::{CallError, Calls};
 use crate::headers::PassedHeaders;
 use crate::metrics::Metrics;
 
-/// What the front door needs.
+/// The state of the HTTP listener.
 #[derive(Debug, Clone)]
 pub struct Door {
     /// What makes the calls.
@@ -86,7 +86,7 @@ type Refusal = (StatusCode, Failure);
 // === impl Door ===
 
 impl Door {
-    /// What the sender of a request may have of the memory for requests in hand.
+    /// The share of the sender in the memory for requests.
     pub(crate) fn purse(&self, extensions: &Extensions) -> Purse {
         let peer = extensions.get::<Peer>().map(|Peer(address)| *address);
         self.calls.budget().purse(peer)
@@ -125,7 +125,7 @@ impl Door {
 /// What a line of a head costs beside its text, in bytes.
 const LINE: usize = 64;
 
-/// The front door: `POST /rpc`, `POST /rpc/{agent}` and what is mounted.
+/// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and what is mounted.
 pub fn router(door: Door, mounted: Mounted) -> Router {
     let pages = CorsLayer::new()
         .allow_origin(door.allowed_origins.clone())

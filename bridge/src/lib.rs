@@ -2,7 +2,7 @@
 //!
 //! The path of a message is [`pipeline`]; read that first. [`Bridge`] builds everything from a [`config::Config`] and
 //! runs it; [`calls`] turns a synchronous request into correlated events and their answers back into a response or a
-//! stream; [`http`] is the front door.
+//! stream; [`http`] is the HTTP listener.
 
 mod access;
 pub(crate) mod account;

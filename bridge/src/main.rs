@@ -1,4 +1,4 @@
-//! The program `a2abus`: reads the command line, runs one command, and tells in one line why it failed.
+//! The program `a2abus`: reads the command line, runs one command, and prints in one line why it failed.
 
 use std::process::ExitCode;
 

@@ -67,9 +67,9 @@ pub struct Metrics {
     pub call_parts: IntCounter,
     /// Calls that are waiting for their answer.
     pub pending_calls: IntGauge,
-    /// Memory spent on requests and answers in hand, in bytes.
+    /// Memory spent on requests and answers in progress, in bytes.
     pub held_bytes: IntGauge,
-    /// What did not fit into the memory for requests and answers in hand.
+    /// What did not fit into the memory for requests and answers in progress.
     pub budget_refused: IntCounter,
     /// Cancels that no agent got.
     pub cancels_dropped: IntCounter,
@@ -568,7 +568,7 @@ const CONNECTIONS: Definition = Definition {
     name: "a2abus_http_connections",
     unit: "connections",
     labels: &["door"],
-    help: "Open connections.",
+    help: "Open connections of HTTP clients.",
 };
 const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",

@@ -1,7 +1,7 @@
 //! The table of calls that wait for an answer.
 //!
 //! No lock of the table is held while an answer is rendered: each call has a lock of its own, which keeps the parts of
-//! its answer in order. Whoever takes the entry of a call out of the table delivers the end of the call.
+//! its answer in order. The task that removes the entry of a call from the table delivers the end of the call.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -290,7 +290,7 @@ impl PendingCalls {
         over: &mut bool,
     ) -> Handed {
         *over = ends;
-        // Whoever takes the entry out delivers the end: of two last parts one comes too late.
+        // The task that removes the entry delivers the end: of two last parts, one is late.
         if ends && !self.remove(call) {
             return Handed::Late;
         }

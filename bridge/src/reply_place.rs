@@ -1,8 +1,8 @@
 //! Which reply places may a request name?
 //!
-//! A request is answered with the rights of the bridge, so whoever writes it must not choose any topic at all: with
-//! `replyto: a2abus.dlq` or another agent's topic the answer would be a forged message there. Every place that a payload,
-//! an attribute or a header names is checked here, before anything is done for the request.
+//! A request is answered with the permissions of the bridge, so its writer must not be able to choose any topic: with
+//! `replyto: a2abus.dlq` or another agent's topic the answer would be a forged message there. Every place that a
+//! payload, an attribute or a header names is checked here, before anything is done for the request.
 //!
 //! | the place is | |
 //! |---|---|
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(named("_INBOX.me").unwrap(), inbox);
         assert_eq!(
             named("_INBOX.you").unwrap_err().to_string(),
-            "the request asks for its answer at \"_INBOX.you\": a request may not name a place that begins with '_' or '$'"
+            "the request directs its answer to \"_INBOX.you\": a request may not name a topic that begins with '_' or '$'"
         );
     }
 
@@ -309,7 +309,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the request asks for its answer at a2abus.dlq, which this binding does not allow: add the topic to its reply_topics, or let the request name another place"
+            "the request directs its answer to a2abus.dlq, which this binding does not allow: add the topic to its reply_topics, or name another topic in the request"
         );
     }
 }

@@ -1,9 +1,9 @@
 //! Does an answer come from somebody who has the request?
 //!
 //! A reply token is an HMAC-SHA-256 over the call id, the target agent and the deadline of a call, cut to 128 bits. It
-//! travels after the call id in every place where an agent finds the id that it repeats ([`ReplyId`]), on the one copy of
-//! the request that is to be answered. Whoever only saw the call id (in a log, a dead letter, an HTTP header, another
-//! copy) cannot answer the call.
+//! travels after the call id in every place where an agent finds the id that it repeats ([`ReplyId`]), on the one copy
+//! of the request that is to be answered. Someone who knows only the call id (from a log, a dead letter, an HTTP
+//! header, another copy) cannot answer the call.
 //!
 //! Only the replica that made a call verifies its answers, since all others forward them to it, so that each process
 //! draws a key of its own and no replica has to share one. Source: docs/design.md §T3.

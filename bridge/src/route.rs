@@ -99,7 +99,7 @@ pub struct Resolved<'a> {
 /// Who chose the place a message goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The configuration: when it does not exist, a person has to mend it.
+    /// The configuration: if it does not exist, an operator has to repair it.
     Configured,
     /// The event: when it does not exist, the event is at fault.
     FromEvent,
@@ -195,7 +195,7 @@ impl RouteTable {
             .or(self.default.as_ref())
     }
 
-    /// Tells how the table decides: the rules one by one, without the shortcuts of [`RouteTable::route`].
+    /// Explains how the table decides: rule by rule, without the shortcuts of [`RouteTable::route`].
     #[must_use]
     pub fn explain(&self, event: &Event, binding: &str) -> Explanation {
         let mut steps = Vec::new();

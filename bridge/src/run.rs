@@ -38,13 +38,13 @@ const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// How long callers may take to hear that their calls are abandoned.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How much of the grace period bindings have at least, to finish what they have in hand.
+/// The part of the grace period that is reserved for bindings to finish messages in progress.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
-/// The cause while the group of a binding has not told it which partitions it reads.
+/// The cause until the group of a binding has assigned its partitions.
 const WAITING: &str = "waiting for partitions";
 /// How often the log and the metrics catch up with what was suppressed or dropped.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// Connections to the operators' door, at most.
+/// Connections to the admin listener, at most.
 const ADMIN_CONNECTIONS: usize = 64;
 /// How long a caller may take nothing of a response before its connection is closed.
 const RESPONSE_PATIENCE: Duration = Duration::from_secs(120);
@@ -58,19 +58,19 @@ const CLOSE: Duration = Duration::from_secs(10);
 struct Stop {
     /// The bridge drains: callers are sent elsewhere.
     drain: CancellationToken,
-    /// No new work: the front door and the bindings.
+    /// No new work: the HTTP listener and the bindings.
     intake: CancellationToken,
-    /// Nothing more: reply legs, cancels, the operators' door.
+    /// The rest: reply legs, cancels, the admin listener.
     rest: CancellationToken,
 }
 
 // === impl Bridge ===
 
 impl Bridge {
-    /// Runs until `stop`, then drains: work in hand is finished within the grace period of the configuration.
+    /// Runs until `stop`, then drains: work in progress is finished within the grace period of the configuration.
     ///
     /// # Panics
-    /// After the drain, when a task of the bridge has panicked: the process should be started anew.
+    /// After the drain, when a task of the bridge has panicked: the process should be restarted.
     pub async fn run(self, stop: CancellationToken) {
         let grace = self.http.drain_grace.0;
         let order = Stop {
@@ -289,7 +289,7 @@ impl Bridge {
     }
 }
 
-/// Who may connect to the front door.
+/// The connection limits of the HTTP listener.
 fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
     let max_connections = http::affordable(http.max_connections as usize);
     let quarter = max_connections.div_ceil(4);
@@ -310,12 +310,12 @@ async fn finish(workflows: Option<&Workflows>, patience: Duration) {
     }
 }
 
-/// Does something until it is told to stop.
+/// Runs a future until `stop`.
 async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
     stop.run_until_cancelled(work).await;
 }
 
-/// The first task that ends before it is told to.
+/// The first task that ends before the shutdown.
 async fn by_itself(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
     match tasks.join_next().await {
         Some(ended) => ended,
@@ -351,7 +351,7 @@ fn condition_of(bus: &Bus) -> String {
     format!("transport {}", bus.name.text())
 }
 
-/// Tells calls, readiness and metrics when a bus goes and comes.
+/// Informs calls, readiness and metrics when a bus goes down or comes up.
 async fn watch_health(
     id: BusId,
     bus: Bus,
@@ -513,7 +513,8 @@ impl Runner {
         }
     }
 
-    /// Says what was in hand when the time was over: a source that keeps messages delivers them again, core NATS does not.
+    /// Logs how many messages were in progress at the deadline: a source that stores messages redelivers them, core
+    /// NATS does not.
     fn abandon(&self) {
         let (name, messages) = (self.work.name(), self.work.in_flight());
         let is_kept = !matches!(self.subscription.reading, Reading::Group(_))
@@ -527,7 +528,7 @@ impl Runner {
         }
     }
 
-    /// Notes how far behind its source the binding is, whenever that is told, and never ends.
+    /// Records how far the binding is behind its source whenever that is reported; never ends.
     async fn tell_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
         if let Some(mut lag) = lag {
             while lag.changed().await.is_ok() {

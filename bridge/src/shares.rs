@@ -121,7 +121,7 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// Whom an address stands for: a network of IPv6 that one client has at least, so that it does not count as many.
+/// The client of an address: for IPv6 the /64 network, so that one client does not count as many.
 #[must_use]
 pub fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

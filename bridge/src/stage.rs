@@ -9,7 +9,7 @@
 //! | `map` | while a payload is parsed and becomes events |
 //! | `route` | while the destinations of an event are found |
 //! | `publish` | while a copy is handed to its bus |
-//! | `settle` | while the source is told that a message is done |
+//! | `settle` | while a message is acknowledged to its source |
 //! | `call` | from the request until its last answer, its deadline or its cancel |
 
 use a2abus_plugin::Text;

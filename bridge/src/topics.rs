@@ -439,7 +439,7 @@ impl Setting {
     }
 }
 
-/// The value of a setting for people.
+/// The value of a setting as text.
 pub(crate) fn words(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

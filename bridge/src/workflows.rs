@@ -257,7 +257,7 @@ impl Workflows {
         })
     }
 
-    /// Judges a workflow; `None` when the bridge is being stopped. Nothing runs.
+    /// Validates a workflow; `None` when the bridge is shutting down. Nothing runs.
     pub async fn validate(&self, agent: &Arc<Agent>, request: Request) -> Option<Report> {
         if self.0.workers.are_draining() {
             self.refused(Refused::Draining);
@@ -373,7 +373,7 @@ pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsErro
     Ok(options)
 }
 
-/// The real world, with what the configuration says of it.
+/// The real environment, with its configuration.
 pub(crate) fn environment(config: &WorkflowsConfig) -> Result<Environment, WorkflowsError> {
     let mut certificates = Vec::new();
     for path in &config.ca_files {

@@ -797,7 +797,7 @@ workflows:
     let unset = "the environment variable NOT_SET is not set";
     let missing = format!("cannot read the secret file {place}/missing: {gone}");
     let empty = format!("the secret in {place}/empty is empty");
-    let taken = "is the key at workflows.agents[0].keys[0] already";
+    let taken = "is the same key as at workflows.agents[0].keys[0]";
     let expected = [
         (4, "transports.k.tls.key_password", unset),
         (5, "transports.k.sasl.password", &missing),

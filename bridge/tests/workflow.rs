@@ -221,8 +221,8 @@ fn what_is_forbidden_for_where_it_is_comes_with_the_policy_that_permits_it() {
         let call = json!({"ApiCall": {"method": "GET", "url": url, "outputPath": "/workflow/x"}});
         workflow(&[("a", call)], &["a"])
     };
-    let told = "hint: an API that is not globally reachable by HTTPS is permitted by a policy that registers its base \
-        URL: --policy FILE; `a2abus workflow run --help` shows one";
+    let told = "hint: to permit an API that is not globally reachable by HTTPS, register its base URL in a policy: \
+        --policy FILE; `a2abus workflow run --help` shows one";
     // In the text, and by a value that only the run has.
     let address = "http://127.0.0.1:1/x";
     let input = json!({"url": address}).to_string();

@@ -309,7 +309,7 @@ fn a_conversion_that_does_not_exist_is_an_error_with_the_nearest() {
     }
     assert!(problems(", convert: x", "").contains("a2abus convert --list"));
     let responses = problems(", role: responses, validate: true, convert: classify", "");
-    assert_eq!(responses.matches("is for role: events").count(), 2);
+    assert_eq!(responses.matches("is only for role: events").count(), 2);
     let pass = problems(", on_unknown: pass, convert: classify", "");
     assert!(pass.contains("write one of the two"), "{pass}");
 }

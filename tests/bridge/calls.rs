@@ -244,12 +244,12 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
         3
     );
     assert_eq!(world.given_up("unauthorised"), 3.0);
-    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 0);
+    assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 0);
 
     world.refuse("fixed", None);
     world.notify("fixed").await.unwrap();
     assert!(body(&next(&mut agent).await.message).get("id").is_none());
-    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
     assert_eq!(world.lines.of("ERROR", "").len(), 1);
     assert!(world.degraded().is_empty());
     world.end().await;
@@ -315,7 +315,7 @@ async fn what_may_pass_is_tried_again_until_the_deadline_of_the_call_and_not_bey
     let (answer, ()) = tokio::join!(world.answer("weather"), repair);
     answer.unwrap();
     assert_eq!(world.given_up("timed_out"), 0.0);
-    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
 
     world.refuse("agents.weather", Some(TransportErrorKind::TimedOut));
     for error in [

@@ -299,7 +299,7 @@ async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_
         })
         .await;
     assert!(world.readiness.report().degraded.is_empty());
-    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
     world.end().await;
 }
 
@@ -518,7 +518,7 @@ async fn what_waits_for_a_sink_is_drained_at_full_speed_in_order_when_it_is_back
     // That the bus is away, and nothing else.
     assert_eq!(world.lines.of("ERROR", "lost the connection").len(), 1);
     assert_eq!(world.lines.of("ERROR", "").len(), 1);
-    assert_eq!(world.lines.of("INFO", "takes messages again").len(), 1);
+    assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
     assert!(world.readiness.report().degraded.is_empty());
     world.end().await;
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use futures_util::StreamExt as _;
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, Private, free_port, program, script};
+use support::server::{Kind, Private, program, script};
 use tokio::process::Command;
 
 use crate::plain::{Plain, next};
@@ -57,18 +57,7 @@ async fn grant(text: &str, from: &str, to: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
-    let sasl = free_port().await;
-    let listeners =
-        format!("listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_PLAINTEXT://127.0.0.1:{sasl}");
-    let settings = [
-        listeners.as_str(),
-        "sasl.enabled.mechanisms=SCRAM-SHA-256",
-        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users=User:ANONYMOUS",
-        "--add-scram=SCRAM-SHA-256=[name=bridge,password=secret]",
-    ];
-    let Some(broker) = Private::start_with(Kind::Kafka, &settings).await else {
+    let Some((broker, sasl)) = Private::start_kafka_with_user("bridge").await else {
         return;
     };
     let plain = Plain::new(&broker.address());
@@ -95,7 +84,7 @@ calls: {{ reply_partitions: 1 }}
             password.display()
         )
     };
-    let config = transports(&format!("127.0.0.1:{sasl}"));
+    let config = transports(&sasl);
     std::fs::write(&file, &config).unwrap();
 
     let (text, status) = check(&file).await;
@@ -119,7 +108,7 @@ calls: {{ reply_partitions: 1 }}
     );
 
     let plaintext = broker.address();
-    grant(&text, &format!("127.0.0.1:{sasl}"), &plaintext).await;
+    grant(&text, &sasl, &plaintext).await;
     let (text, status) = check(&file).await;
     assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
 

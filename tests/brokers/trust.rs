@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, Private, free_port, named, program};
+use support::server::{Kind, Private, named, program};
 use support::service::Service;
 use tokio::process::Command;
 
@@ -119,18 +119,7 @@ default_route: [{{ transport: bus, topic: audit }}, {{ transport: bus, topic: 'a
 /// On Kafka the auditor reads the second copy and may write the reply topic; it may not read the agent's topic.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_kafka_only_the_agent_of_a_call_can_answer_it() {
-    let sasl = free_port().await;
-    let listeners =
-        format!("listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_PLAINTEXT://127.0.0.1:{sasl}");
-    let settings = [
-        listeners.as_str(),
-        "sasl.enabled.mechanisms=SCRAM-SHA-256",
-        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users=User:ANONYMOUS",
-        "--add-scram=SCRAM-SHA-256=[name=auditor,password=secret]",
-    ];
-    let Some(broker) = Private::start_with(Kind::Kafka, &settings).await else {
+    let Some((broker, sasl)) = Private::start_kafka_with_user("auditor").await else {
         return;
     };
     let plain = Plain::new(&broker.address());
@@ -159,7 +148,7 @@ calls: {{ reply_partitions: 1 }}",
             .kafka_tool("org.apache.kafka.tools.AclCommand", &rights)
             .await;
     }
-    let auditor = Plain::as_user(&format!("127.0.0.1:{sasl}"), "auditor", "secret");
+    let auditor = Plain::as_user(&sasl, "auditor", "secret");
     let (audit, agent) = (auditor.read("audit", 1), plain.read("agents.weather", 1));
 
     let others = async {

@@ -84,6 +84,25 @@ impl Private {
         Some(server)
     }
 
+    /// A Kafka with a second listener, for a user with the password `secret` who has no permission yet; and the address of
+    /// that listener. The anonymous user of the first listener may do anything.
+    ///
+    /// # Panics
+    /// As [`Private::start_new`].
+    pub async fn start_kafka_with_user(user: &str) -> Option<(Self, String)> {
+        let sasl = format!("127.0.0.1:{}", free_port().await);
+        let settings = [
+            &format!("listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_PLAINTEXT://{sasl}"),
+            "sasl.enabled.mechanisms=SCRAM-SHA-256",
+            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users=User:ANONYMOUS",
+            &format!("--add-scram=SCRAM-SHA-256=[name={user},password=secret]"),
+        ];
+        let broker = Self::start_with(Kind::Kafka, &settings).await?;
+        Some((broker, sasl))
+    }
+
     /// `host:port`.
     #[must_use]
     pub fn address(&self) -> String {

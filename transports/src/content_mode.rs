@@ -387,7 +387,7 @@ impl Attributes {
         }
         let body = match binding {
             Binding::Kafka | Binding::Memory => body,
-            // These cannot tell no data from empty data.
+            // These cannot distinguish no data from empty data.
             Binding::Nats | Binding::Http => body.filter(|body| !body.is_empty()),
         };
         event.set_data(body.cloned().map(Data::from));

@@ -23,7 +23,7 @@ pub struct Delivery {
     /// Deliveries of one lane are in order and must be published in order; different lanes are independent.
     /// A Kafka partition, or a hash of the key or subject.
     pub lane: u32,
-    /// How often this message has been delivered, this time included, as far as the source can tell.
+    /// How often this message has been delivered, including this time, if the source knows.
     pub attempt: u32,
     /// What settles it.
     pub acknowledger: Acknowledger,
@@ -96,7 +96,7 @@ impl Acknowledger {
         }
     }
 
-    /// Tells the source what became of the message. Never waits.
+    /// Settles the message at its source. Never waits.
     ///
     /// # Errors
     /// When the source could not take the verdict: the message may be delivered again.

@@ -83,7 +83,7 @@ enum Lookup {
 // === impl Kafka ===
 
 impl Kafka {
-    /// Creates the clients. Does not wait for a broker: [`Transport::health`] tells when one answers.
+    /// Creates the clients. Does not wait for a broker: [`Transport::health`] shows when one answers.
     ///
     /// # Errors
     /// `BadConfig`, with every problem of the configuration, or when a secret or certificate cannot be read.

@@ -6,7 +6,7 @@
 //! read  Group, Live --CoreReader----> Consumer     at most once: what nobody takes in time is dropped and counted
 //! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
 //! ```
-//! One client connection serves them all. It comes up when the server does and reconnects for ever; `Link` tells
+//! One client connection serves them all. It comes up when the server does and reconnects forever; `Link` tells
 //! everybody whether it is up and whether it is still the same one.
 
 use std::fmt;
@@ -100,7 +100,7 @@ struct Inner {
     _stop: DropGuard,
 }
 
-/// Tells a consumer how its reader ended.
+/// Reports to a consumer how its reader ended.
 type End = oneshot::Sender<Result<(), TransportError>>;
 
 /// How long a refused subscription may take to be told after the server has read it: the client reports refusals and

@@ -24,7 +24,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// Order: deliveries of one lane are in the order of the source, except that JetStream may deliver an abandoned
     /// message after its successors. Who retries: the implementation reconnects by
-    /// itself, with back-off, for ever; the consumer only ends when it is closed, or when another process has taken its
+    /// itself, with back-off, forever; the consumer only ends when it is closed, or when another process has taken its
     /// place ([`Consumer::close`] then says so).
     ///
     /// # Errors
@@ -80,7 +80,7 @@ pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 /// How often a source is asked how far behind its readers are.
 pub const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The longest [`Consumer::close`] waits for deliveries that are out, whatever it is told.
+/// The longest that [`Consumer::close`] waits for deliveries in progress, whatever its argument.
 const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether a bus can be reached.
@@ -160,7 +160,7 @@ pub enum Guarantee {
 /// Proof that the transport has the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// Where it is: as [`Delivery::origin`], where the transport tells.
+    /// Its position, like [`Delivery::origin`], if the transport knows it.
     pub position: Option<Text>,
 }
 

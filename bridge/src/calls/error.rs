@@ -86,7 +86,7 @@ pub enum Bound {
     /// Of the calls of one caller: `calls.max_pending_per_caller`.
     #[error("too many calls from here are waiting for their answers")]
     Caller,
-    /// Of the memory for requests and answers in hand: `calls.budget_bytes`.
+    /// Of the memory for requests and answers in progress: `calls.budget_bytes`.
     #[error("{0}")]
     Memory(#[from] Spent),
 }

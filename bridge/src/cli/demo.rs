@@ -77,7 +77,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     failed += usize::from(workflow.problem.is_some());
     show.workflow(&workflow)?;
     show.closing(failed, calls, started.elapsed())?;
-    // From here on nobody looks at what the agents see, and an agent that reported it would wait for ever.
+    // From here on nobody reads what the agents report; an agent that reported it would wait forever.
     drop(events);
     if args.serve && failed == 0 {
         show.curl(door)?;

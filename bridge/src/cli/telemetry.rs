@@ -1,4 +1,4 @@
-//! Logs of the process: text for people, JSON lines for machines, on standard error.
+//! Logs of the process on standard error: text or JSON lines.
 
 use std::io::{self, IsTerminal as _};
 

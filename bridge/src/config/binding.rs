@@ -277,7 +277,7 @@ pub enum EventIds {
     Fresh,
 }
 
-/// What `mcptype` says of a part of an answer that more parts follow.
+/// The `mcptype` of a part of an answer that is not the last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamMcptype {

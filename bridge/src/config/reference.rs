@@ -1,4 +1,4 @@
-//! What can be written in the file? The answer for people, generated from the same schema that checks it.
+//! The reference of the configuration file, generated from the schema that checks it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -344,7 +344,7 @@ mod tests {
         fn visit(path: &str, schema: &Value) {
             if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
                 for (key, property) in properties {
-                    // The key of a section of one key, and the tag, are told with their section.
+                    // The key of a section of one key, and the tag, are described with their section.
                     let outer = (properties.len() == 1 || key == "type").then_some(schema);
                     let told = [Some(property), outer]
                         .into_iter()

@@ -354,9 +354,9 @@ routes:
 - {name: f, when: {type: z}, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:4:3: warning: routes[2]: is never taken: the route a before it takes every event that meets its conditions",
-            "f:5:3: warning: routes[3]: is never taken: the route a before it takes every event that meets its conditions",
-            "f:7:3: warning: routes[5]: is never taken: the route e before it takes every event that meets its conditions",
+            "f:4:3: warning: routes[2]: never matches: the route a before it matches every event that meets its conditions",
+            "f:5:3: warning: routes[3]: never matches: the route a before it matches every event that meets its conditions",
+            "f:7:3: warning: routes[5]: never matches: the route e before it matches every event that meets its conditions",
         ],
     );
 }
@@ -390,7 +390,7 @@ fn an_executor_that_callers_reach_without_a_key_is_a_warning() {
             "workflows: {{enabled: true, rpc: {rpc}, agents: [{{id: a}}]}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows{run_as}}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
         )
     };
-    let warning = "f:1:33: warning: workflows.rpc: whoever can reach http.listen executes workflows in the name of a without a key, by POST /rpc";
+    let warning = "f:1:33: warning: workflows.rpc: anyone who can reach http.listen can execute workflows as a without a key, by POST /rpc";
     check_more(&text(true, ", run_as: a"), &[warning]);
     check_more(&text(false, ", run_as: a"), &[]);
     check_more(&text(true, ", trusts: [sourceagent]"), &[]);
@@ -490,11 +490,11 @@ routes:
 ",
         &[
             "f:3:51: warning: transports.n: is not used",
-            "f:3:10: warning: routes[0].when.targetagnt: no event of a2abus has the attribute targetagnt: did you mean targetagent?",
-            "f:3:36: warning: routes[0].when.mcptypes: no event of a2abus has the attribute mcptypes: did you mean mcptype?",
-            "f:3:73: warning: routes[0].when.sec: no event of a2abus has the attribute sec: did you mean seq?",
-            "f:4:30: warning: routes[0].to[0].topic: no event of a2abus has the attribute targetagentt: did you mean targetagent?",
-            "f:4:55: warning: routes[0].to[0].key: no event of a2abus has the attribute colaborationid: did you mean collaborationid?",
+            "f:3:10: warning: routes[0].when.targetagnt: a2abus sets no attribute targetagnt: did you mean targetagent?",
+            "f:3:36: warning: routes[0].when.mcptypes: a2abus sets no attribute mcptypes: did you mean mcptype?",
+            "f:3:73: warning: routes[0].when.sec: a2abus sets no attribute sec: did you mean seq?",
+            "f:4:30: warning: routes[0].to[0].topic: a2abus sets no attribute targetagentt: did you mean targetagent?",
+            "f:4:55: warning: routes[0].to[0].key: a2abus sets no attribute colaborationid: did you mean collaborationid?",
         ],
     );
 }
@@ -516,8 +516,8 @@ default_route: [{transport: l, topic: t}]
 ",
         &[
             "f:4:107: warning: transports.n.tls.required: false sends the password or token in clear to servers without TLS",
-            "f:6:16: warning: http.listen: listens on every address, without authentication: whoever reaches it can call every agent; write 127.0.0.1:80, with a proxy before it that authenticates",
-            "f:7:17: warning: admin.listen: listens on every address, without authentication: whoever reaches it sees metrics and names of topics",
+            "f:6:16: warning: http.listen: listens on every address, without authentication: anyone who can reach it can call every agent; write 127.0.0.1:80 and put an authenticating proxy before it",
+            "f:7:17: warning: admin.listen: listens on every address, without authentication: anyone who can reach it sees metrics and topic names",
             "f:9:3: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: create one (check --connect looks for it), or list it in jetstream.streams with jetstream.manage",
         ],
     );
@@ -548,7 +548,7 @@ routes:
 ",
         &[
             "f:5:78: warning: routes[0].to[0].topic: can be part of a loop of the bindings b1 -> b2 -> b1: stopped after limits.max_hops",
-            "f:7:3: warning: routes[2]: is never taken: the route r2 before it takes every event that meets its conditions",
+            "f:7:3: warning: routes[2]: never matches: the route r2 before it matches every event that meets its conditions",
         ],
     );
 }
@@ -856,7 +856,7 @@ fn workflows_that_nobody_can_use_are_told() {
             "workflows: {{{agents}}}\nbindings: [{{name: w, transport: k, topics: [w], role: workflows, trusts: [sourceagent]}}]\ndefault_route: [{{transport: n, topic: t}}]\n"
         ),
         &[
-            "f:1:130: workflows.agents[1].keys[0]: is the key at workflows.agents[0].keys[0] already",
+            "f:1:130: workflows.agents[1].keys[0]: is the same key as at workflows.agents[0].keys[0]",
             "f:2:55: bindings[0].role: needs workflows.enabled: true",
         ],
     );

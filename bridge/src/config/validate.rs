@@ -505,7 +505,7 @@ impl<'a> Checker<'a> {
     fn conditions(&mut self) {
         let unread = self.sections.is_broken("bindings")
             || self.sections.bindings.iter().any(Option::is_none);
-        // Calls of the front door are routed like the messages of a binding, under its name.
+        // Calls over HTTP are routed like the messages of a binding named `http`.
         let bindings = self.each_binding().map(|(_, b)| b.name.as_str());
         let known: Vec<&str> = bindings.chain([crate::calls::DOOR]).collect();
         for (path, route) in self.each_route() {

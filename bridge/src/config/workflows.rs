@@ -323,7 +323,7 @@ impl CredentialType {
 // === impl ApiKey ===
 
 impl ApiKey {
-    /// The SHA-256 of the key; `None` where it is written as a digest and is none.
+    /// The SHA-256 of the key; `None` if it is written as a digest but is not one.
     ///
     /// # Errors
     /// Why the key cannot be read; never what it is.

@@ -60,7 +60,7 @@ pub(super) struct Destination {
 
 #[derive(Debug)]
 struct Failing {
-    /// Tells this failure from an earlier one of the same destination.
+    /// Distinguishes this failure from an earlier one of the same destination.
     generation: u64,
     since: Instant,
     error: TransportError,
@@ -291,7 +291,7 @@ impl Destinations {
         }
     }
 
-    /// Whoever is about to send a copy until that is confirmed.
+    /// A sender that retries a copy until it is confirmed.
     pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> Interest<'a> {
         Interest {
             destinations: self,

@@ -17,7 +17,7 @@ use super::hosts::Hosts;
 use super::readiness::Readiness;
 use crate::metrics::Metrics;
 
-/// What the operators' door shows.
+/// The state of the admin listener.
 #[derive(Debug, Clone)]
 pub struct AdminDoor {
     /// Whether the process is ready.
@@ -31,7 +31,7 @@ pub struct AdminDoor {
 /// The text format that Prometheus scrapes.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The operators' door: `GET /healthz`, `/readyz` and `/metrics`.
+/// The admin listener: `GET /healthz`, `/readyz` and `/metrics`.
 pub fn router(door: AdminDoor) -> Router {
     Router::new()
         .route("/healthz", get(healthz))

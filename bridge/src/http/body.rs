@@ -1,4 +1,4 @@
-//! Reads a request body whole: no more than the limit, and not for ever.
+//! Reads a whole request body, within a limit of size and time.
 
 use std::time::Duration;
 

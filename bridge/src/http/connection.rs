@@ -45,7 +45,7 @@ pub struct ConnectionBounds {
 /// How a listener ends.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    /// From now on every answer tells its client to close the connection and to go elsewhere.
+    /// From now on every response says `connection: close`, so that clients connect elsewhere.
     pub farewell: CancellationToken,
     /// From now on nothing is accepted.
     pub shutdown: CancellationToken,

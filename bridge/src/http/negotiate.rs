@@ -12,7 +12,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 /// The header that says how long the caller waits, in milliseconds.
 pub(super) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
 
-/// The longest timeout that is told apart from a longer one; calls are capped far below it.
+/// Longer timeouts count as this one; calls are capped far below it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The headers that help decoding. Source: docs/protocols/a2a.md §6.

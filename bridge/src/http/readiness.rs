@@ -30,11 +30,11 @@ pub enum Phase {
     Starting,
     /// At work.
     Running,
-    /// Told to stop: it finishes what it has begun.
+    /// Shutting down: it finishes work in progress.
     Draining,
 }
 
-/// What `/readyz` tells.
+/// The content of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Whether work should be sent here.
@@ -96,12 +96,12 @@ impl Readiness {
         }
     }
 
-    /// The process was told to stop: not ready any more, whatever follows.
+    /// The process is shutting down: it is not ready again.
     pub fn drain(&self) {
         self.write().phase = Phase::Draining;
     }
 
-    /// Whether the process was told to stop.
+    /// Whether the process is shutting down.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.read().phase == Phase::Draining

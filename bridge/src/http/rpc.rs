@@ -268,7 +268,7 @@ async fn read_body(
     })
 }
 
-/// Who sent the request, as far as the connection tells.
+/// The address of the sender, if the connection has one.
 fn caller(extensions: &Extensions) -> Text {
     let peer = extensions.get::<Peer>();
     peer.map_or(Text::from_static(calls::UNKNOWN_CALLER), |Peer(address)| {
@@ -287,7 +287,7 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
     }
 }
 
-/// A notification has no JSON-RPC answer, so that the status has to tell what became of it.
+/// A notification has no JSON-RPC answer, so the status reports its result.
 fn not_published(common: &Common, error: &CallError) -> Response {
     let status = match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,

@@ -39,7 +39,7 @@ pub struct Listener {
     pub log: LogLimits,
 }
 
-/// File descriptors that are not for connections of callers: those of brokers, files and the operators' door.
+/// File descriptors that are not for connections of callers: those of brokers, files and the admin listener.
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// How long accepting pauses when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -159,7 +159,7 @@ async fn make_room(shared: &Shared) {
 /// The connections that are made and not accepted, for which closing the listener would be a reset. Closes it.
 fn waiting(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
     let mut waiting = Vec::new();
-    // The system knows of connections that the runtime was not told of yet.
+    // The kernel has connections that the runtime does not know yet.
     let Ok(listener) = listener.into_std() else {
         return waiting;
     };
@@ -284,7 +284,7 @@ mod tests {
         head
     }
 
-    /// A route that waits for ever and tells when its request begins and when it is dropped.
+    /// A route that waits forever and reports when its request begins and when it is dropped.
     fn hanging() -> (Router, mpsc::Receiver<&'static str>) {
         struct Told(mpsc::Sender<&'static str>);
         impl Drop for Told {

@@ -1,6 +1,6 @@
 //! A connection that is given up when the peer stops reading, and that is closed so that the peer gets everything.
 //!
-//! Hyper waits for ever for a peer that keeps its connection open and takes nothing from it; meanwhile nobody looks at
+//! Hyper waits forever for a peer that keeps its connection open and takes nothing from it; meanwhile nobody looks at
 //! the deadline of the call behind it, and the connection counts against the limit.
 //!
 //! A socket that is closed while the peer still sends resets the connection, and with it goes the answer that the peer

@@ -21,7 +21,7 @@ pub(super) struct Streams(Mutex<Open>);
 #[derive(Debug)]
 struct Open {
     next: usize,
-    /// When the connection last asked for more of a response; `None` while there is none yet.
+    /// When the connection last polled for more of a response; `None` before the first poll.
     asked: HashMap<usize, Option<Instant>>,
     /// Since when there is no request.
     idle_since: Instant,

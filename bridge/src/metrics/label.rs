@@ -32,7 +32,7 @@ pub enum ReplyOutcome {
     Forged,
 }
 
-/// The paths of the front door, as a label: never the path a client wrote.
+/// The paths of the HTTP listener, as a label: never the path a client wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpPath {
     /// `/rpc`.

@@ -339,7 +339,7 @@ impl WorkflowBinding {
         }
         let context = self.context(&crate::clock::new_event_id);
         let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
-        // What is malformed may still be a workflow, and then it is told what is wrong with it.
+        // Malformed text may still be a workflow; then the answer says what is wrong.
         let inside = units.into_only().ok().and_then(Result::ok);
         self.ask(event, inside.as_ref(), envelope)
     }

@@ -25,7 +25,7 @@ pub struct Directory {
     keys: Vec<Key>,
 }
 
-/// An agent, with what it is told of what it may do.
+/// An agent, with its permissions as it is shown them.
 #[derive(Debug)]
 pub struct Member {
     agent: Arc<Agent>,
@@ -78,7 +78,7 @@ pub enum DirectoryError {
     /// A secret cannot be read.
     #[error(transparent)]
     Unread(#[from] Unread),
-    /// A digest is none.
+    /// A digest is invalid.
     #[error("agent {id}: sha256 is not 64 hexadecimal digits")]
     Digest {
         /// Whose key it is.
@@ -159,7 +159,7 @@ impl Directory {
         self.members.get(id)
     }
 
-    /// The agent that shows an API key. How long it takes tells nothing of the keys there are.
+    /// The agent of an API key. The time it takes reveals nothing about the keys.
     #[must_use]
     pub fn authenticate(&self, key: &str) -> Option<&Arc<Member>> {
         let digest = ApiKey::digest_of(key);

@@ -37,7 +37,7 @@ pub(crate) struct Watch {
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What tells one state of a file from another; `None` for one that is not there.
+/// Identifies a state of a file; `None` for a missing file.
 type State = Option<(u64, u64, i64, i64)>;
 
 /// The files as they were when they were looked at.
@@ -213,7 +213,7 @@ impl Seen {
     /// Watches them for an executor; nothing when the configuration was not read from a file.
     pub(crate) fn watch_for(self, workflows: &Workflows, config: &Config) -> Option<Watch> {
         let mut remembered = Remembered::default();
-        // The start has read them a moment ago, and has told what was wrong.
+        // The start has read them a moment ago and reported every problem.
         drop(Directory::read_what_is_there(
             &config.workflows,
             &mut remembered,

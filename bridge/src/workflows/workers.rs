@@ -74,7 +74,7 @@ impl Workers {
         self.handle.spawn(self.turns.take(agent, work)).await.ok()
     }
 
-    /// Runs an execution to its end and tells its record.
+    /// Runs an execution to its end and returns its record.
     pub(super) fn run(
         &self,
         task: Task,

@@ -260,7 +260,7 @@ async fn lines_that_go_on_and_on_are_answered_after_five_minutes() {
         }
     };
     assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
-    let message = "the workflow was not whole 300 s after its first line";
+    let message = "the workflow was incomplete 300 s after its first line";
     assert_eq!(answer.data["error"]["message"], message);
     world.end().await;
 }

@@ -306,7 +306,7 @@ impl KafkaConfig {
         config
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
-            // They tell how far behind the group is.
+            // They show how far behind the group is.
             .set("statistics.interval.ms", milliseconds(LAG_INTERVAL))
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", milliseconds(self.session_timeout))

@@ -1,4 +1,4 @@
-//! Reading: one librdkafka consumer per subscription, on a thread of its own that polls it for ever.
+//! Reading: one librdkafka consumer per subscription, on a thread of its own that polls it forever.
 //!
 //! ```text
 //! librdkafka ──poll──▶ backlog ──[budget]──▶ channel ──▶ Delivery
@@ -81,7 +81,7 @@ struct Task {
     /// Cancelled once the group has given us our share of the topics for the first time.
     assigned: CancellationToken,
     deliveries: mpsc::Sender<Delivery>,
-    /// Of members of a group: where the lag is told.
+    /// Of members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
 }
 
@@ -469,7 +469,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells of an error once, until it is another or has lasted.
+    /// Logs an error once, until it changes or has lasted.
     fn note(&mut self, error: &KafkaError) {
         let Some(code) = error.rdkafka_error_code() else {
             return tracing::warn!(%error, "the Kafka consumer reports an error");

@@ -39,7 +39,7 @@ pub(super) fn kind(code: Code) -> Kind {
 
         Code::FencedInstanceId => Kind::Fenced,
 
-        // The message may have been written: librdkafka knows, its Rust client does not tell.
+        // The message may have been written: librdkafka knows, but its Rust client does not report it.
         Code::MessageTimedOut
         | Code::OperationTimedOut
         | Code::RequestTimedOut

@@ -29,7 +29,7 @@ const FOLD: Duration = Duration::from_secs(60);
 /// Between probes while nobody complains: finds the connection that is dead and does not know it.
 const PROBE_WHEN_UP: Duration = Duration::from_secs(10);
 
-/// What all clients of one transport tell the thread that watches the cluster.
+/// What all clients of one transport report to the thread that watches the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     state: Mutex<State>,
@@ -197,7 +197,7 @@ fn change(current: &mut Health, found: &Health) -> bool {
     changed
 }
 
-/// A client's words about a broker, for people: `127.0.0.1:9092: connection refused`.
+/// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.
 fn plain(reason: &str) -> String {
     // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms
     // in state CONNECT)`.
@@ -248,7 +248,7 @@ impl ClientContext for Events {
             _ if matches!(facility, "CONFWARN" | "GETPID" | "METADATAUPDATE") => {
                 tracing::debug!(client, facility, "{message}");
             }
-            // Connections come and go, and each client says so of each broker; `health` tells when it matters.
+            // Connections come and go, and each client logs that for each broker; `health` reports what matters.
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning
                 if matches!(facility, "DISCONN" | "ERROR" | "FAIL" | "REQTMOUT") =>
             {

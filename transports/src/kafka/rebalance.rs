@@ -30,13 +30,13 @@ pub(super) struct Context {
     assigned: CancellationToken,
     /// How long a revocation may wait for deliveries that are out.
     patience: Duration,
-    /// Told how many records are behind the stored offsets.
+    /// Receives how many records are behind the stored offsets.
     lag: Option<watch::Sender<Option<u64>>>,
     /// The client is being closed: nothing is out any more that could settle.
     closing: AtomicBool,
 }
 
-/// How a subscription is told to end.
+/// The signal that ends a subscription.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Leave {
     /// Cancelled when it has to.

@@ -34,7 +34,7 @@ pub(super) struct Topics {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     verdict: Verdict,
-    /// `None` for ever: until [`Topics::forget`].
+    /// `None` forever: until [`Topics::forget`].
     until: Option<Instant>,
 }
 

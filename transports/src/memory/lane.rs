@@ -132,7 +132,7 @@ impl TopicLog {
         }
     }
 
-    /// Forgets what every reader of a lane has settled; tells whether that made room.
+    /// Forgets what every reader of a lane has settled; returns whether that made room.
     pub(super) fn trim(&mut self, lane: usize) -> bool {
         let Some(lane) = self.lanes.get_mut(lane) else {
             return false;

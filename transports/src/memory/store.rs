@@ -50,7 +50,7 @@ struct State {
     next_id: u64,
     down: Option<Text>,
     faults: Faults,
-    /// Topics that take nothing, and what senders are told.
+    /// Topics that accept nothing, and the error of their senders.
     refused: HashMap<TopicFilter, TransportErrorKind>,
     /// Ends an outage of the fault plan.
     outage: Option<AbortOnDropHandle<()>>,
@@ -355,7 +355,7 @@ impl State {
             .min(self.config.capacity_bytes)
             .get();
         let content = message.content_bytes();
-        // A message that takes more memory than the topic has would wait for ever for room.
+        // A message that takes more memory than the topic has would wait forever for room.
         if content > largest || size > self.config.capacity_bytes.get() {
             let limit = format!(
                 "with its {} headers it is larger than the {largest} that the memory topic {} takes",

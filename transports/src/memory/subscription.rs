@@ -65,7 +65,7 @@ pub(super) fn open(
 struct Tender {
     store: Arc<Store>,
     seat: Seat,
-    /// Tells when the consumer does not receive any more.
+    /// Resolves when the consumer no longer receives.
     deliver: mpsc::Sender<Delivery>,
     wake: Arc<Notify>,
     connection: CancellationToken,

@@ -105,14 +105,14 @@ pub struct NatsTls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "AuthKeys", into = "AuthKeys")]
 pub enum NatsAuth {
-    /// A user with a password, read anew for each connection.
+    /// A user with a password, read again for each connection.
     Password {
         /// The user.
         user: String,
         /// The password.
         password: Secret,
     },
-    /// A token, read anew for each connection.
+    /// A token, read again for each connection.
     Token(Secret),
     /// A file with a user's JWT and seed (`.creds`), read once.
     Credentials(PathBuf),
@@ -303,7 +303,7 @@ impl NatsConfig {
         in_clear.then(|| warning.to_owned()).into_iter().collect()
     }
 
-    /// Whether the log-in shows a secret to whoever reads the connection.
+    /// Whether the log-in sends a secret over the connection.
     fn sends_secret(&self) -> bool {
         matches!(
             self.auth,

@@ -73,7 +73,7 @@ impl ConsumerRef {
         Ok(Limits::read(&config))
     }
 
-    /// Asks the server for ever how many messages are still to be delivered or acknowledged.
+    /// Polls the server for the number of messages still to be delivered or acknowledged; never ends.
     pub(super) async fn watch_lag(&self, lag: watch::Sender<Option<u64>>) -> Infallible {
         let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
         let mut turns = tokio::time::interval(LAG_INTERVAL);
@@ -88,7 +88,7 @@ impl ConsumerRef {
                         both.map(|(pending, unacknowledged)| pending + unacknowledged),
                     );
                 }
-                // What was known stays known; that the bus is away is told elsewhere.
+                // The last known value stays; that the bus is unavailable is reported elsewhere.
                 Err(error) => {
                     tracing::debug!(consumer = %self.name, %error, "its lag is unknown")
                 }

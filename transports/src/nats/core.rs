@@ -148,7 +148,7 @@ async fn flush(
         tokio::select! {
             biased;
             flushed = &mut flush => return flushed.is_ok(),
-            // A flush that spans a reconnect tells nothing; do not wait for it.
+            // A flush that spans a reconnect proves nothing; do not wait for it.
             _ = connection.wait_for(|now| *now != began || !now.up) => return false,
             _ = clock.tick() => ticks += 1,
         }

@@ -409,7 +409,7 @@ impl DurableReader {
         }
     }
 
-    /// Tells the server about every delivery that has been out for half of the ack wait.
+    /// Sends a work-in-progress ack for every delivery that has been out for half of the ack wait.
     async fn tell_progress(&mut self) {
         let now = Instant::now();
         while let Some(reply) = self.ledger.due(now, now + self.limits.ack_wait / 2) {

@@ -16,7 +16,7 @@ pub(super) struct Expected {
     pub(super) answer: Answer,
     /// How large the question is.
     pub(super) bytes: usize,
-    /// Where the question goes, to be told from a refusal.
+    /// The subject of the request, to distinguish it from a refusal.
     pub(super) subject: Topic,
     /// The number of connections there had been before it was asked.
     pub(super) connects: u64,
@@ -49,7 +49,7 @@ pub(super) enum Coverage {
 // === impl Expected ===
 
 impl Expected {
-    /// Tells whoever waits.
+    /// Notifies the waiting task.
     pub(super) fn decide(self, result: Result<Receipt, TransportError>) {
         drop(self.permit);
         // The caller may have stopped waiting.

@@ -10,7 +10,7 @@ use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge};
 use super::{Nats, refused, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
 
-/// The permissions of a user, as its server tells them.
+/// The permissions of a user, as its server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Permissions {

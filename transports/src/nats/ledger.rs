@@ -24,7 +24,7 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     out: HashMap<u64, Out>,
-    /// When to tell the server that a delivery is still being worked on; all intervals are equal, so in order.
+    /// When to send work-in-progress acks; all intervals are equal, so in order.
     progress: VecDeque<Progress>,
     /// What was received and not settled: out, or on its way to be delivered again.
     unsettled: BTreeSet<u64>,
@@ -184,7 +184,7 @@ impl Settle for ToReader {
     }
 }
 
-/// What the reply subject of a JetStream message tells.
+/// The contents of the reply subject of a JetStream message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) sequence: u64,

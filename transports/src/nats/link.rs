@@ -30,7 +30,7 @@ pub(super) struct Connection {
     pub(super) epoch: u64,
 }
 
-/// A permission the server refused, as its words tell.
+/// A permission that the server refused, read from its error text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     Publish(Text),
@@ -58,7 +58,7 @@ pub(super) struct Link {
     is_unclear: AtomicBool,
 }
 
-/// What the log says of dropped messages.
+/// The log line about dropped messages.
 #[derive(Debug, Default)]
 struct Logged {
     at: Option<Instant>,
@@ -75,7 +75,7 @@ struct Faults {
     subscriptions: BTreeMap<Text, Text>,
 }
 
-/// How often the client's own state is compared with what its events told.
+/// How often the client's own state is compared with its events.
 const COMPARE_EVERY: Duration = Duration::from_millis(250);
 
 /// Refused permissions kept for slow listeners, at most.
@@ -140,7 +140,7 @@ impl Link {
     }
 
     /// Compares the client's state with what its events told, until stopped: events are lost when more than the client
-    /// can queue come at once, and a lost "disconnected" would be believed for ever.
+    /// can queue come at once, and a lost "disconnected" would be believed forever.
     pub(super) async fn watch(self: Arc<Self>, client: Client, stop: CancellationToken) {
         let mut differed = false;
         let mut every = tokio::time::interval(COMPARE_EVERY);

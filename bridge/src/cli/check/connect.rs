@@ -95,12 +95,12 @@ impl Connected {
         self.tests.iter().filter(failed).count()
     }
 
-    /// For people: a line for each test, then the rights.
+    /// As text: a line for each test, then the permissions.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tests.iter().map(Test::line).collect();
         for rights in &self.rights {
             lines.push(format!(
-                "# the rights that the bridge needs on {}:",
+                "# permissions that the bridge needs on {}:",
                 rights.transport
             ));
             lines.extend(rights.lines.iter().cloned());
@@ -224,7 +224,7 @@ impl Tester<'_> {
         }
     }
 
-    /// Publishing cannot be tried without publishing, but the server tells what the user may do.
+    /// Publishing cannot be tested without publishing, but the server reports the permissions of the user.
     #[cfg(feature = "nats")]
     async fn nats_rights(
         &mut self,

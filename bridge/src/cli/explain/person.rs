@@ -1,4 +1,4 @@
-//! The story of a unit as a tired person wants it: what it is and why, what comes of it, what would mend it.
+//! The human-readable explanation of a unit: what it is and why, what happens to it, and how to fix it.
 
 use std::fmt::Write as _;
 

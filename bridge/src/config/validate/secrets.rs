@@ -1,4 +1,4 @@
-//! Is every secret there without which the bridge does not start? Nothing tells what one is.
+//! Can every secret be read that the bridge needs to start? No secret is ever shown.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -32,7 +32,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
 }
 
-/// A key tells one agent, wherever it is written.
+/// A key identifies one agent, wherever it is written.
 fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let mut first: HashMap<[u8; 32], (usize, ValuePath)> = HashMap::new();
     for (index, agent) in workflows.agents.iter().enumerate() {
@@ -40,7 +40,7 @@ fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig
             let path = path.key("agents").index(index).key("keys").index(place);
             let digest = match key.digest() {
                 Ok(Some(digest)) => digest,
-                // Without reading any secret it is told that it is no digest.
+                // That it is not a digest is known without reading any secret.
                 Ok(None) => continue,
                 Err(error) => {
                     unread(checker, path, &error);

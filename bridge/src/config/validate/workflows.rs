@@ -135,7 +135,7 @@ fn known(checker: &mut Checker<'_>, path: ValuePath, what: &str, name: &str, the
     checker.error(path, message);
 }
 
-/// A key tells one agent. Keys in files and variables are compared when they are read.
+/// A key identifies one agent. Keys in files and variables are compared when they are read.
 fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let mut first: HashMap<String, ValuePath> = HashMap::new();
     for (index, agent) in workflows.agents.iter().enumerate() {

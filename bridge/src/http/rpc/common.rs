@@ -37,7 +37,7 @@ pub(super) struct Common {
     pub(super) timeout: Option<Duration>,
     pub(super) arrived: Instant,
     pub(super) accepts: Accepts,
-    /// How errors look where the unit does not tell its dialect.
+    /// The dialect of errors about units whose dialect is unknown.
     pub(super) dialect: Dialect,
 }
 

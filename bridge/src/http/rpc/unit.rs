@@ -36,7 +36,7 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) unit: Unit,
-    /// Whom errors go to.
+    /// The recipient of errors.
     pub(super) recipient: Recipient,
     /// Whether its method asks for an answer in parts.
     pub(super) streaming: bool,
@@ -73,7 +73,7 @@ impl Item {
         Self::Refused(failure.render(&recipient))
     }
 
-    /// `fallback` is the dialect of errors about units that do not tell theirs.
+    /// `fallback` is the dialect of errors about units whose dialect is unknown.
     fn sort(
         metrics: &Metrics,
         fallback: Dialect,

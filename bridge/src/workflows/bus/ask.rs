@@ -26,7 +26,7 @@ pub(super) enum Ask {
     Line(Box<WorkflowClient>, Bytes),
     /// To end what has this name and was asked for by the same requester.
     Cancel(Cancel),
-    /// Something that is told why it cannot be done.
+    /// A request that is refused with the reason.
     Refuse(Box<WorkflowClient>, Refused),
     /// Something that wants its answer where the binding does not allow it.
     Forbidden(Box<WorkflowClient>, reply_place::Refused),
@@ -409,7 +409,7 @@ impl Job {
         }))
     }
 
-    /// The body of a REST request, or what is no workflow and is told so.
+    /// The body of a REST request, or the reason why it is not a workflow.
     fn of_data(action: Action, client: WorkflowClient, data: Bytes) -> Ask {
         match Value::parse(&data) {
             Ok(value) if value.get("workflow").is_some() => Self::of_params(action, client, &value),
@@ -520,7 +520,7 @@ impl WorkflowClient {
         let deadline = text(extension::EXPIRY_TIME);
         let (reply_to, progress, place_refused) = match places(event, envelope) {
             Ok((reply_to, progress)) => (reply_to, progress, None),
-            // Whoever waits at the inbox of the message is told.
+            // The requester at the inbox of the message gets the reason.
             Err(refused) => {
                 let inbox = envelope.reply_to.cloned().map(Address::topic);
                 (inbox, Progress::Untold, Some(refused))

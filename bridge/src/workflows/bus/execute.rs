@@ -77,7 +77,7 @@ impl WorkflowBinding {
             }
             () = early.stop.cancelled() => return Outcome::GivenUp,
             turn = self.turns.next(agent.id()) => turn,
-            // The executor says what it says of requests that come too late.
+            // The executor reports a request that arrives too late itself.
             () = until(request.deadline) => None,
         };
         let mut wait = BACKOFF.0;
@@ -89,7 +89,7 @@ impl WorkflowBinding {
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(follow)) => match self.follow(agent, follow, early).await {
                     Some(record) => return self.again(record).await,
-                    // Whoever ran it gave it up.
+                    // Its runner gave it up.
                     None => continue,
                 },
                 Err(NotBegun::Draining) => return give_up(early).await,

@@ -1,4 +1,4 @@
-//! What waits or runs, and may be told to end.
+//! Executions that wait or run, and that a cancel can end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(super) struct Entry {
 /// What may end a request early.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Early<'a> {
-    /// Whoever asked wants no more of it.
+    /// The requester has cancelled it.
     pub(super) cancel: &'a CancellationToken,
     /// The bridge ends: what has not begun is given up.
     pub(super) stop: &'a CancellationToken,

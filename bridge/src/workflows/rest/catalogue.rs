@@ -1,4 +1,4 @@
-//! What does each operation do, and what does its configuration look like? Told to agents that look for one.
+//! What does each operation do, and what does its configuration look like? Shown to agents that search for one.
 
 use a2abus_models::a2e_workflow::OperationType;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The calls that judge and execute workflows, and tell what became of them.
+//! The endpoints that validate and execute workflows and report their results.
 
 use std::sync::Arc;
 

@@ -36,7 +36,7 @@ pub(super) struct Wanted {
 /// Longest text that is looked for, in bytes.
 const MAX_QUERY_BYTES: usize = 1_000;
 
-/// A workflow to be judged.
+/// A workflow to validate.
 pub(super) fn validate(body: &Bytes) -> Result<Request, Problem> {
     let members = Members::read(body, &["workflow", "input", "level"])?;
     members.request()
