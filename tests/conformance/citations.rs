@@ -1,4 +1,5 @@
-//! Does every document that a comment or another document names exist, and every section it cites of it?
+//! Does every document that a comment or another document names exist, and every section it cites of it? And every
+//! function that ARCHITECTURE.md names on its walks through the code?
 //!
 //! The one form is the path of the document and its sections: `docs/design.md §7.1`, `docs/design.md §7.1 and §T4`. In
 //! `docs/`, a section without a path is one of the same document. A section is a numbered heading; a numbered decision is a
@@ -39,6 +40,34 @@ fn every_citation_has_its_target() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(cited > 100, "only {cited} citations were found");
+}
+
+/// Each line of a walk has the path of a file, or that of the line above, and functions in it: `file.rs  A::f, g: a note`.
+#[test]
+fn every_function_of_a_walk_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let walks = text.split("```walk\n").skip(1);
+    let lines = walks.flat_map(|walk| walk.split("```").next().unwrap().lines());
+    let (mut source, mut missing, mut found) = (String::new(), Vec::new(), 0);
+    for line in lines {
+        let (path, names) = line.split_once(' ').unwrap();
+        if !path.is_empty() {
+            source = fs::read_to_string(root.join(path)).unwrap_or_default();
+        }
+        let names = names.split_once(": ").map_or(names, |(names, _)| names);
+        for name in names.split(", ").map(str::trim) {
+            let function = name.rsplit("::").next().unwrap();
+            let is_there = ["(", "<"].map(|next| source.contains(&format!("fn {function}{next}")));
+            if is_there.contains(&true) {
+                found += 1;
+            } else {
+                missing.push(format!("{name} in: {line}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(found > 40, "only {found} functions were found");
 }
 
 #[test]
