@@ -300,9 +300,9 @@ fn serve<S: Sent>(writer: &Writer<S>) {
 
 fn replace<S: Sent>(writer: &Writer<S>, code: Code, reason: &str) {
     match writer.replace() {
-        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer broke and was replaced"),
+        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer failed and was replaced"),
         Err(error) => {
-            tracing::error!(%code, reason, %error, "the Kafka producer broke and cannot be replaced yet");
+            tracing::error!(%code, reason, %error, "the Kafka producer failed and cannot be replaced yet");
         }
     }
 }
