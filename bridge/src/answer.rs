@@ -5,24 +5,26 @@
 //! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use a2abus_plugin::{Event, Limits, Text, extension};
-use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_plugin::{Data, Event, Kind, Limits, Text, extension, kind_of_event};
+use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 use bytes::Bytes;
+use tokio::time::Instant;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{CallId, ReplyId, shown_topic};
+use crate::callid::{CALL_ID_CHARS, CallId, Replica, ReplyId, shown_topic};
 use crate::calls::said::{self, Body, Said};
 use crate::calls::{CallError, Calls, render};
 use crate::metrics::ReplyOutcome;
 use crate::outbound::Outgoing;
-use crate::pending::{Asked, Fingerprint, Handed, Parts, Progress};
+use crate::pending::{Asked, Handed, Parts, Progress};
 use crate::recent::Recent;
-use crate::reply::spring;
+use crate::reply::{FORWARDS, spring};
 use crate::reply_place::attribute_header;
-use crate::reply_token::Forgery;
+use crate::reply_token::Rejection;
 use crate::seldom::{LogLimits, Seldom};
 
 /// Where a message was read.
@@ -64,8 +66,10 @@ pub enum Answered {
     Forward(Box<Outgoing>),
     /// It is the request itself.
     Request(CallId),
-    /// It is not believed: the call goes on.
-    Forged(CallId, Forgery),
+    /// It is rejected: the call keeps waiting.
+    Rejected(CallId, Rejection),
+    /// It was sent on before, and answers a call of a replica that reads elsewhere still.
+    Looped(CallId),
     /// It answers no call that can be named.
     Uncorrelated(Unanswerable),
 }
@@ -91,7 +95,10 @@ impl Answered {
             Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
             Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
-            Self::Forged(..) => ReplyOutcome::Forged,
+            Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
+            Self::Rejected(_, Rejection::Shortened) => ReplyOutcome::Shortened,
+            Self::Rejected(_, Rejection::WrongPlace) => ReplyOutcome::Misplaced,
+            Self::Looped(_) => ReplyOutcome::Looped,
         }
     }
 }
@@ -112,28 +119,91 @@ impl Calls {
         answered
     }
 
-    /// Notes an event that was read where no answers are taken, if it names a call which waits here.
-    pub(crate) fn misplaced_answer(&self, at: ReadAt<'_>, event: &Event) {
-        let names = [extension::CALL_ID, extension::COLLABORATION_ID];
-        let texts = names.iter().filter_map(|name| event.extension_text(name));
-        let mut ids = texts.filter_map(|text| text.parse::<ReplyId>().ok());
-        if let Some(id) = ids.find(|id| self.pending().agent_of(id.call).is_some()) {
-            let forged = Answered::Forged(id.call, Forgery::WrongPlace);
-            self.count_reply(forged.outcome());
-            self.log_reply(&forged, at.topic);
+    /// Notes an event that was read where no answers are taken, if it answers a call which waits here. Gives back the
+    /// call when the event is an answer under the headers of its request: to route it would ask the agent again.
+    pub(crate) fn misplaced_answer(
+        &self,
+        at: ReadAt<'_>,
+        event: &Event,
+        limits: &Limits,
+    ) -> Option<CallId> {
+        let id_in = |name| event.extension_text(name)?.parse::<ReplyId>().ok();
+        let own = id_in(extension::CALL_ID);
+        let is_marked = event.extension(extension::MCP_TYPE).is_some();
+        match kind_of_event(event) {
+            Kind::Response | Kind::Stream => {
+                let ids = [own, id_in(extension::COLLABORATION_ID)];
+                for id in ids.into_iter().flatten() {
+                    if let Some(asked) = self.pending().asked(id.call) {
+                        let why = self.tokens().verify(asked.id, id.token).err();
+                        let why = why.unwrap_or(Rejection::WrongPlace);
+                        self.reject(at, &asked, why);
+                        break;
+                    }
+                }
+                None
+            }
+            Kind::Notification if is_marked => None,
+            Kind::Request | Kind::Notification => {
+                let id = own?;
+                let asked = self.pending().asked(id.call);
+                let verified = asked.filter(|asked| self.is_proved(asked, id));
+                let is_answer = match &verified {
+                    Some(asked) => !is_asking(event, limits) && !asked.is_request(event),
+                    None => is_answering(event, limits),
+                };
+                if let Some(asked) = verified.filter(|_| is_answer) {
+                    self.reject(at, &asked, Rejection::WrongPlace);
+                }
+                is_answer.then_some(id.call)
+            }
         }
     }
 
+    /// Whether an event is a request that this process has published for a call which waits.
+    pub(crate) fn is_own_request(&self, event: &Event) -> bool {
+        let id = event.extension_text(extension::CALL_ID);
+        let id = id.and_then(|text| text.parse::<ReplyId>().ok());
+        let asked = id.and_then(|id| Some((id, self.pending().asked(id.call)?)));
+        asked.is_some_and(|(id, asked)| self.is_proved(&asked, id) && asked.is_request(event))
+    }
+
+    fn is_proved(&self, asked: &Asked, id: ReplyId) -> bool {
+        self.tokens().verify(asked.id, id.token).is_ok()
+    }
+
+    /// Counts, logs and remembers that an answer to a call is rejected.
+    fn reject(&self, at: ReadAt<'_>, asked: &Asked, why: Rejection) {
+        asked.note_rejected(why);
+        let rejected = Answered::Rejected(asked.id.call, why);
+        self.count_reply(rejected.outcome());
+        self.log_reply(&rejected, at.topic);
+    }
+
     fn log_reply(&self, answered: &Answered, topic: &Topic) {
-        let Answered::Forged(call, why) = answered else {
-            return self.ended().log(answered, topic);
-        };
-        if let Some(suppressed) = self.ended().alarms.allow() {
-            let agent = self.pending().agent_of(*call);
+        match answered {
+            Answered::Rejected(call, why) => self.log_rejected(answered, *call, *why, topic),
+            Answered::Foreign(call) if !self.legs().is_ours(*call) => {
+                self.ended().log_foreign(*call, topic);
+            }
+            Answered::Forward(forward) => {
+                let call = forward.call.as_ref().and_then(|call| call.parse().ok());
+                if let Some(call) = call {
+                    self.ended().log_foreign(call, topic);
+                }
+            }
+            _ => self.ended().log(answered, topic),
+        }
+    }
+
+    fn log_rejected(&self, answered: &Answered, call: CallId, why: Rejection, topic: &Topic) {
+        if let Some(suppressed) = self.ended().rejected.allow() {
+            let agent = self.pending().agent_of(call);
             let topic = shown_topic(topic.as_str());
             tracing::warn!(
-                %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(), why = why.detail(),
-                suppressed, "an answer was rejected as forged; its call keeps waiting"
+                %call, agent = agent.as_deref(), %topic, reason = answered.outcome().as_str(),
+                why = why.what(), cure = why.cure(), suppressed,
+                "an answer was rejected; its call keeps waiting"
             );
         }
     }
@@ -147,32 +217,61 @@ impl Calls {
         // An event in structured mode is its own body; in binary mode its data are the body.
         let body = event.as_ref().map_or(body, |event| Some(event.body()));
         let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
-        let mut outcomes: Vec<Answered> = Vec::with_capacity(units.len());
-        for said in units {
-            let outcome = self.take_answer(at, said, limits);
-            // The whole message is sent on, once.
-            let is_sent = matches!(outcome, Answered::Forward(_))
-                && outcomes
-                    .iter()
-                    .any(|earlier| matches!(earlier, Answered::Forward(_)));
-            if !is_sent {
-                outcomes.push(outcome);
-            }
-        }
-        outcomes
+        let batch = (units.len() > 1).then_some(Batch {
+            event: event.as_ref(),
+            binding,
+        });
+        let take = |said| self.take_answer(at, said, batch, limits);
+        units.into_iter().map(take).collect()
     }
 
-    fn take_answer(&self, at: ReadAt<'_>, said: Said, limits: &Limits) -> Answered {
-        let Some(id) = call_of(at, &said) else {
-            return Answered::Uncorrelated(uncorrelated(said));
+    fn take_answer(
+        &self,
+        at: ReadAt<'_>,
+        said: Said,
+        batch: Option<Batch<'_>>,
+        limits: &Limits,
+    ) -> Answered {
+        let Some(id) = call_of(at, &said, batch.is_some()) else {
+            let damaged = self.damaged(at, &said);
+            return damaged
+                .unwrap_or_else(|| Answered::Uncorrelated(uncorrelated(said, batch.is_some())));
         };
-        self.resolve(at, id, |asked, progress| {
-            let is_request = |event| Fingerprint::of(event) == asked.request;
-            if said.event.as_ref().is_some_and(is_request) {
+        let message = || match batch {
+            Some(batch) => batch.alone(at.message, &said, id),
+            None => at.message.clone(),
+        };
+        self.resolve(at, id, message, |asked, progress| {
+            if said
+                .event
+                .as_ref()
+                .is_some_and(|event| asked.is_request(event))
+            {
                 return None;
             }
             let fold = &mut progress.fold;
             Some(render::parts_of(asked, fold, &said, limits))
+        })
+    }
+
+    /// An answer whose id begins with that of a call which waits here, and is none: its end was cut off, or changed.
+    fn damaged(&self, at: ReadAt<'_>, said: &Said) -> Option<Answered> {
+        let attribute = |name| said.event.as_ref()?.extension_text(name).map(Text::as_str);
+        let attributes = [extension::CALL_ID, extension::COLLABORATION_ID];
+        let attributes = attributes.into_iter().filter_map(attribute);
+        let own = said.own_correlation();
+        let own = own.as_ref().map(Text::as_str);
+        let mut texts = attributes.chain(of_message(at)).chain(own);
+        texts.find_map(|text| {
+            let call = text.get(..CALL_ID_CHARS)?.parse().ok()?;
+            let asked = self.pending().asked(call)?;
+            let why = if text.len() < 2 * CALL_ID_CHARS {
+                Rejection::Shortened
+            } else {
+                Rejection::WrongToken
+            };
+            asked.note_rejected(why);
+            Some(Answered::Rejected(call, why))
         })
     }
 
@@ -184,10 +283,11 @@ impl Calls {
         error: &dyn std::error::Error,
     ) -> Answered {
         let detail = error.to_string();
-        match addressed(at, None) {
+        match with_token(ids(of_message(at))) {
             Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
-                self.resolve(at, id, |_, _| Some(Err(error)))
+                let message = || at.message.clone();
+                self.resolve(at, id, message, |_, _| Some(Err(error)))
             }
             None => Answered::Uncorrelated(Unanswerable {
                 code,
@@ -206,14 +306,17 @@ impl Calls {
         };
         let error = CallError::Unavailable(Text::from_static("no agent listens on its subject"));
         // The server answers on the subject of the request, which has the token; others do not know it.
-        let answered = self.resolve(at, id, |_, _| Some(Err(error)));
+        let message = || at.message.clone();
+        let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));
         matches!(answered, Answered::Delivered)
     }
 
+    /// Hands what an answer says to the call `id`, or sends `message` on to the replica that made the call.
     fn resolve(
         &self,
         at: ReadAt<'_>,
         id: ReplyId,
+        message: impl FnOnce() -> Message,
         parts: impl FnOnce(&Asked, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> Answered {
         let call = id.call;
@@ -225,29 +328,84 @@ impl Calls {
             let mut verified = Ok(());
             let handed = self.pending().hand_over(call, |asked, progress| {
                 verified = self.tokens().verify(asked.id, id.token);
-                verified.ok().and_then(|()| parts(asked, progress))
+                match verified {
+                    Ok(()) => parts(asked, progress),
+                    Err(why) => {
+                        progress.rejected = Some(why);
+                        None
+                    }
+                }
             });
             return match (handed, verified) {
-                (_, Err(forgery)) => Answered::Forged(call, forgery),
+                (_, Err(why)) => Answered::Rejected(call, why),
                 (Handed::Over, Ok(())) => Answered::Delivered,
                 (Handed::Late, Ok(())) => Answered::Late(call),
                 (Handed::Nothing, Ok(())) => Answered::Request(call),
             };
         }
         if at.reader == Reader::ReplyLeg && !is_home && !self.legs().is_shared(at.bus) {
-            return Answered::Forged(call, Forgery::WrongPlace);
+            return Answered::Rejected(call, Rejection::WrongPlace);
         }
         if is_home || at.reader == Reader::ReplyLeg {
             return Answered::Foreign(call);
         }
-        match self.legs().forward(id, at.bus, at.message.clone()) {
+        self.legs().note_misplaced(at.bus);
+        if at.message.headers.get(FORWARDS).is_some() {
+            return Answered::Looped(call);
+        }
+        match self.legs().forward(id, at.bus, message()) {
             Some(forward) => Answered::Forward(Box::new(forward)),
             None => Answered::Foreign(call),
         }
     }
 }
 
-fn uncorrelated(said: Said) -> Unanswerable {
+/// Whether an event carries a message that asks for something, whatever its headers say.
+fn is_asking(event: &Event, limits: &Limits) -> bool {
+    let units = said::units(&event.body(), None, limits);
+    units.iter().any(Said::is_request)
+}
+
+/// Whether an event carries a message that answers something, whatever its headers say.
+fn is_answering(event: &Event, limits: &Limits) -> bool {
+    let units = said::units(&event.body(), None, limits);
+    units.iter().any(Said::is_answer)
+}
+
+/// What the units of a message of several have in common.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
+    /// The CloudEvent whose data they are.
+    event: Option<&'a Event>,
+    /// How its bus writes CloudEvents.
+    binding: Binding,
+}
+
+// === impl Batch ===
+
+impl Batch<'_> {
+    /// One unit as a message of its own, which names its own call and no other.
+    fn alone(self, message: &Message, said: &Said, id: ReplyId) -> Message {
+        let id = id.to_string();
+        let written = self.event.and_then(|event| {
+            let mut event = event.clone();
+            event
+                .set(extension::CALL_ID, Text::from(id.as_str()))
+                .ok()?;
+            event.set_data(Some(Data::from(said.unit.clone())));
+            content_mode::write(self.binding, &event, ContentMode::Binary).ok()
+        });
+        let mut alone = written.unwrap_or_else(|| {
+            let mut plain = Message::plain(said.unit.clone());
+            plain.headers.push(spring::CORRELATION_ID, id);
+            plain
+        });
+        alone.key.clone_from(&message.key);
+        alone
+    }
+}
+
+fn uncorrelated(said: Said, is_one_of_several: bool) -> Unanswerable {
     let (code, detail) = match &said.body {
         Body::Broken(why) => ("unreadable", why.to_string()),
         _ if said.is_request() => (
@@ -263,45 +421,41 @@ fn uncorrelated(said: Said) -> Unanswerable {
     Unanswerable {
         code,
         detail,
-        unit: Some((said.index, said.bytes)),
+        unit: is_one_of_several.then_some((said.index, said.unit)),
     }
 }
 
-/// The call that an answer names: by the attributes of its event, the headers of its message, the subject it came on, or
-/// what its body repeats, in this order. Any of those that name the same call may bring the token.
-fn call_of(at: ReadAt<'_>, said: &Said) -> Option<ReplyId> {
+/// The call that an answer names. A message of one unit: by the `callid` of its event, its headers, the subject it came
+/// on, the `collaborationid` of its event, or what its body repeats, in this order. In a batch each unit names its own
+/// call, so that its body comes first. Any of those that name the same call may bring the token.
+fn call_of(at: ReadAt<'_>, said: &Said, is_one_of_several: bool) -> Option<ReplyId> {
     let event = said.event.as_ref();
-    let collaboration = || {
-        event?
-            .extension_text(extension::COLLABORATION_ID)?
-            .parse()
-            .ok()
-    };
-    let own = || said.own_correlation()?.parse().ok();
-    let named = addressed(at, event);
-    if named.is_some_and(|id| id.token.is_some()) {
-        return named;
+    let attribute = |name| event.and_then(|event| event.extension_text(name));
+    let attribute = |name| attribute(name).map(Text::as_str).into_iter();
+    let call = attribute(extension::CALL_ID);
+    let collaboration = attribute(extension::COLLABORATION_ID);
+    let own = std::iter::once_with(|| said.own_correlation()?.parse().ok()).flatten();
+    if is_one_of_several {
+        with_token(own.chain(ids(call.chain(collaboration).chain(of_message(at)))))
+    } else {
+        with_token(ids(call.chain(of_message(at)).chain(collaboration)).chain(own))
     }
-    let all = [named, collaboration(), own()];
-    with_token(all.into_iter().flatten())
 }
 
-/// The call that a message was sent to, whatever it says: by its attributes, its headers or the subject it came on.
-fn addressed(at: ReadAt<'_>, event: Option<&Event>) -> Option<ReplyId> {
-    let attribute = event.and_then(|event| event.extension_text(extension::CALL_ID));
-    // A message that is no CloudEvent may repeat this one header all the same.
+/// The texts by which a message names the call that it was sent to, whatever is in it: headers, then the subject. A
+/// message that is no CloudEvent may repeat a header all the same.
+fn of_message(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
     let headers = [
         at.message.headers.get(spring::CORRELATION_ID),
         attribute_header(at.message, extension::CALL_ID),
     ];
     let headers = headers.into_iter().flatten();
     let headers = headers.filter_map(|value| std::str::from_utf8(value).ok());
-    let texts = attribute.map(Text::as_str).into_iter().chain(headers);
-    with_token(
-        texts
-            .filter_map(|text| text.parse().ok())
-            .chain(last_word(at.topic)),
-    )
+    headers.chain(at.topic.as_str().rsplit('.').next())
+}
+
+fn ids<'a>(texts: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ReplyId> {
+    texts.filter_map(|text| text.parse().ok())
 }
 
 /// The first, with the token of another one for the same call where it has none itself.
@@ -313,23 +467,27 @@ fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
 }
 
 fn last_word(topic: &Topic) -> Option<ReplyId> {
-    topic
-        .as_str()
-        .rsplit('.')
-        .next()
-        .and_then(|word| word.parse().ok())
+    let last = topic.as_str().rsplit('.').next()?;
+    last.parse().ok()
 }
 
 /// The calls that ended lately with their agents, and the log of answers that reached no caller.
 #[derive(Debug)]
 pub(crate) struct Ended {
     calls: Mutex<Recent<CallId, Text>>,
+    /// The other replicas whose answers were read here, and when that was last logged.
+    others: Mutex<Recent<Replica, Instant>>,
     log: Seldom,
-    alarms: Seldom,
+    rejected: Seldom,
+    foreign: Seldom,
 }
 
 /// The most calls that are remembered once they have ended.
 const MAX_ENDED: usize = 4_096;
+/// The most other replicas that are remembered.
+const MAX_OTHERS: usize = 1_024;
+/// How often answers to calls of one other replica are logged: they are nothing unusual while it runs.
+const FOREIGN_EVERY: Duration = Duration::from_secs(600);
 
 // === impl Ended ===
 
@@ -337,8 +495,10 @@ impl Ended {
     pub(crate) fn new(log: &LogLimits) -> Self {
         Self {
             calls: Mutex::new(Recent::new(MAX_ENDED)),
+            others: Mutex::new(Recent::new(MAX_OTHERS)),
             log: log.seldom(Level::WARN, "more answers reached no caller"),
-            alarms: log.seldom(Level::WARN, "more answers were not believed"),
+            rejected: log.seldom(Level::WARN, "more answers were rejected"),
+            foreign: log.seldom(Level::INFO, "more answers were for calls of other replicas"),
         }
     }
 
@@ -348,6 +508,23 @@ impl Ended {
         calls.insert(call, agent.clone());
     }
 
+    /// Logs now and then that answers to calls of another replica are read here: that replica may be gone.
+    fn log_foreign(&self, call: CallId, topic: &Topic) {
+        let (replica, now) = (call.replica(), Instant::now());
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_logged = |last: &Instant| now.duration_since(*last) < FOREIGN_EVERY;
+        if others.get(&replica).is_some_and(is_logged) {
+            return;
+        }
+        if let Some(suppressed) = self.foreign.allow() {
+            others.insert(replica, now);
+            tracing::info!(
+                %replica, %call, topic = %shown_topic(topic.as_str()), suppressed,
+                "an answer is for a call of another replica; if that replica no longer runs, nobody takes it"
+            );
+        }
+    }
+
     /// Logs what reached no caller, and why.
     fn log(&self, answered: &Answered, topic: &Topic) {
         let (call, why) = match answered {
@@ -355,10 +532,14 @@ impl Ended {
             Answered::Delivered
             | Answered::Forward(_)
             | Answered::Foreign(_)
-            | Answered::Forged(..) => return,
+            | Answered::Rejected(..) => return,
             Answered::Late(call) => (
                 Some(*call),
                 "its call has ended: it came after the deadline, or a second time",
+            ),
+            Answered::Looped(call) => (
+                Some(*call),
+                "another replica has sent it here, and it belongs elsewhere still: they disagree about the partitions of the reply topic",
             ),
             Answered::Request(call) => (
                 Some(*call),

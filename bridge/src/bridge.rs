@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapt::Adapters;
 use crate::bus::{Bus, BusId, Buses};
 use crate::callid::Replica;
-use crate::calls::{CallLimits, Calls, DOOR};
+use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
 use crate::cancel::{Cancel, Canceller};
 use crate::claims::Claims;
 use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
@@ -447,9 +447,16 @@ impl Parts<'_> {
         );
         let bindings = self.config.bindings.iter();
         let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
+        let door = format!(
+            "/a2abus/{}/{DOOR}/{UNKNOWN_CALLER}",
+            self.config.instance.text()
+        );
+        let unknown_caller =
+            Source::new(door).map_err(|error| BridgeError::Config(error.to_string()))?;
         Ok(Claims {
             name: name.clone(),
             source,
+            unknown_caller,
             own_sources: own_sources.collect(),
             trusts: binding.trusts.clone(),
             reply_places: reply_places

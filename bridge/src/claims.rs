@@ -7,9 +7,10 @@
 //! |---|---|
 //! | `origin` | always the position where the bridge read the message |
 //! | `source` of a CloudEvent | stays, unless it is one that the bridge itself writes: then the event gets the `source` and the `id` of the binding's own events; stays where the binding `trusts` it |
+//! | `source` of a caller of HTTP | stays on the unchanged request of a call that waits here; else its address becomes `unknown`: the mark of the HTTP door takes rights away, so that no relay may remove it |
 //! | `sourceagent` | removed, unless the binding `trusts` it |
 //! | `replyto`, `progressto` | kept only where they name a reply place that the binding allows ([`ReplyPlaces`]) |
-//! | `callid` | kept only on requests: answers are not taken here |
+//! | `callid` | kept only on requests with a reply address: answers are not taken here |
 //!
 //! What is overruled is counted, and logged when it first happens. Source: docs/design.md §T4.
 
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use a2abus_plugin::{Event, Kind, Source, Text, extension};
+use a2abus_plugin::{Event, Kind, Source, Text, extension, kind_of_event};
 
 use crate::answer::ReadAt;
 use crate::calls::{DOOR, UNKNOWN_CALLER};
@@ -32,9 +33,11 @@ pub struct Claims {
     pub name: Text,
     /// The `source` of the binding's own events.
     pub source: Source,
+    /// The `source` of events that say they come from a caller of the HTTP door, and do not prove it.
+    pub unknown_caller: Source,
     /// The sources of the events of all bindings that do not begin `/a2abus/`.
     pub own_sources: Arc<[Text]>,
-    /// What is believed.
+    /// What is accepted.
     pub trusts: Vec<Claim>,
     /// Where answers may go.
     pub reply_places: ReplyPlaces,
@@ -61,17 +64,32 @@ const OWN: &str = "/a2abus/";
 // === impl Claims ===
 
 impl Claims {
-    /// A CloudEvent, as its `source` is believed; `index` is its place in its message.
-    pub(crate) fn of_cloudevent(&self, at: ReadAt<'_>, index: usize, event: &mut Event) {
+    /// A CloudEvent, as far as its `source` is accepted; `index` is its place in its message. `is_own_request` says
+    /// whether it is a request that this process has published for one of its calls.
+    pub(crate) fn of_cloudevent(
+        &self,
+        at: ReadAt<'_>,
+        index: usize,
+        event: &mut Event,
+        is_own_request: impl FnOnce(&Event) -> bool,
+    ) {
         if self.trusts(Claim::Source) || !self.is_own(event.source()) {
             return;
         }
+        let source = if !is_of_http_caller(event.source()) {
+            &self.source
+        } else if is_own_request(event) {
+            return;
+        } else {
+            // Without this mark of the HTTP door the event would have more rights.
+            &self.unknown_caller
+        };
         self.overruled(SOURCE, at);
         let id = at.origin.map_or_else(
             || Text::from(crate::clock::new_event_id()),
             |origin| Text::from(format!("{origin}#{index}")),
         );
-        for (name, value) in [(SOURCE, Text::from(self.source.clone())), ("id", id)] {
+        for (name, value) in [(SOURCE, Text::from(source.clone())), ("id", id)] {
             let set = event.set(name, value);
             debug_assert!(set.is_ok(), "sources and positions are legal");
         }
@@ -103,8 +121,9 @@ impl Claims {
                 }
             }
         }
-        let kind = event.extension_text(extension::MCP_TYPE);
-        if kind.is_none_or(|kind| kind != Kind::Request.as_str()) {
+        let is_request = kind_of_event(event) == Kind::Request;
+        // The call of another bridge, whose answer goes to that bridge.
+        if !is_request || event.extension(extension::REPLY_TO).is_none() {
             self.remove(at, event, extension::CALL_ID);
         }
     }
@@ -113,11 +132,9 @@ impl Claims {
         self.trusts.contains(&claim)
     }
 
-    /// Whether events of a bridge have this source. Callers of HTTP have fewer rights than writers of topics, and the ids
-    /// of their events cannot be guessed: to be taken for one wins nothing, and a relay must not hide one.
+    /// Whether events of a bridge have this source.
     fn is_own(&self, source: &Text) -> bool {
-        let is_ours = source.starts_with(OWN) || self.own_sources.contains(source);
-        is_ours && !is_of_http_caller(source)
+        source.starts_with(OWN) || self.own_sources.contains(source)
     }
 
     fn remove(&self, at: ReadAt<'_>, event: &mut Event, name: &'static str) {
@@ -134,8 +151,8 @@ impl Claims {
         if logged.any(|(_, logged)| !logged.swap(true, Ordering::Relaxed)) {
             tracing::warn!(
                 binding = %self.name, topic = %at.topic, origin = at.origin.map(Text::as_str), attribute = name,
-                "writers of this topic set an attribute that the binding does not believe: it is removed or overwritten \
-                 (this line comes once, a2abus_attributes_overruled_total counts; `trusts` of the binding believes it)"
+                "writers of this topic set an attribute that the binding does not accept: it is removed or overwritten \
+                 (this line comes once, a2abus_attributes_overruled_total counts; set `trusts` on the binding to accept it)"
             );
         }
     }

@@ -284,7 +284,7 @@ impl Exchanges {
                     if let Err(why) = self.reply(requester, &event).await {
                         // A stream with a hole in it would end as if nothing were missing.
                         let why = format!("it cannot be published to the requester: {why}");
-                        let failure = Failure::call(&CallError::BadAnswer(why.into()));
+                        let failure = Failure::on_bus(&CallError::BadAnswer(why.into()));
                         self.fail(requester, &failure).await;
                         return Some(publishing);
                     }
@@ -294,7 +294,7 @@ impl Exchanges {
                     drop(position.and_then(|position| self.running.remove(position)));
                     return None;
                 }
-                Err(error) => self.fail(requester, &Failure::call(&error)).await,
+                Err(error) => self.fail(requester, &Failure::on_bus(&error)).await,
             }
             if is_last {
                 return Some(publishing);

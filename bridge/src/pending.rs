@@ -20,6 +20,7 @@ use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
 use crate::callid::{CallId, ReplyId};
 use crate::calls::{CallError, Part};
+use crate::reply_token::Rejection;
 use crate::shares::Share;
 
 /// Calls that wait for an answer, by call id.
@@ -77,6 +78,8 @@ pub struct Progress {
     pub fold: Option<Fold>,
     /// Whether the end was handed over: nothing may follow it, though others have found the call before.
     pub is_over: bool,
+    /// Why the last answer was rejected, if one was.
+    pub rejected: Option<Rejection>,
 }
 
 /// What travels from the reader of answers to the caller.
@@ -138,6 +141,29 @@ impl Fingerprint {
             source: event.source().clone(),
             body: HASHER.hash_one(event.body()),
         }
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// Whether an event is the request itself, as it was published.
+    #[must_use]
+    pub fn is_request(&self, event: &Event) -> bool {
+        self.request == Fingerprint::of(event)
+    }
+
+    /// Why the last answer was rejected, if one was.
+    #[must_use]
+    pub fn rejected(&self) -> Option<Rejection> {
+        let progress = self.progress.lock();
+        progress.unwrap_or_else(PoisonError::into_inner).rejected
+    }
+
+    /// Remembers why an answer was rejected.
+    pub fn note_rejected(&self, why: Rejection) {
+        let progress = self.progress.lock();
+        progress.unwrap_or_else(PoisonError::into_inner).rejected = Some(why);
     }
 }
 
@@ -206,6 +232,12 @@ impl PendingCalls {
     #[must_use]
     pub fn agent_of(&self, call: CallId) -> Option<Text> {
         self.table.get(&call).map(|entry| entry.asked.agent.clone())
+    }
+
+    /// What is known of a call that waits.
+    #[must_use]
+    pub fn asked(&self, call: CallId) -> Option<Arc<Asked>> {
+        self.table.get(&call).map(|entry| Arc::clone(&entry.asked))
     }
 
     /// How many calls wait.

@@ -401,7 +401,8 @@ impl Pipeline {
                 Answered::Delivered
                 | Answered::Late(_)
                 | Answered::Foreign(_)
-                | Answered::Forged(..)
+                | Answered::Rejected(..)
+                | Answered::Looped(_)
                 | Answered::Request(_) => {}
             }
         }
@@ -439,13 +440,16 @@ impl Pipeline {
         if mapped.because.family == Family::CloudEvent {
             return self.event(at, Some(&unit), mapped.event, outgoing);
         }
-        self.route(at, Some(&unit), mapped.event, outgoing);
+        let mut event = mapped.event;
+        reply_place::take_deadline(at.message, &mut event);
+        self.route(at, Some(&unit), event, outgoing);
     }
 
     /// A CloudEvent.
     fn event(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         let index = unit.map_or(0, |unit| unit.index);
-        self.claims.of_cloudevent(at, index, &mut event);
+        let is_own = |event: &Event| self.calls.is_own_request(event);
+        self.claims.of_cloudevent(at, index, &mut event, is_own);
         if self.data == DataLook::ForMissing {
             self.fill_from_data(&mut event);
         }
@@ -486,6 +490,15 @@ impl Pipeline {
 
     fn route(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         self.claims.of_event(at, &mut event);
+        if let Some(call) = self.calls.misplaced_answer(at, &event, &self.limits) {
+            let detail = format!(
+                "it answers the call {call} under the headers of its request: answers belong at the reply address of the \
+                 request, or on a topic that a binding with role: responses reads"
+            );
+            let reason = "answer_on_request_topic";
+            let letter = self.dead(at, unit, Some(&event), reason, Stage::Resolve, &detail);
+            return outgoing.copies.push(letter);
+        }
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
             self.dead_letters.dropped(&of, "expired");
@@ -496,10 +509,7 @@ impl Pipeline {
         }
         match self.requester(at, &event) {
             Ok(Some(requester)) => return self.request(at, unit, event, requester, outgoing),
-            Ok(None) => {
-                self.calls.misplaced_answer(at, &event);
-                self.claims.of_unasked(at, &mut event);
-            }
+            Ok(None) => self.claims.of_unasked(at, &mut event),
             Err(refused) => return self.misdirected(at, unit, &event, &refused, outgoing),
         }
         self.mark(at, &mut event);

@@ -18,7 +18,7 @@ use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::bus::{BusId, Buses};
 use crate::callid::{CallId, Replica, ReplyId};
@@ -40,6 +40,8 @@ pub struct ReplyLeg {
     place: ReplyPlace,
     /// Whether answers are read: a call made before that would lose its answer.
     reading: watch::Sender<bool>,
+    /// Notified when an answer was read in another place than its own.
+    misplaced: Arc<Notify>,
 }
 
 #[derive(Debug, Clone)]
@@ -62,6 +64,10 @@ pub mod spring {
     /// What the answer must carry unchanged.
     pub const CORRELATION_ID: &str = "kafka_correlationId";
 }
+
+/// The header of an answer that one replica has sent on to another. It is not sent on again: two replicas that disagree
+/// about its place would do so for ever.
+pub const FORWARDS: &str = "bus-forwards";
 
 /// Bytes of answers read and not yet handed over, at most.
 const REPLY_BUDGET_BYTES: usize = 64 << 20;
@@ -94,6 +100,7 @@ impl ReplyLegs {
                 bus,
                 place,
                 reading: watch::Sender::new(false),
+                misplaced: Arc::default(),
             }
         };
         let called = buses.iter().filter(|(bus, _)| called.contains(bus));
@@ -187,7 +194,7 @@ impl ReplyLegs {
 
     /// The message again, on its way to the place on `bus` that the call id names.
     #[must_use]
-    pub fn forward(&self, id: ReplyId, bus: BusId, message: Message) -> Option<Outgoing> {
+    pub fn forward(&self, id: ReplyId, bus: BusId, mut message: Message) -> Option<Outgoing> {
         let address = match &self.leg(bus)?.place {
             ReplyPlace::Partitioned { topic, partitions } => Address {
                 partition: Some(u32::from(home(id.call.replica(), partitions))),
@@ -195,6 +202,7 @@ impl ReplyLegs {
             },
             ReplyPlace::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
         };
+        message.headers.put(FORWARDS, "1");
         Some(Outgoing {
             bus,
             address,
@@ -210,15 +218,22 @@ impl ReplyLegs {
         })
     }
 
-    /// What the reader of a leg subscribes to.
+    /// Notes that an answer was read in another place than its own: the reply topic may have grown.
+    pub(crate) fn note_misplaced(&self, bus: BusId) {
+        if let Some(leg) = self.leg(bus) {
+            leg.misplaced.notify_one();
+        }
+    }
+
+    /// What the reader of a leg subscribes to, where the reply topic has that many partitions.
     ///
     /// # Errors
     /// When the reply topic is too long to take the replica's name.
-    pub fn subscription(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
+    pub fn subscription(&self, leg: &ReplyLeg, there: u32) -> Result<Subscription, TopicError> {
         let (topic, partition) = match &leg.place {
-            ReplyPlace::Partitioned { topic, partitions } => (
+            ReplyPlace::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
-                Some(u32::from(home(self.replica, partitions))),
+                Some(u32::from(home_of(self.replica, counted(there)))),
             ),
             ReplyPlace::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,
@@ -285,9 +300,20 @@ impl ReplyLeg {
     /// Notes how many partitions the reply topic has; it may have been there before.
     pub fn found(&self, there: u32) {
         if let ReplyPlace::Partitioned { partitions, .. } = &self.place {
-            let there = u16::try_from(there).unwrap_or(u16::MAX).max(1);
-            partitions.store(there, Ordering::Release);
+            partitions.store(counted(there), Ordering::Release);
         }
+    }
+
+    /// Whether the reply topic has another number of partitions than was known.
+    #[must_use]
+    pub fn has_changed(&self, there: u32) -> bool {
+        let known = self.required_topic().map(|(_, known)| known);
+        known.is_some_and(|known| known != u32::from(counted(there)))
+    }
+
+    /// Waits until an answer was read in another place than its own.
+    pub async fn until_misplaced(&self) {
+        self.misplaced.notified().await;
     }
 
     /// The topic that has to exist, and its partitions.
@@ -304,7 +330,16 @@ impl ReplyLeg {
 
 /// The partition a replica reads its answers from.
 fn home(replica: Replica, partitions: &AtomicU16) -> u16 {
-    replica.0 % partitions.load(Ordering::Acquire).max(1)
+    home_of(replica, partitions.load(Ordering::Acquire))
+}
+
+fn home_of(replica: Replica, partitions: u16) -> u16 {
+    replica.0 % partitions.max(1)
+}
+
+/// A number of partitions, as far as a replica's number reaches.
+fn counted(partitions: u32) -> u16 {
+    u16::try_from(partitions).unwrap_or(u16::MAX).max(1)
 }
 
 fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {

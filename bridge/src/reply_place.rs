@@ -102,6 +102,15 @@ pub(crate) fn is_attribute(header: &str, attribute: &str) -> bool {
             .is_some_and(|rest| rest.eq_ignore_ascii_case(attribute))
 }
 
+/// Gives the event of a message that is no CloudEvent the deadline that a header of the message states all the same.
+pub(crate) fn take_deadline(message: &Message, event: &mut Event) {
+    let deadline = attribute_header(message, extension::EXPIRY_TIME);
+    if let Some(deadline) = deadline.and_then(|value| Text::from_utf8(value)) {
+        // A text that no attribute can hold is no time.
+        drop(event.set(extension::EXPIRY_TIME, deadline));
+    }
+}
+
 /// A name as far as it is text: what is not is no topic, and is refused as such.
 pub(crate) fn lossy(name: &[u8]) -> Text {
     String::from_utf8_lossy(name).into_owned().into()

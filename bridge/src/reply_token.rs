@@ -23,13 +23,15 @@ pub struct ReplyTokens {
     key: Hmac<Sha256>,
 }
 
-/// Why an answer is not believed.
+/// Why an answer is rejected; its call keeps waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forgery {
+pub enum Rejection {
     /// It has no token, and one is demanded.
     NoToken,
     /// Its token is not the one of the call.
     WrongToken,
+    /// The id that it repeats lacks the end of the token.
+    Shortened,
     /// It was read where no answers to this call are taken.
     WrongPlace,
 }
@@ -71,12 +73,12 @@ impl ReplyTokens {
     ///
     /// # Errors
     /// Why it may not.
-    pub fn verify(&self, asked: ReplyId, given: Option<ReplyToken>) -> Result<(), Forgery> {
+    pub fn verify(&self, asked: ReplyId, given: Option<ReplyToken>) -> Result<(), Rejection> {
         match (asked.token, given) {
             (None, _) => Ok(()),
             (Some(token), Some(given)) if bool::from(token.ct_eq(&given)) => Ok(()),
-            (Some(_), Some(_)) => Err(Forgery::WrongToken),
-            (Some(_), None) if self.mode == ReplyTokenMode::Required => Err(Forgery::NoToken),
+            (Some(_), Some(_)) => Err(Rejection::WrongToken),
+            (Some(_), None) if self.mode == ReplyTokenMode::Required => Err(Rejection::NoToken),
             (Some(_), None) => Ok(()),
         }
     }
@@ -90,19 +92,35 @@ impl std::fmt::Debug for ReplyTokens {
     }
 }
 
-// === impl Forgery ===
+// === impl Rejection ===
 
-impl Forgery {
-    /// What is wrong with the answer, for the log.
+impl Rejection {
+    /// What is wrong with the answer, as its caller may know it.
     #[must_use]
-    pub fn detail(self) -> &'static str {
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::NoToken => "it has no reply token",
+            Self::WrongToken => "its reply token is not the one of the call",
+            Self::Shortened => "the id that it repeats was shortened",
+            Self::WrongPlace => "it was published where no answers are taken",
+        }
+    }
+
+    /// What to do about it, for operators.
+    #[must_use]
+    pub fn cure(self) -> &'static str {
         match self {
             Self::NoToken => {
-                "it has no reply token: repeat the id of the request as a whole, or set calls.reply_token: if_present"
+                "the agent must repeat the whole id of the request, or set calls.reply_token: if_present"
             }
-            Self::WrongToken => "its reply token is not the one of the call",
+            Self::WrongToken => {
+                "if the agent is honest, it must repeat the id of the request unchanged"
+            }
+            Self::Shortened => {
+                "the agent must keep all 52 characters of the id of the request, or exactly the first 26 with calls.reply_token: if_present"
+            }
             Self::WrongPlace => {
-                "it was read where no answer to this call is taken: answers belong at the reply address, or on a binding with role: responses"
+                "the agent must answer at the reply address of the request, or on a topic that a binding with role: responses reads"
             }
         }
     }
@@ -133,7 +151,7 @@ mod tests {
         ];
         for other in others {
             let verified = tokens.verify(asked, other.token);
-            assert_eq!(verified, Err(Forgery::WrongToken));
+            assert_eq!(verified, Err(Rejection::WrongToken));
         }
     }
 
@@ -143,11 +161,15 @@ mod tests {
         let wrong = Some(ReplyToken([0; 16]));
         for (mode, without, with_wrong) in [
             (ReplyTokenMode::Off, Ok(()), Ok(())),
-            (ReplyTokenMode::IfPresent, Ok(()), Err(Forgery::WrongToken)),
+            (
+                ReplyTokenMode::IfPresent,
+                Ok(()),
+                Err(Rejection::WrongToken),
+            ),
             (
                 ReplyTokenMode::Required,
-                Err(Forgery::NoToken),
-                Err(Forgery::WrongToken),
+                Err(Rejection::NoToken),
+                Err(Rejection::WrongToken),
             ),
         ] {
             let tokens = tokens(mode);

@@ -72,7 +72,11 @@ impl World {
     }
 
     pub(super) async fn with(config: &str) -> Self {
-        let memory = Memory::default();
+        Self::on(Memory::default(), config, "agents.weather").await
+    }
+
+    /// On a bus that others may use too, with an agent that reads this topic.
+    async fn on(memory: Memory, config: &str, agent: &str) -> Self {
         let config =
             Config::read("test.yaml", config, []).unwrap_or_else(|problems| panic!("{problems}"));
         let name = config.transports.keys().next().unwrap().clone();
@@ -82,7 +86,7 @@ impl World {
         let readiness = Arc::clone(bridge.readiness());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let requests = memory.subscribe(group("agents.weather")).await.unwrap();
+        let requests = memory.subscribe(group(agent)).await.unwrap();
         until_ready(&readiness).await;
         Self {
             memory,
@@ -95,6 +99,10 @@ impl World {
     }
 
     pub(super) async fn call(&self, method: &str) -> Answer {
+        self.call_from("test", method).await
+    }
+
+    pub(super) async fn call_from(&self, caller: &'static str, method: &str) -> Answer {
         let payload = format!(
             r#"{{"jsonrpc":"2.0","id":1.50,"method":"{method}","params":{{"_agentId":"weather"}}}}"#
         );
@@ -107,7 +115,7 @@ impl World {
             call: None,
             target: None,
             timeout: None,
-            caller: "test".into(),
+            caller: caller.into(),
             headers: Vec::new(),
         };
         self.calls.call(request).await.unwrap()
@@ -148,7 +156,7 @@ impl World {
     }
 
     /// The value of a counter.
-    fn count(&self, series: &str) -> u64 {
+    pub(super) fn count(&self, series: &str) -> u64 {
         let text = self.metrics.render().unwrap();
         let line = text
             .lines()
@@ -435,5 +443,181 @@ async fn a_caller_that_goes_away_cancels_the_task_of_its_stream() {
         "tasks/cancel"
     );
     assert!(String::from_utf8_lossy(&cancel.event.body()).contains("t-9"));
+    world.end().await;
+}
+
+/// What one agent may write: the answers to several calls as one array.
+fn batch(answers: &[(&str, &str)]) -> Message {
+    let one = |(id, result): &(&str, &str)| {
+        format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":"{result}"}}"#)
+    };
+    let all: Vec<String> = answers.iter().map(one).collect();
+    Message::plain(format!("[{}]", all.join(",")))
+}
+
+#[tokio::test]
+async fn each_answer_of_a_batch_reaches_its_own_caller_whichever_replica_made_the_call() {
+    let memory = Memory::default();
+    let mut first = World::on(memory.clone(), CONFIG, "agents.weather").await;
+    let others = CONFIG.replace("agents.{targetagent}", "others.{targetagent}");
+    let mut second = World::on(memory, &others, "others.weather").await;
+    let (mut answers, mut ids) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        for world in [&mut first, &mut second] {
+            answers.push(world.call("tools/call").await);
+            ids.push(world.received().await.id);
+        }
+    }
+    let texts = ["of 0", "of 1", "of 2", "of 3"];
+    let said: Vec<(&str, &str)> = ids.iter().map(String::as_str).zip(texts).collect();
+    first.publish("responses", batch(&said)).await;
+    for (answer, text) in answers.iter_mut().zip(texts) {
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":1.50,"result":"{text}"}}"#);
+        assert_eq!(body(&part(answer).await), expected);
+    }
+    first.end().await;
+    second.end().await;
+}
+
+#[tokio::test]
+async fn a_batch_at_the_reply_address_of_one_call_may_answer_others() {
+    let mut world = World::new().await;
+    let (mut answers, mut requests) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        answers.push(world.call("tools/call").await);
+        requests.push(world.received().await);
+    }
+    let said = [
+        (requests[1].id.as_str(), "of 1"),
+        (requests[0].id.as_str(), "of 0"),
+    ];
+    world.publish(&requests[0].reply_to, batch(&said)).await;
+    for (answer, text) in answers.iter_mut().zip(["of 0", "of 1"]) {
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":1.50,"result":"{text}"}}"#);
+        assert_eq!(body(&part(answer).await), expected);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_is_sent_on_once() {
+    let world = World::new().await;
+    let replies = TopicFilter::new("a2abus.replies.>").unwrap();
+    let subscription = Subscription {
+        topics: vec![replies],
+        ..group("replies")
+    };
+    let mut forwarded = world.memory.subscribe(subscription).await.unwrap();
+    // A call of a replica that is not here.
+    world
+        .publish("responses", response("aaoiv7hbl4ji3r5ld5gknniz2m", "1"))
+        .await;
+    let delivery = within("it is sent on", forwarded.recv()).await.unwrap();
+    assert_eq!(delivery.message.headers.get("bus-forwards").unwrap(), "1");
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    // It comes back, as it does when two replicas disagree about where it belongs.
+    world.publish("responses", delivery.message).await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="looped"}"#, 1)
+        .await;
+    assert_eq!(
+        world.count(r#"a2abus_replies_total{outcome="forwarded"}"#),
+        1
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_request_itself_is_no_answer_though_its_route_converts_it() {
+    let config = CONFIG.replace(
+        "'agents.{targetagent}' }]",
+        "'agents.{targetagent}' }], convert: envelope_from_jsonrpc_request",
+    );
+    let mut world = World::with(&config).await;
+    let mut answer = world.call("session/prompt").await;
+    let request = world.received().await;
+    assert!(!String::from_utf8_lossy(&request.event.body()).contains("jsonrpc\":"));
+    let echo = content_mode::write(Binding::Memory, &request.event, ContentMode::Binary).unwrap();
+    world.publish(&request.reply_to, echo).await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="unknown"}"#, 1)
+        .await;
+    world.publish(&request.reply_to, Message::plain("7")).await;
+    assert!(body(&part(&mut answer).await).ends_with("\"result\":7}"));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_waits_in_vain_learns_that_an_answer_was_rejected() {
+    let mut world = World::new().await;
+    let mut counts = BTreeMap::new();
+    for (outcome, cut, said) in [
+        ("shortened", 32, "the id that it repeats was shortened"),
+        ("shortened", 51, "the id that it repeats was shortened"),
+        ("forged", 26, "it has no reply token"),
+        // Two bits of the last character are always zero.
+        ("forged", 52, "its reply token is not the one of the call"),
+    ] {
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        let mut id = request.id[..cut].to_owned();
+        if cut == 52 {
+            id.replace_range(51.., "b");
+        }
+        world.publish("responses", response(&id, "1")).await;
+        let count = counts.entry(outcome).or_insert(0);
+        *count += 1;
+        let series = format!("a2abus_replies_total{{outcome=\"{outcome}\"}}");
+        world.until_counted(&series, *count).await;
+        let Some(Err(error @ CallError::Timeout(_))) = answer.next().await else {
+            panic!("{cut}: no timeout");
+        };
+        let error = error.to_string();
+        let expected = format!("an answer came but was rejected: {said}");
+        assert!(error.ends_with(&expected), "{error}");
+        assert!(!error.contains(&request.id[26..]), "{error}");
+        // The cancel.
+        world.received().await;
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_under_the_headers_of_its_request_is_no_new_request() {
+    let mut world = World::new().await;
+    let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let said = |body: String| {
+        let mut event = request.event.clone();
+        event.set_data(Some(Data::from(Bytes::from(body))));
+        content_mode::write(Binding::Memory, &event, ContentMode::Binary).unwrap()
+    };
+    let result = format!(r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#, request.id);
+    for (count, body) in [result, r#"{"celsius":-3}"#.to_owned()]
+        .into_iter()
+        .enumerate()
+    {
+        world.publish("events", said(body)).await;
+        let letter = within("the dead letter", dead.recv()).await.unwrap();
+        let reason = letter.message.headers.get("bus-dlq-reason").unwrap();
+        assert_eq!(reason, "answer_on_request_topic");
+        letter.acknowledger.settle(Outcome::Settled).unwrap();
+        let misplaced = r#"a2abus_replies_total{outcome="misplaced"}"#;
+        world.until_counted(misplaced, count as u64 + 1).await;
+    }
+    // The request itself may take another turn through the bridge.
+    world
+        .publish(
+            "events",
+            content_mode::write(Binding::Memory, &request.event, ContentMode::Binary).unwrap(),
+        )
+        .await;
+    let again = world.received().await;
+    assert_ne!(again.id, request.id);
+    world
+        .publish(&again.reply_to, response(&again.id, "2"))
+        .await;
+    assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
     world.end().await;
 }

@@ -1095,3 +1095,30 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
     stop.cancel();
     within("the bridge drains", running).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bus() {
+    let mut world = World::new().await;
+    let mut late = request("1");
+    late.headers.push("ce_expirytime", "2020-01-01T00:00:00Z");
+    world.ask(late).await;
+    let heard = world.heard().await;
+    let error = &body(&heard)["error"];
+    assert_eq!(error["data"]["reason"], "timeout");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("expirytime") && !message.contains("X-A2A-Timeout"),
+        "{message}"
+    );
+
+    let mut in_time = request("2");
+    in_time
+        .headers
+        .push("ce_expirytime", "2100-01-01T00:00:00Z");
+    world.ask(in_time).await;
+    // Nothing else has come to the agent.
+    let taken = world.received().await;
+    world.answer(&taken, Message::plain("7")).await;
+    assert_eq!(body(&world.heard().await)["id"], 2);
+    world.end().await;
+}

@@ -279,8 +279,29 @@ async fn an_answer_on_a_topic_for_events_ends_no_call() {
         .publish("events", response(&request.id, r#""misplaced""#))
         .await;
     world
-        .until_counted(r#"a2abus_replies_total{outcome="forged"}"#, 1)
+        .until_counted(r#"a2abus_replies_total{outcome="misplaced"}"#, 1)
         .await;
+    // An event about the call that says which one is no answer to it.
+    let id = request.id.clone();
+    let mut progress = event(&[
+        ("id", "9"),
+        ("source", "/weather"),
+        ("mcptype", "notification"),
+    ]);
+    progress.headers.push("ce_callid", id.clone());
+    progress.headers.push("ce_collaborationid", id);
+    world.publish("events", progress).await;
+    assert_eq!(world.received().await.event.id(), "9");
+    let forged = r#"a2abus_replies_total{outcome="forged"}"#;
+    assert_eq!(world.count(forged), 0);
+    world
+        .publish("events", response(&request.id[..CALL_ID], r#""forged""#))
+        .await;
+    world.until_counted(forged, 1).await;
+    assert_eq!(
+        world.count(r#"a2abus_replies_total{outcome="misplaced"}"#),
+        1
+    );
     world.publish("responses", response(&request.id, "1")).await;
     assert_eq!(
         body(&part(&mut answer).await),
@@ -391,13 +412,9 @@ async fn a_binding_says_what_its_writers_are_believed() {
 }
 
 #[tokio::test]
-async fn sources_of_others_stay_and_so_do_callers_of_http() {
+async fn sources_of_others_stay() {
     let mut world = World::with(&config(AGENT, "")).await;
-    for source in [
-        "https://orders.example",
-        "/a2abusx/test/other",
-        "/a2abus/test/http/10.0.0.1",
-    ] {
+    for source in ["https://orders.example", "/a2abusx/test/other"] {
         world
             .publish("events", event(&[("id", "7"), ("source", source)]))
             .await;
@@ -427,4 +444,45 @@ async fn a_payload_is_not_believed_whom_it_is_from() {
         assert_eq!(seen.event.body(), LEGACY.as_bytes());
         world.end().await;
     }
+}
+
+#[tokio::test]
+async fn only_a_call_of_the_bridge_comes_from_a_caller_of_http() {
+    // A call takes a turn through the bus before it reaches its agent.
+    let around = config(AGENT, "").replace(
+        "routes: [",
+        "routes: [{ name: around, when: { binding: http }, to: [{ transport: bus, topic: events }] }, ",
+    );
+    let mut world = World::with(&around).await;
+    let forged = [("id", "7"), ("source", "/a2abus/other/http/10.0.0.1")];
+    world.publish("events", event(&forged)).await;
+    let seen = world.received().await;
+    // Its rights are still those of a caller of HTTP.
+    assert_eq!(seen.event.source(), "/a2abus/test/http/unknown");
+    let origin = seen.event.attribute("origin").unwrap();
+    assert_eq!(seen.event.id().to_string(), format!("{origin}#0"));
+
+    let mut answer = world.call_from("10.0.0.1", "tools/call").await;
+    let request = world.received().await;
+    assert_eq!(request.event.source(), "/a2abus/test/http/10.0.0.1");
+    world
+        .publish(&request.reply_to, response(&request.id, "1"))
+        .await;
+    part(&mut answer).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_can_answer_names_no_call() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut claims = CLAIMS;
+    claims[2] = ("mcptype", "request");
+    claims[6] = ("progressto", "agents.other");
+    world.publish("events", event(&claims[..7])).await;
+    let seen = world.received().await;
+    assert_eq!(
+        said(&seen, &["mcptype", "callid"]),
+        [Some("request".to_owned()), None]
+    );
+    world.end().await;
 }

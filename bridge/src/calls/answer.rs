@@ -193,6 +193,11 @@ impl Answer {
             agent: self.cancel.target().cloned().unwrap_or_default(),
             published: is_published.then(|| places().collect::<Vec<_>>().join(", ").into()),
             cause: (!is_published).then(cause).flatten(),
+            rejected: self
+                .calls
+                .pending
+                .asked(self.call)
+                .and_then(|asked| asked.rejected()),
         })
     }
 

@@ -9,6 +9,7 @@ use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
 use crate::budget::Spent;
 use crate::metrics::CallOutcome;
 use crate::outbound::{Outgoing, Place, RoutingError};
+use crate::reply_token::Rejection;
 
 /// Why a call has no (further) answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +55,8 @@ pub struct Silence {
     pub published: Option<Text>,
     /// Why the bus did not confirm it, where it said so.
     pub cause: Option<Text>,
+    /// Why an answer was rejected, where one came.
+    pub rejected: Option<Rejection>,
 }
 
 /// A place that does not take the request, until somebody has repaired it.
@@ -187,6 +190,7 @@ impl Silence {
             agent: agent.unwrap_or_default(),
             published: None,
             cause: None,
+            rejected: None,
         }
     }
 }
@@ -198,6 +202,7 @@ impl fmt::Display for Silence {
             agent,
             published,
             cause,
+            rejected,
         } = self;
         if after.is_zero() {
             return f.write_str("the request had expired before the bridge read it");
@@ -218,7 +223,11 @@ impl fmt::Display for Silence {
         if !agent.is_empty() {
             write!(f, " from agent {:?}", agent.as_str())?;
         }
-        write!(f, " within {millis} ms (published to {published})")
+        write!(f, " within {millis} ms (published to {published})")?;
+        match rejected {
+            Some(why) => write!(f, "; an answer came but was rejected: {}", why.what()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What happens to a request before it is published: the call id is put in, it is routed and registered.
 
+use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,8 +27,10 @@ pub(crate) struct Exchange {
     pub(crate) id: ReplyId,
     /// The request as it came.
     pub(crate) plain: Event,
-    /// The request as the agent that answers gets it.
+    /// The request for the agent that answers, as it is routed.
     pub(crate) event: Event,
+    /// The same as that agent gets it, once it is routed.
+    request: OnceCell<Fingerprint>,
     form: Form,
     dialect: Dialect,
     streamed: bool,
@@ -131,6 +134,7 @@ impl Calls {
             id: reply_id,
             plain,
             event,
+            request: OnceCell::new(),
             form,
             dialect,
             streamed,
@@ -155,6 +159,7 @@ impl Calls {
             id,
             plain: _,
             event,
+            request,
             form,
             dialect,
             streamed,
@@ -178,7 +183,9 @@ impl Calls {
                 streamed,
                 agent: target.clone().unwrap_or_default(),
                 id,
-                request: Fingerprint::of(&event),
+                request: request
+                    .into_inner()
+                    .unwrap_or_else(|| Fingerprint::of(&event)),
                 progress: Mutex::default(),
             }),
             buses: copies.iter().map(|copy| copy.bus).collect(),
@@ -238,6 +245,7 @@ impl Calls {
         from: Provenance<'_>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let stamp = |bus, event: &mut Event, address: &mut Address| {
+            exchange.request.get_or_init(|| Fingerprint::of(event));
             self.legs.stamp(exchange.id, bus, event, address)
         };
         let to_answer = ToAnswer {

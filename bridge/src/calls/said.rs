@@ -15,7 +15,9 @@ use smallvec::SmallVec;
 pub(crate) struct Said {
     /// Which unit of the message, from 0.
     pub(crate) index: usize,
-    /// Its exact bytes.
+    /// Its exact bytes in the message.
+    pub(crate) unit: Bytes,
+    /// What it says: its bytes, or the data of the event that it is.
     pub(crate) bytes: Bytes,
     /// What it is.
     pub(crate) body: Body,
@@ -61,6 +63,7 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         // An array that holds no message is one value.
         return SmallVec::from_iter([Said {
             index: 0,
+            unit: body.clone(),
             bytes: body.clone(),
             body: Body::Json,
             event: event.cloned(),
@@ -77,6 +80,7 @@ impl Said {
         if let Some(message) = unit.json_rpc {
             return Self {
                 index,
+                unit: unit.bytes.clone(),
                 bytes: unit.bytes,
                 body: Body::Rpc(message),
                 event: event.cloned(),
@@ -90,10 +94,11 @@ impl Said {
         };
         let mapped = map_unit(unit, &MapOptions::default(), &context);
         if family == Family::CloudEvent {
-            return Self::of_data(index, mapped.event, limits);
+            return Self::of_data(index, mapped.bytes, mapped.event, limits);
         }
         Self {
             index,
+            unit: mapped.bytes.clone(),
             bytes: mapped.bytes,
             body: Body::Mapped {
                 family,
@@ -105,7 +110,7 @@ impl Said {
     }
 
     /// A CloudEvent in structured mode says what its data say.
-    fn of_data(index: usize, event: Event, limits: &Limits) -> Self {
+    fn of_data(index: usize, whole: Bytes, event: Event, limits: &Limits) -> Self {
         let data = event.body();
         let unit = decode(&data, &Hint::default(), limits).into_only();
         let mut said = match unit {
@@ -116,12 +121,14 @@ impl Said {
             // An event in an event, or several units: data like any other.
             Ok(Ok(_)) | Err(_) => Self {
                 index,
+                unit: Bytes::new(),
                 bytes: data,
                 body: Body::Json,
                 event: Some(event),
             },
         };
         said.index = index;
+        said.unit = whole;
         said
     }
 
@@ -132,6 +139,7 @@ impl Said {
         );
         Self {
             index: refused.index,
+            unit: refused.bytes.clone(),
             bytes: refused.bytes,
             body: if is_other_json {
                 Body::Json
@@ -154,6 +162,15 @@ impl Said {
                 event.extension_text(extension::COLLABORATION_ID).cloned()
             }
             Body::Json | Body::Broken(_) => None,
+        }
+    }
+
+    /// Whether it answers something, as its body alone says.
+    pub(crate) fn is_answer(&self) -> bool {
+        match &self.body {
+            Body::Rpc(message) => !message.is_call(),
+            Body::Mapped { kind, .. } => matches!(kind, Kind::Response | Kind::Stream),
+            Body::Json | Body::Broken(_) => false,
         }
     }
 

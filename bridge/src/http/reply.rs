@@ -185,7 +185,9 @@ impl Failure {
         use Reason::{AgentUnavailable, BadAgentReply, Exhausted, InvalidParams};
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
-            CallError::Timeout(silence) => Self::no_answer(silence),
+            CallError::Timeout(silence) => {
+                Self::no_answer(silence, "raise X-A2A-Timeout to wait longer")
+            }
             CallError::NotTaken(place) => Self::not_taken(place),
             // The cause is about the inside; the log has it.
             CallError::Unavailable(_) => Self::new(
@@ -233,10 +235,29 @@ impl Failure {
         Self::new(reason, format!("{place}: {}", place.cure()))
     }
 
-    fn no_answer(silence: &Silence) -> Self {
+    /// The same for a requester on the bus, who has other ways to say what he wants than a caller over HTTP.
+    pub(crate) fn on_bus(error: &CallError) -> Self {
+        match error {
+            CallError::Timeout(silence) => Self::no_answer(
+                silence,
+                "give the request a later expirytime to wait longer",
+            ),
+            CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
+                Reason::AgentNotFound,
+                "the request names no agent: name it in params._agentId or in the attribute targetagent",
+            ),
+            other => Self::call(other),
+        }
+    }
+
+    fn no_answer(silence: &Silence, advice: &str) -> Self {
         let millis = silence.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let message = format!("{silence}; raise X-A2A-Timeout to wait longer");
+        let message = if silence.rejected.is_some() {
+            silence.to_string()
+        } else {
+            format!("{silence}; {advice}")
+        };
         Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
     }
 
@@ -364,6 +385,7 @@ mod tests {
             agent: "weather".into(),
             published: Some("Kafka topic agents.weather".into()),
             cause: None,
+            rejected: None,
         })
     }
 
@@ -532,6 +554,7 @@ mod tests {
             agent: "weather".into(),
             published: None,
             cause: None,
+            rejected: None,
         });
         assert_eq!(
             message(unpublished),

@@ -22,14 +22,20 @@ pub enum ReplyOutcome {
     Delivered,
     /// The call was over.
     Late,
-    /// No call of this id was ever known here.
+    /// It names no call, or is the request itself.
     Unknown,
     /// Sent on to the replica that waits for it.
     Forwarded,
-    /// It carries no call id of this bridge.
+    /// It answers a call of another replica, which reads it where it is, unless that replica is gone.
     Foreign,
-    /// It does not prove that its sender has the request, or came where no answers are taken.
+    /// It names a call without its reply token, or with another one.
     Forged,
+    /// The id that it repeats lacks the end of the reply token.
+    Shortened,
+    /// It came where no answers are taken.
+    Misplaced,
+    /// It was sent on before and belongs elsewhere still.
+    Looped,
 }
 
 /// The paths of the HTTP listener, as a label: never the path a client wrote.
@@ -76,13 +82,16 @@ impl CallOutcome {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Delivered,
         Self::Late,
         Self::Unknown,
         Self::Forwarded,
         Self::Foreign,
         Self::Forged,
+        Self::Shortened,
+        Self::Misplaced,
+        Self::Looped,
     ];
 
     /// The stable word of this outcome.
@@ -95,6 +104,9 @@ impl ReplyOutcome {
             Self::Forwarded => "forwarded",
             Self::Foreign => "foreign",
             Self::Forged => "forged",
+            Self::Shortened => "shortened",
+            Self::Misplaced => "misplaced",
+            Self::Looped => "looped",
         }
     }
 }

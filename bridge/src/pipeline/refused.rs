@@ -130,7 +130,7 @@ impl Pipeline {
         routed.copies.push(letter);
         let index = unit.map_or(0, |unit| unit.index);
         let language = self.language_of(event);
-        let failure = Failure::call(&CallError::Refused(refused.to_string().into()));
+        let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));
         self.fail(at, Some(event), (index, language), failure, routed);
     }
 

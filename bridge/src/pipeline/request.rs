@@ -129,7 +129,7 @@ impl Pipeline {
                 requester,
                 room,
             })),
-            Err(error) => How::Failed(Box::new((Failure::call(&error), requester))),
+            Err(error) => How::Failed(Box::new((Failure::on_bus(&error), requester))),
         };
         routed.in_hand.push(InHand {
             position,

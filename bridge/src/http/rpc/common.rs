@@ -122,6 +122,7 @@ impl Common {
                 agent: Text::default(),
                 published: None,
                 cause: None,
+                rejected: None,
             })),
             left => Ok(Some(left)),
         }
