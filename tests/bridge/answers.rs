@@ -547,7 +547,7 @@ async fn the_request_itself_is_no_answer_though_its_route_converts_it() {
     world.end().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_caller_who_waits_in_vain_learns_that_an_answer_was_rejected() {
     let mut world = World::new().await;
     let mut counts = BTreeMap::new();
@@ -569,9 +569,11 @@ async fn a_caller_who_waits_in_vain_learns_that_an_answer_was_rejected() {
         *count += 1;
         let series = format!("a2abus_replies_total{{outcome=\"{outcome}\"}}");
         world.until_counted(&series, *count).await;
+        tokio::time::pause();
         let Some(Err(error @ CallError::Timeout(_))) = answer.next().await else {
             panic!("{cut}: no timeout");
         };
+        tokio::time::resume();
         let error = error.to_string();
         let expected = format!("an answer came but was rejected: {said}");
         assert!(error.ends_with(&expected), "{error}");
