@@ -17,7 +17,7 @@
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{Address, Message, Topic, TopicError, TopicFilter};
+use a2abus_transports::{Address, Message, NATS_REPLY_HEADER, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
@@ -74,6 +74,11 @@ pub fn named_in(message: &Message) -> Option<(Text, Option<u32>)> {
         let partition = attribute_header(message, extension::REPLY_PARTITION);
         let partition = partition.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         return Some((lossy(topic), partition));
+    }
+    // A reply subject that is no topic: it is refused like any other name.
+    let illegal = message.headers.get(NATS_REPLY_HEADER);
+    if let Some(subject) = illegal.filter(|name| Topic::new(lossy(name)).is_err()) {
+        return Some((lossy(subject), None));
     }
     let topic = message.headers.get(spring::REPLY_TOPIC)?;
     let partition = message.headers.get(spring::REPLY_PARTITION);

@@ -311,6 +311,19 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
             assert_eq!(reason.as_deref(), Some("reply_place_refused"), "{place}");
         }
     }
+    for (topic, body) in [("in", REQUEST.to_owned()), ("work", workflow(&service))] {
+        for reply in ["$SYS.REQ.SERVER.PING", "$JS.API.INFO"] {
+            client
+                .publish_with_reply(format!("{name}.{topic}"), reply, body.clone().into())
+                .await
+                .unwrap();
+            let letter = within("the dead letter", letters.next()).await.unwrap();
+            let headers = letter.headers.unwrap();
+            let said = |name| headers.get(name).map(ToString::to_string).unwrap();
+            assert_eq!(said("bus-dlq-reason"), "reply_place_refused");
+            assert!(said("bus-dlq-detail").contains(reply));
+        }
+    }
     // The server keeps the order of one connection: what the bridge had published there would be here.
     client.publish("_INBOX.x", "end".into()).await.unwrap();
     let first = within("the end", inbox.next()).await.unwrap();

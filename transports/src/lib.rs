@@ -26,7 +26,8 @@ pub use any::AnyTransport;
 pub use delivery::{Acknowledger, Delivery, Outcome};
 pub use error::{Disposition, TransportError, TransportErrorKind};
 pub use message::{
-    Header, Headers, MAX_TOPIC_BYTES, Message, NATS_STATUS_HEADER, Topic, TopicError,
+    Header, Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, NATS_STATUS_HEADER, Topic,
+    TopicError,
 };
 pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{

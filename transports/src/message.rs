@@ -114,6 +114,10 @@ pub struct Header {
 /// request was sent to. Such a delivery has an empty body. A header of that name that a peer sent is never passed on.
 pub const NATS_STATUS_HEADER: &str = "nats-status";
 
+/// Header of a delivery whose NATS reply subject is not a legal [`Topic`]: the subject as it was. A header of that name
+/// that a peer sent is never passed on.
+pub const NATS_REPLY_HEADER: &str = "nats-reply";
+
 /// What one header takes in memory beside its text.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
 

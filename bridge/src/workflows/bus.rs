@@ -277,8 +277,11 @@ impl WorkflowBinding {
                 let units = map(&body, &hint, &self.limits, &self.options, &context);
                 for (index, unit) in units.into_iter().enumerate() {
                     match unit {
-                        Ok(mapped) => {
+                        Ok(mut mapped) => {
                             self.counts.unit(mapped.because.family, mapped.kind);
+                            if mapped.because.family != Family::CloudEvent {
+                                reply_place::take_deadline(&held.message, &mut mapped.event);
+                            }
                             let body = mapped.bytes.clone();
                             let asked = if mapped.because.family == Family::CloudEvent {
                                 self.event(&mapped.event, envelope)

@@ -19,7 +19,7 @@ use super::headers::{self, SUBJECT_HEADER};
 use super::link::{Connection, Link, connects};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{MAX_TOPIC_BYTES, Message, Topic};
+use crate::message::{MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic};
 use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
 
 /// Lanes that subjects are spread over: a delivery's lane is the FNV-1a hash of its subject, modulo this.
@@ -27,6 +27,9 @@ pub const LANES: u32 = 64;
 
 /// Publications waiting for the flush that confirms them, at most.
 pub(super) const FLUSH_QUEUE: usize = 4096;
+
+/// What the reply subjects of messages begin with that JetStream pushes: acknowledgements go there, and no answers.
+const ACKNOWLEDGEMENTS: &str = "$JS.ACK.";
 
 /// Messages taken from the client at once.
 const CHUNK: usize = 256;
@@ -259,10 +262,19 @@ fn deliver(
     budget: Option<OwnedSemaphorePermit>,
 ) {
     let lane = lane(&message.subject);
-    let reply_to = reply_to(message.reply.as_ref());
-    let Some((topic, message)) = inbound(message) else {
+    let reply = message.reply.clone();
+    let reply_to = reply_to(reply.as_ref());
+    let Some((topic, mut message)) = inbound(message) else {
         return;
     };
+    if let (None, Some(reply)) = (&reply_to, reply)
+        && !reply.starts_with(ACKNOWLEDGEMENTS)
+    {
+        let reply = reply.as_str().as_bytes().to_vec();
+        message
+            .headers
+            .push(Text::from_static(NATS_REPLY_HEADER), reply);
+    }
     let delivery = Delivery {
         message,
         topic,

@@ -10,7 +10,7 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use bytes::BytesMut;
 
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{HEADER_BYTES, Headers, NATS_STATUS_HEADER};
+use crate::message::{HEADER_BYTES, Headers, NATS_REPLY_HEADER, NATS_STATUS_HEADER};
 
 /// Header of a delivery whose subject is not a legal [`Topic`](crate::Topic): the subject as it was. The delivery's
 /// topic then has `_` in place of what is not legal.
@@ -66,8 +66,8 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
             values.iter().map(move |value| (name, value.as_str()))
         })
         .filter(|(name, _)| {
-            !name.eq_ignore_ascii_case(NATS_STATUS_HEADER)
-                && !name.eq_ignore_ascii_case(SUBJECT_HEADER)
+            let own = [NATS_STATUS_HEADER, NATS_REPLY_HEADER, SUBJECT_HEADER];
+            !own.iter().any(|own| name.eq_ignore_ascii_case(own))
         })
         .collect();
     // Stable: the order within a name stays.
