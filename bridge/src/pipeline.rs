@@ -46,6 +46,7 @@ use crate::exchange::{Exchanges, InHand, Unsettled};
 use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::outbound::{Outbound, Outgoing, Provenance, Unit};
+use crate::reply_place;
 use crate::stage;
 use lane::{Lane, Task};
 
