@@ -17,5 +17,6 @@ mod http;
 mod memory_battery;
 mod readiness;
 mod rest;
+mod schedules;
 mod trust;
 mod workflows;
