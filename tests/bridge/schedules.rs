@@ -2,7 +2,7 @@
 //! that come twice or late, buses that go away. In each of them nothing is lost, nothing reaches somebody else, no key
 //! loses its order, and the bridge ends.
 //!
-//! `A2ABUS_SCHEDULE=N` runs the schedule N alone.
+//! `A2ABUS_SCHEDULE=N` runs the schedule N only, with its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
@@ -16,9 +16,8 @@ use a2abus_transports::{
     Transport as _,
 };
 use serde_json::{Value, json};
-use support::battery::within;
 use tokio::task::JoinSet;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How many schedules are run.
@@ -69,6 +68,15 @@ impl Draw {
         };
         Memory::with_config_and_faults(config, seed, plan)
     }
+}
+
+/// Waits by the clock of the schedule, which stands still while anything can run: longer than many failures in a row make
+/// the bridge wait.
+async fn within<T>(what: &str, condition: impl Future<Output = T>) -> T {
+    let hour = Duration::from_secs(3_600);
+    timeout(hour, condition)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {hour:?}"))
 }
 
 async fn read(bus: &Memory, topic: &str) -> Consumer {
@@ -190,13 +198,17 @@ async fn schedule(config: Config, seed: u64) {
     let mut work = JoinSet::new();
     let echo = tokio::spawn(agent(sink.clone(), read(&sink, "agents.echo").await));
     for key in KEYS {
-        work.spawn(listener(read(&sink, &format!("agents.{key}")).await));
+        let listener = listener(read(&sink, &format!("agents.{key}")).await);
+        work.spawn(async move { within(&format!("the events of {key} arrive"), listener).await });
         work.spawn(events(source.clone(), key));
     }
     for number in 0..REQUESTERS {
-        work.spawn(requester(source.clone(), number));
+        let requester = requester(source.clone(), number);
+        work.spawn(
+            async move { within(&format!("requester {number} is answered"), requester).await },
+        );
     }
-    within("everything arrives", work.join_all()).await;
+    work.join_all().await;
     assert!(!echo.is_finished(), "the agent goes on");
     within("the bridge is ready again", async {
         while !readiness.is_ready() {
@@ -213,7 +225,14 @@ async fn schedule(config: Config, seed: u64) {
 fn nothing_is_lost_crossed_or_stuck_in_any_schedule() {
     let one = std::env::var("A2ABUS_SCHEDULE").ok();
     let seeds = match one.map(|seed| seed.parse().expect("a number")) {
-        Some(seed) => seed..seed + 1,
+        Some(seed) => {
+            tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .with_test_writer()
+                .init();
+            seed..seed + 1
+        }
         None => 0..SCHEDULES,
     };
     let config = Config::read("test.yaml", CONFIG, []).unwrap();
@@ -231,20 +250,21 @@ fn nothing_is_lost_crossed_or_stuck_in_any_schedule() {
 }
 
 fn run(config: &Config, seed: u64) {
-    let failed = Failed(seed);
+    let _named = Named(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build();
     runtime.unwrap().block_on(schedule(config.clone(), seed));
-    std::mem::forget(failed);
 }
 
-/// Says which schedule it was.
-struct Failed(u64);
+/// Says which schedule failed.
+struct Named(u64);
 
-impl Drop for Failed {
+impl Drop for Named {
     fn drop(&mut self) {
-        println!("failed: A2ABUS_SCHEDULE={}", self.0);
+        if std::thread::panicking() {
+            println!("failed: A2ABUS_SCHEDULE={}", self.0);
+        }
     }
 }
