@@ -1,14 +1,15 @@
 //! Messages that can go nowhere, kept with the reason.
 //!
-//! A dead letter is the original bytes, key and headers, untouched, under headers that begin `bus-dlq-`. It can be
-//! read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
+//! A dead letter is the original bytes, key and headers, untouched but for secrets and reply tokens, under headers that
+//! begin `bus-dlq-`. It can be read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
 //! Source: docs/design.md §6.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use a2abus_plugin::{Event, Text, blank_secrets, extension};
+use a2abus_plugin::protocol::jsonrpc::{Id, splice};
+use a2abus_plugin::{Event, Hint, Limits, Text, blank_secrets, decode, extension};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     Address, Disposition, Guarantee, Header, Headers, Message, Topic, TransportError,
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid;
+use crate::callid::{self, ReplyId};
 use crate::headers::carries;
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
@@ -165,7 +166,7 @@ impl DeadLetters {
             headers: self.headers_of(original),
             body: body
                 .or_else(|| original.body.clone())
-                .map(|body| blank_secrets(&body)),
+                .map(|body| without_tokens(&blank_secrets(&body))),
         };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
@@ -327,6 +328,39 @@ impl<'a> Undelivered<'a> {
             ..self
         }
     }
+}
+
+/// A body without the reply tokens in the ids of the JSON-RPC message that it is.
+fn without_tokens(body: &Bytes) -> Bytes {
+    let decoded = decode(body, &Hint::default(), &Limits::default()).into_only();
+    let Some(unit) = decoded.ok().and_then(Result::ok) else {
+        return body.clone();
+    };
+    let message = unit.json_rpc.as_ref();
+    let ids = message.map(|message| [message.id.as_ref(), message.progress.as_deref()]);
+    let shown = |id: &Id| match id.text()?.parse() {
+        Ok(ReplyId {
+            call,
+            token: Some(_),
+        }) => Some((id.span(), format!("\"{call}\""))),
+        _ => None,
+    };
+    let mut shown: Vec<_> = ids
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(shown)
+        .collect();
+    if shown.is_empty() {
+        return body.clone();
+    }
+    // The later one first, so that the place of the other stays what it is.
+    shown.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
+    shown
+        .into_iter()
+        .fold(unit.bytes.clone(), |body, (place, call)| {
+            splice(&body, place, call.as_str())
+        })
 }
 
 /// The value of a header, without the reply token where it is one of those by which calls are answered.

@@ -604,6 +604,10 @@ async fn an_answer_under_the_headers_of_its_request_is_no_new_request() {
         let letter = within("the dead letter", dead.recv()).await.unwrap();
         let reason = letter.message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "answer_on_request_topic");
+        // Whoever reads dead letters cannot answer the call.
+        let text = format!("{:?}", letter.message);
+        let (call, token) = request.id.split_at(26);
+        assert!(text.contains(call) && !text.contains(token), "{text}");
         letter.acknowledger.settle(Outcome::Settled).unwrap();
         let misplaced = r#"a2abus_replies_total{outcome="misplaced"}"#;
         world.until_counted(misplaced, count as u64 + 1).await;

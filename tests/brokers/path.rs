@@ -357,6 +357,53 @@ bindings: [{{ name: responses, role: responses, transport: kafka, topics: [{resp
     agent.abort();
 }
 
+/// One replica knows the partitions that the reply topic had, another one those that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_follow_a_reply_topic_that_grows_and_send_no_answer_to_and_fro() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies) = (unique("agent"), unique("replies"));
+    plain.create(&topic, 1).await;
+    plain.create(&replies, 1).await;
+    let config = kafka_and_route(&plain, &topic, &replies);
+    let first = Running::start(&config).await;
+    plain.grow(&replies, 8).await;
+    let second = Running::start(&config).await;
+    // It ignores the partition that a request names.
+    let agent = plain.agent(&topic, Reply::AnyPartition, result);
+    let (mut posted, mut in_a_row) = (0, 0);
+    within("both replicas know where answers belong", async {
+        while in_a_row < 16 {
+            for bridge in [&first, &second] {
+                let answer = bridge.post_within("/rpc", REQUEST, Some(3_000)).await;
+                posted += 1;
+                in_a_row = if answer.status == 200 {
+                    in_a_row + 1
+                } else {
+                    0
+                };
+            }
+        }
+    })
+    .await;
+    let count = |bridge: &Running, outcome: &str| -> u64 {
+        let series = format!("a2abus_replies_total{{outcome=\"{outcome}\"}} ");
+        let text = bridge.metrics.render().unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(&series));
+        value.unwrap().parse().unwrap()
+    };
+    let sent: u64 = [&first, &second]
+        .map(|bridge| count(bridge, "forwarded"))
+        .iter()
+        .sum();
+    assert!(sent <= 2 * posted, "{sent} forwarded of {posted}");
+    first.stop().await;
+    second.stop().await;
+    agent.abort();
+}
+
 /// Events in flight when something dies.
 const LOAD: usize = 500;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
@@ -84,6 +84,15 @@ impl Plain {
             .unwrap()
             .remove(0)
             .unwrap();
+    }
+
+    /// Gives a topic more partitions.
+    pub(crate) async fn grow(&self, topic: &str, partitions: usize) {
+        let admin: AdminClient<DefaultClientContext> = self.config.create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
+        let more = NewPartitions::new(topic, partitions);
+        let grown = admin.create_partitions(&[more], &options).await;
+        grown.unwrap().remove(0).unwrap();
     }
 
     /// Publishes a body and nothing else.

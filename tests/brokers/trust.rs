@@ -361,9 +361,9 @@ async fn no_door_leads_to_the_executor_around_its_keys() {
         plain.create(&format!("{name}.{word}"), 1).await;
     }
     let bus = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
-    // The executor reads the topic that the default route makes of its name, and has no `run_as`.
+    // The executor reads the topic that the default route makes of its name, and accepts the agent that an event names.
     let config = two_bindings(&bus, &name, &service)
-        .replace("run_as: reporter, ", "")
+        .replace("run_as: reporter", "trusts: [sourceagent]")
         .replace(
             &format!("topics: [{name}.work]"),
             &format!("topics: [{name}.agents.a2e-executor]"),

@@ -86,6 +86,19 @@ impl Running {
     /// # Panics
     /// When there is no HTTP answer.
     pub async fn post(&self, path: &str, body: impl Into<String>) -> Answered {
+        self.post_within(path, body, None).await
+    }
+
+    /// The same, of a caller who waits for so many milliseconds.
+    ///
+    /// # Panics
+    /// When there is no HTTP answer.
+    pub async fn post_within(
+        &self,
+        path: &str,
+        body: impl Into<String>,
+        millis: Option<u32>,
+    ) -> Answered {
         let client = reqwest::Client::builder()
             .no_proxy()
             .build()
@@ -93,6 +106,10 @@ impl Running {
         let request = client
             .post(format!("{}{path}", self.door))
             .header("content-type", "application/json");
+        let request = match millis {
+            Some(millis) => request.header("x-a2a-timeout", millis),
+            None => request,
+        };
         let response = request
             .body(body.into())
             .send()
