@@ -487,3 +487,145 @@ fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Va
     let set = event.set(name, value);
     debug_assert!(set.is_ok(), "{name} is a legal extension");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::adapt::Adapters;
+    use crate::bus::Buses;
+    use crate::config::Config;
+    use crate::delivery::Destinations;
+    use crate::http::Readiness;
+    use crate::metrics::Metrics;
+    use crate::route::RouteTable;
+    use a2abus_transports::memory::Memory;
+    use a2abus_transports::{
+        Consumer, Message, Reading, Subscription, TopicFilter, Transport as _,
+    };
+
+    const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+default_route: [{ transport: bus, topic: t }]
+";
+
+    /// A source of requests that comes again, and the exchanges of it.
+    struct World {
+        bus: Memory,
+        consumer: Consumer,
+        metrics: BindingMetrics,
+        exchanges: Exchanges,
+        position: Text,
+    }
+
+    fn requests() -> Subscription {
+        Subscription {
+            topics: vec![TopicFilter::new("requests").unwrap()],
+            reading: Reading::Group("g".into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 10,
+        }
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let config = Config::read("test.yaml", CONFIG, []).unwrap();
+            let buses = Buses::new(Vec::new());
+            let routes = RouteTable::build(&[], &[], 8).unwrap();
+            let adapters = Adapters::new(&config);
+            let outbound = Outbound::new(buses.clone(), Arc::new(routes), Arc::new(adapters));
+            let log = LogLimits::default();
+            let destinations = Destinations::new(buses, Arc::new(Readiness::new()), &log);
+            let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
+            let bus = Memory::default();
+            let consumer = bus.subscribe(requests()).await.unwrap();
+            let to = Address::topic(Topic::new("requests").unwrap());
+            let sent = bus.send(&to, Message::plain("a request")).await.unwrap();
+            sent.await.unwrap();
+            Self {
+                bus,
+                consumer,
+                metrics: Metrics::new().unwrap().binding(&"b".into()),
+                exchanges: Exchanges::new(outbound, publisher, &log),
+                position: "here".into(),
+            }
+        }
+
+        /// The request as it is read now.
+        async fn read(&mut self) -> Unsettled {
+            loop {
+                let delivery = self.consumer.recv().await.unwrap();
+                // It may be taken away before it is read.
+                if delivery.acknowledger.is_current() {
+                    return Unsettled::new(Some(delivery.acknowledger), self.metrics.clone());
+                }
+            }
+        }
+
+        /// The same, after the source has taken it away from whoever had it.
+        async fn read_again(&mut self) -> Unsettled {
+            self.consumer = self.bus.subscribe(requests()).await.unwrap();
+            self.read().await
+        }
+
+        fn enter(&self, share: Unsettled) -> Option<Unsettled> {
+            self.exchanges.enter(Some(&self.position), share)
+        }
+
+        fn publishing(&self, share: &Unsettled) -> Option<Publishing> {
+            self.exchanges.publishing(Some(&self.position), share)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_again_is_answered_with_the_first_one_or_is_a_new_one() {
+        let mut world = World::new().await;
+        let first = world.read().await;
+        let first = world.enter(first).unwrap();
+        assert!(world.publishing(&first).is_some());
+        let second = world.read_again().await;
+        assert!(world.enter(second).is_none(), "it waits with the first");
+        assert!(world.publishing(&first).is_some(), "for both");
+        // What waits was taken away as well.
+        let third = world.read_again().await;
+        assert!(world.publishing(&first).is_none());
+        let third = world.enter(third).expect("a new request");
+        assert!(world.publishing(&third).is_some());
+        let position = Some(world.position.clone());
+        world.exchanges.finish(position, third);
+        let fourth = Unsettled::new(None, world.metrics.clone());
+        assert!(world.enter(fourth).is_none(), "it was answered");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_request_that_comes_again_in_the_moment_the_first_is_given_up_is_not_lost() {
+        let mut world = World::new().await;
+        let mut current = world.read().await;
+        let (mut joined, mut begun) = (0, 0);
+        for _ in 0..2_000 {
+            let first = world.enter(current).expect("nothing is in hand");
+            let again = world.read_again().await;
+            let barrier = Barrier::new(2);
+            let (publishing, entered) = std::thread::scope(|scope| {
+                let entering = scope.spawn(|| {
+                    barrier.wait();
+                    world.enter(again)
+                });
+                barrier.wait();
+                let publishing = world.publishing(&first);
+                (publishing, entering.join().unwrap())
+            });
+            match (publishing, entered) {
+                (Some(_), None) => joined += 1,
+                (None, Some(_)) => begun += 1,
+                (publishing, entered) => panic!("{publishing:?} {entered:?}"),
+            }
+            world.exchanges.running.clear();
+            drop(first);
+            current = world.read_again().await;
+        }
+        assert_eq!(joined + begun, 2_000);
+    }
+}

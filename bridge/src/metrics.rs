@@ -48,6 +48,7 @@ pub struct Metrics {
     dead_letters_lost: IntCounterVec,
     client_dropped: IntCounterVec,
     source_lag: IntGaugeVec,
+    paused_partitions: IntGaugeVec,
     published: IntCounterVec,
     retries: IntCounterVec,
     given_up: IntCounterVec,
@@ -145,6 +146,7 @@ impl Metrics {
             dead_letters_lost: on.counters(DEAD_LETTERS_LOST)?,
             client_dropped: on.counters(CLIENT_DROPPED)?,
             source_lag: on.gauges(SOURCE_LAG)?,
+            paused_partitions: on.gauges(PAUSED_PARTITIONS)?,
             published: on.counters(PUBLISHED)?,
             retries: on.counters(RETRIES)?,
             given_up: on.counters(GIVEN_UP)?,
@@ -199,6 +201,14 @@ impl Metrics {
             dead_letters_lost: self.dead_letters_lost.with_label_values(labels),
             name: name.clone(),
         }
+    }
+
+    /// How many Kafka partitions of a binding are paused because a request in them waits.
+    pub fn paused_partitions(&self, binding: &Text, partitions: usize) {
+        let gauge = self
+            .paused_partitions
+            .with_label_values(&[binding.as_str()]);
+        gauge.set(i64::try_from(partitions).unwrap_or(i64::MAX));
     }
 
     /// How many messages a binding is behind its source; `None` when nobody knows.
@@ -456,6 +466,12 @@ const SOURCE_LAG: Definition = Definition {
     labels: &["binding"],
     help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer.",
 };
+const PAUSED_PARTITIONS: Definition = Definition {
+    name: "a2abus_paused_partitions",
+    unit: "partitions",
+    labels: &["binding"],
+    help: "Kafka partitions that are not read because a request in them waits for its answer and holds back too many later records.",
+};
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",
     unit: "messages",
@@ -590,12 +606,13 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 40);
+        assert_eq!(metrics.definitions().len(), 41);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_in_flight",
             "a2abus_held_lanes",
             "a2abus_source_lag",
+            "a2abus_paused_partitions",
             "a2abus_pending_calls",
             "a2abus_http_connections",
             "a2abus_agent_calls_in_flight",

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Limits;
+use a2abus_plugin::{Limits, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     AnyTransport, Consumer, Delivery, Health, Outcome, Reading, Subscription, Transport as _,
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 
 use crate::answer::{ReadAt, Reader};
 use crate::bridge::{Bridge, Work};
@@ -30,7 +31,7 @@ use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Mounted, Readiness};
 use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
-use crate::seldom::LogLimits;
+use crate::seldom::{LogLimits, Seldom};
 use crate::workflows::{Workflows, rest};
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
@@ -171,7 +172,10 @@ impl Bridge {
             let dead_letters = buses
                 .get(work.dead_letters().bus)
                 .map(|bus| bus.transport.clone());
+            let name = work.name();
             let runner = Runner {
+                pauses: log.seldom_of(name, Level::WARN, "more partitions were paused"),
+                resumptions: log.seldom_of(name, Level::INFO, "more partitions are read again"),
                 work,
                 subscription,
                 transport: bus.transport.clone(),
@@ -467,6 +471,8 @@ struct Runner {
     dead_letters: Option<AnyTransport>,
     metrics: Arc<Metrics>,
     grace: Duration,
+    pauses: Seldom,
+    resumptions: Seldom,
 }
 
 // === impl Runner ===
@@ -487,14 +493,17 @@ impl Runner {
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
             let (assigned, lag) = (consumer.assigned(), consumer.lag());
+            let paused = consumer.paused();
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
                 () = ready_when(assigned, &condition, &readiness) => return,
                 () = self.tell_lag(lag) => return,
+                () = self.tell_paused(paused) => return,
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
             self.metrics.source_lag(self.work.name(), None);
+            self.metrics.paused_partitions(self.work.name(), 0);
             // Requests that wait for their answers settle until then.
             match consumer.close(self.grace.max(CLOSE)).await {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
@@ -527,6 +536,31 @@ impl Runner {
             _ => tracing::error!(binding = %name, messages,
                 "the grace period is over: messages in progress are lost, because core NATS does not store them"),
         }
+    }
+
+    /// Notes which partitions are paused because one request waits too long, and never ends.
+    async fn tell_paused(&self, paused: Option<watch::Receiver<Vec<Text>>>) {
+        let name = self.work.name();
+        let mut before = Vec::new();
+        if let Some(mut paused) = paused {
+            while paused.changed().await.is_ok() {
+                let now = paused.borrow_and_update().clone();
+                self.metrics.paused_partitions(name, now.len());
+                for partition in now.iter().filter(|partition| !before.contains(*partition)) {
+                    if let Some(suppressed) = self.pauses.allow() {
+                        tracing::warn!(binding = %name, %partition, suppressed,
+                            "a partition is paused: a request in it waits for its answer, and too many records came after it");
+                    }
+                }
+                for partition in before.iter().filter(|partition| !now.contains(partition)) {
+                    if let Some(suppressed) = self.resumptions.allow() {
+                        tracing::info!(binding = %name, %partition, suppressed, "a paused partition is read again");
+                    }
+                }
+                before = now;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Records how far the binding is behind its source whenever that is reported; never ends.

@@ -486,3 +486,62 @@ async fn a_request_that_nobody_can_answer_names_no_call() {
     );
     world.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn copies_for_other_destinations_outlive_their_call() {
+    let to = format!("{AGENT}, {{ transport: bus, topic: audit }}");
+    let mut world = World::with(&config(&to, "")).await;
+    let mut audit = read(&world.memory, "audit").await;
+    let place = TopicFilter::new("audit").unwrap();
+    let refused = Some(TransportErrorKind::TimedOut);
+    world.memory.set_refused(place.clone(), refused);
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    world
+        .publish(&request.reply_to, response(&request.id, "1"))
+        .await;
+    assert!(part(&mut answer).await.last);
+    drop(answer);
+    assert!(audit.try_recv().is_none());
+    world.memory.set_refused(place, None);
+    let (seen, _) = next(&mut audit).await;
+    assert!(all_of(&seen).contains("tools/call"), "{seen:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_names_a_call_and_goes_nowhere_does_not_end_that_call() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
+    let nobody = TopicFilter::new("agents.nobody").unwrap();
+    let refused = Some(TransportErrorKind::UnknownTopic);
+    world.memory.set_refused(nobody, refused);
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    // What the log shows of a call, and what its agent has.
+    for named in [&request.id[..CALL_ID], &request.id] {
+        let mut message = Message::plain("{}");
+        for (name, value) in [
+            ("specversion", "1.0"),
+            ("id", "a"),
+            ("source", "/me"),
+            ("type", "t"),
+            ("mcptype", "request"),
+            ("targetagent", "nobody"),
+            ("callid", named),
+        ] {
+            message.headers.push(format!("ce_{name}"), value.to_owned());
+        }
+        world.publish("events", message).await;
+        let (letter, _) = next(&mut dead).await;
+        assert!(!all_of(&letter).contains(&request.id[CALL_ID..]));
+    }
+    world
+        .publish(&request.reply_to, response(&request.id, "1"))
+        .await;
+    assert_eq!(
+        body(&part(&mut answer).await),
+        r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#
+    );
+    world.end().await;
+}

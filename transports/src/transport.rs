@@ -184,6 +184,7 @@ pub struct Consumer {
     leave: Option<CancellationToken>,
     assigned: Option<CancellationToken>,
     lag: Option<watch::Receiver<Option<u64>>>,
+    paused: Option<watch::Receiver<Vec<Text>>>,
 }
 
 /// The owner of the task or thread that reads for a [`Consumer`].
@@ -311,6 +312,7 @@ impl Consumer {
             leave: None,
             assigned: None,
             lag: None,
+            paused: None,
         }
     }
 
@@ -340,6 +342,21 @@ impl Consumer {
     pub(crate) fn with_lag(mut self, lag: watch::Receiver<Option<u64>>) -> Self {
         self.lag = Some(lag);
         self
+    }
+
+    /// The same, for a source that may read some of its partitions later.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn with_paused(mut self, paused: watch::Receiver<Vec<Text>>) -> Self {
+        self.paused = Some(paused);
+        self
+    }
+
+    /// The partitions, as `TOPIC/PARTITION`, that are not read because too much of what came after a delivery that is out
+    /// is settled already: Kafka commits in order, and would deliver all of it again after a crash. `None` where that
+    /// cannot be.
+    #[must_use]
+    pub fn paused(&self) -> Option<watch::Receiver<Vec<Text>>> {
+        self.paused.clone()
     }
 
     /// How many messages at the source are not settled, asked for every [`LAG_INTERVAL`]: on Kafka those after the

@@ -83,6 +83,8 @@ struct Task {
     deliveries: mpsc::Sender<Delivery>,
     /// Of members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
+    /// Where it is told which partitions are paused on their own account.
+    full: watch::Sender<Vec<Text>>,
 }
 
 /// A client while it reads.
@@ -141,6 +143,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let (tell_lag, lag) = watch::channel(None);
+    let (full, paused) = watch::channel(Vec::new());
     let is_member = matches!(plan.source, Source::Group { .. });
     let task = Task {
         plan,
@@ -149,6 +152,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
         assigned: CancellationToken::new(),
         deliveries,
         lag: is_member.then_some(tell_lag),
+        full,
     };
     if !is_member {
         task.assigned.cancel();
@@ -162,7 +166,7 @@ pub(super) async fn start(mut plan: Plan) -> Result<Consumer, TransportError> {
         .draining(Arc::clone(&task.leave.drain_until))
         .awaiting_assignment(task.assigned.clone());
     let consumer = if is_member {
-        consumer.with_lag(lag)
+        consumer.with_lag(lag).with_paused(paused)
     } else {
         consumer
     };
@@ -422,6 +426,11 @@ impl<'a> Session<'a> {
     /// Pauses and resumes partitions as the budget and their lanes ask for.
     fn keep_pace(&mut self) {
         let pace = self.task.intake.pace(self.paused.is_some());
+        self.task.full.send_if_modified(|full| {
+            let is_news = *full != pace.full;
+            *full = pace.full;
+            is_news
+        });
         let apply = |partitions: Vec<(Topic, i32)>,
                      how: &dyn Fn(&TopicPartitionList) -> KafkaResult<()>| {
             if partitions.is_empty() {

@@ -5,6 +5,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use a2abus_plugin::Text;
+
 use crate::delivery::{Outcome, Settle};
 use crate::error::TransportError;
 use crate::kafka::offsets::{Ledger, Ticket, Verdict};
@@ -67,6 +69,8 @@ pub(super) enum Admission {
 /// Partitions to pause and to resume.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
+    /// All whose own records are too many, as `TOPIC/PARTITION`.
+    pub(super) full: Vec<Text>,
     pub(super) pause: Vec<(Topic, i32)>,
     pub(super) resume: Vec<(Topic, i32)>,
 }
@@ -316,6 +320,10 @@ impl Intake {
                 continue;
             };
             let full = held >= self.most_held || (place.paused && held > self.most_held / 2);
+            if assigned && full {
+                let (topic, partition) = (&place.topic, place.partition);
+                pace.full.push(format!("{topic}/{partition}").into());
+            }
             let pause = assigned && (everything || full);
             if pause == place.paused {
                 continue;
@@ -483,8 +491,13 @@ mod tests {
         ));
         let pace = intake.pace(false);
         assert_eq!(pace.pause, [(Topic::new("t").unwrap(), 3)]);
+        assert_eq!(pace.full, ["t/3"]);
+        assert_eq!(intake.pace(false).full, ["t/3"], "as long as it is paused");
         forgotten.settle(Outcome::Settled).unwrap();
-        assert_eq!(intake.pace(false).resume, pace.pause);
+        let after = intake.pace(false);
+        assert_eq!(after.resume, pace.pause);
+        assert!(after.full.is_empty());
+        assert!(intake.pace(true).full.is_empty(), "that is the budget");
     }
 
     #[test]

@@ -277,6 +277,15 @@ impl Store {
         }
         result
     }
+
+    /// Whether a delivery is still its member's to settle: when that has left, it is given out again.
+    fn is_out(&self, out: &Out) -> bool {
+        let mut state = self.lock();
+        let log = state.topics.get_mut(out.key.topic);
+        let lane = log.and_then(|log| log.lanes.get_mut(out.key.lane));
+        let cursor = lane.and_then(|lane| lane.cursor(out.seat.group));
+        cursor.is_some_and(|cursor| cursor.is_out(out.offset, out.seat.member, out.attempt))
+    }
 }
 
 // === impl State ===

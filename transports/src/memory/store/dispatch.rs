@@ -33,6 +33,11 @@ impl Settle for Verdict {
             None => stale(outcome),
         }
     }
+
+    fn is_current(&self) -> bool {
+        let store = self.store.upgrade();
+        store.is_some_and(|store| store.is_out(&self.out))
+    }
 }
 
 fn delivery(topic: Topic, taken: Taken, out: Out, store: Weak<Store>) -> Delivery {

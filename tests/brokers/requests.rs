@@ -1,0 +1,273 @@
+//! Requests on real buses that are refused, that come again, and whose callers go away.
+
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::{self, consumer, stream};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+
+use crate::plain::{Plain, next, unique};
+
+/// The longest that "at once" may take on a slow machine; every deadline in these tests is later.
+const AT_ONCE: Duration = Duration::from_secs(60);
+
+fn request(id: u64, agent: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"_agentId": agent}})
+        .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kafka_request_that_is_refused_or_has_no_topic_is_answered_at_once() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name) = (Plain::new(&kafka), unique("requests"));
+    for word in ["in", "dlq", "answers", "agents.weather"] {
+        plain.create(&format!("{name}.{word}"), 1).await;
+    }
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{name}.in], group: {name}, reply_topics: ['{name}.answers'], dead_letter: {{ topic: {name}.dlq }} }}]
+routes: [{{ name: fixed, when: {{ targetagent: fixed }}, to: [{{ transport: bus, topic: {name}.missing }}] }}]
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
+    ))
+    .await;
+    let (input, place) = (format!("{name}.in"), format!("{name}.answers"));
+    let answers = plain.read(&place, 1);
+    let letters = plain.read(&format!("{name}.dlq"), 1);
+    let agent = plain.read(&format!("{name}.agents.weather"), 1);
+    let fixed = request(7, "fixed");
+    let cases = [
+        ("kafka_replyTopic", "hello", Value::Null, "not_json"),
+        ("ce_replyto", r#"{"a":1}"#, Value::Null, "unknown"),
+        ("kafka_replyTopic", &fixed, json!(7), "agent_unavailable"),
+        ("ce_replyto", &fixed, json!(7), "agent_unavailable"),
+    ];
+    let began = Instant::now();
+    for (header, body, id, reason) in cases {
+        let headers = [
+            (header, Some(place.as_str())),
+            ("kafka_correlationId", Some("c-1")),
+        ];
+        plain.publish_with(&input, &headers, body).await;
+        let answer = within("the error", next(&answers)).await;
+        assert_eq!(answer.headers["kafka_correlationId"], b"c-1");
+        let error: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(
+            (&error["id"], &error["error"]["data"]["reason"]),
+            (&id, &json!(reason)),
+            "{error}"
+        );
+        let letter = within("the dead letter", next(&letters)).await;
+        assert_eq!(letter.body, body.as_bytes());
+        assert_eq!(letter.headers[header], place.as_bytes());
+    }
+    // One lane: what comes after them is not held up.
+    let headers = [("ce_replyto", Some(place.as_str()))];
+    plain
+        .publish_with(&input, &headers, &request(8, "weather"))
+        .await;
+    let asked = within("the next request", next(&agent)).await;
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    let call: Value = serde_json::from_slice(&asked.body).unwrap();
+    let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
+    plain
+        .publish(&format!("{name}.replies"), Some(0), &answer)
+        .await;
+    let heard = within("its answer", next(&answers)).await;
+    let heard: Value = serde_json::from_slice(&heard.body).unwrap();
+    assert_eq!(heard, json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nats_request_that_is_refused_is_answered_at_once() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("requests");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{name}.in], group: {name}, dead_letter: {{ topic: {name}.dlq }} }}]
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    ))
+    .await;
+    for (body, code) in [
+        ("hello", -32_700),
+        ("", -32_700),
+        (r#"{"a":1}"#, -32_600),
+        (r#"{"jsonrpc":"2.0","id":true,"method":"x"}"#, -32_600),
+        ("[]", -32_600),
+    ] {
+        let answer = client.request(format!("{name}.in"), body.into());
+        let answer = within("the error", answer).await.unwrap();
+        let error: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(
+            (&error["id"], &error["error"]["code"]),
+            (&Value::Null, &json!(code)),
+            "{body}: {error}"
+        );
+    }
+    bridge.stop().await;
+}
+
+/// A stream, and everything in it from the beginning.
+async fn stored(
+    jetstream: &jetstream::Context,
+    name: &str,
+    subject: String,
+) -> consumer::pull::Stream {
+    let config = stream::Config {
+        name: name.to_owned(),
+        subjects: vec![subject],
+        ..stream::Config::default()
+    };
+    let stream = jetstream.create_stream(config).await.unwrap();
+    let reader = consumer::pull::Config::default();
+    let reader = stream.create_consumer(reader).await.unwrap();
+    reader.messages().await.unwrap()
+}
+
+fn header(copy: &async_nats::Message, name: &str) -> String {
+    let headers = copy.headers.as_ref().unwrap();
+    headers.get(name).unwrap().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_again_and_a_cancel_are_no_duplicates_for_a_stream() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("again");
+    let flat = name.replace('.', "-");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let jetstream = jetstream::new(client.clone());
+    let requests = format!("{flat}-requests");
+    let mut agent = stored(
+        &jetstream,
+        &format!("{flat}-agents"),
+        format!("{name}.agents.>"),
+    )
+    .await;
+    drop(stored(&jetstream, &requests, format!("{name}.in")).await);
+    let letters = format!("{flat}-letters");
+    drop(stored(&jetstream, &letters, format!("{name}.dlq")).await);
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{name}.in], stream: {requests}, durable: bridge, reply_topics: ['{name}.answers'], dead_letter: {{ topic: {name}.dlq }} }}]
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}', stored: true }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    );
+    let mut answers = client.subscribe(format!("{name}.answers")).await.unwrap();
+    let first = Running::start(&config).await;
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("ce-replyto", format!("{name}.answers").as_str());
+    let sent =
+        jetstream.publish_with_headers(format!("{name}.in"), headers, request(7, "weather").into());
+    sent.await.unwrap().await.unwrap();
+    let mut ids = Vec::new();
+    let mut copy = within("the request", agent.next()).await.unwrap().unwrap();
+    ids.push(header(&copy, "Nats-Msg-Id"));
+    // It ends without the answer, and the next one reads the request again.
+    first.stop().await;
+    let second = Running::start(&config).await;
+    copy = within("the request again", agent.next())
+        .await
+        .unwrap()
+        .unwrap();
+    ids.push(header(&copy, "Nats-Msg-Id"));
+    assert_ne!(ids[0], ids[1]);
+    let call: Value = serde_json::from_slice(&copy.payload).unwrap();
+    let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
+    let reply = header(&copy, "ce-replyto");
+    client.publish(reply, answer.into()).await.unwrap();
+    let heard = within("the answer", answers.next()).await.unwrap();
+    let heard: Value = serde_json::from_slice(&heard.payload).unwrap();
+    assert_eq!(heard, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+
+    // A caller of HTTP that goes away.
+    let post = second.post("/rpc/weather", request(9, "weather"));
+    let asked = async { within("the call", agent.next()).await.unwrap().unwrap() };
+    tokio::select! {
+        _ = post => panic!("nobody answers"),
+        copy = asked => drop(copy),
+    }
+    let cancel = within("the cancel", agent.next()).await.unwrap().unwrap();
+    let cancel: Value = serde_json::from_slice(&cancel.payload).unwrap();
+    assert_eq!(cancel["method"], "notifications/cancelled");
+    second.stop().await;
+}
+
+/// Publishes what only a server should: the status line that says that nobody listens.
+async fn publish_no_responders(address: &str, subject: &str) {
+    let address = address.trim_start_matches("nats://");
+    let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
+    let mut info = String::new();
+    stream.read_line(&mut info).await.unwrap();
+    let status = "NATS/1.0 503\r\n\r\n";
+    let publish = format!(
+        "CONNECT {{\"headers\":true,\"no_responders\":true,\"verbose\":false}}\r\n\
+         HPUB {subject} {size} {size}\r\n{status}\r\nPING\r\n",
+        size = status.len()
+    );
+    stream.write_all(publish.as_bytes()).await.unwrap();
+    let mut pong = String::new();
+    while !pong.starts_with("PONG") {
+        pong.clear();
+        assert_ne!(stream.read_line(&mut pong).await.unwrap(), 0, "{pong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_status_of_nats_without_the_token_ends_no_call() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("forged");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    ))
+    .await;
+    let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
+    client.flush().await.unwrap();
+    let others = async {
+        let asked = within("the request", agent.next()).await.unwrap();
+        let reply = asked.reply.unwrap();
+        let (place, id) = reply.rsplit_once('.').unwrap();
+        // The call id alone.
+        publish_no_responders(&nats, &format!("{place}.{}", &id[..26])).await;
+        within("the forgery is counted", async {
+            let forged = "a2abus_replies_total{outcome=\"forged\"} 1";
+            while !bridge.metrics.render().unwrap().contains(forged) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        let answer = json!({"jsonrpc": "2.0", "id": id, "result": 7}).to_string();
+        client.publish(reply.clone(), answer.into()).await.unwrap();
+    };
+    let post = bridge.post("/rpc/weather", request(1, "weather"));
+    let (answered, ()) = tokio::join!(post, others);
+    let answered: Value = serde_json::from_str(&answered.body).unwrap();
+    assert_eq!(answered, json!({"jsonrpc": "2.0", "id": 1, "result": 7}));
+    bridge.stop().await;
+}
