@@ -94,7 +94,10 @@ fn test_counts_a_file_without_cases_as_failed_and_runs_the_others() {
         lines[0].starts_with(&format!("FAIL {no_json}: not JSON: ")),
         "{out}"
     );
-    assert_eq!(lines[12], format!("FAIL {empty}: the file holds no case"));
+    assert_eq!(
+        lines[12],
+        format!("FAIL {empty}: the file contains no case")
+    );
     assert_eq!(lines[13], "11 passed, 2 failed");
 }
 

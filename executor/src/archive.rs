@@ -232,7 +232,7 @@ impl Archive {
         if removed > 0 {
             tracing::warn!(
                 %agent, removed,
-                "records of executions are removed before their time: a request of theirs that comes again runs again"
+                "records of executions are removed early: a repeated request of one of them runs again"
             );
         }
         Ok(())

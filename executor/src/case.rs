@@ -113,11 +113,11 @@ impl Case {
         };
         match file.get("cases") {
             Some(_) if file.repeated().iter().any(|name| name == "cases") => {
-                error("cases stands twice: write it once")
+                error("cases is written twice: write it once")
             }
-            Some(Json::Array(cases)) if cases.is_empty() => error("the file holds no case"),
+            Some(Json::Array(cases)) if cases.is_empty() => error("the file contains no case"),
             Some(Json::Array(cases)) => Ok(cases.iter().map(set_up::case).collect()),
-            Some(_) => error("cases is no array"),
+            Some(_) => error("cases is not an array"),
             None => Ok(vec![set_up::case(&json)]),
         }
     }
@@ -207,7 +207,7 @@ impl Verdict {
 impl Observed {
     fn unanswered(&self) -> impl Iterator<Item = String> {
         let requests = self.unanswered.iter();
-        requests.map(|request| format!("the case holds no answer for {request}"))
+        requests.map(|request| format!("the case has no response for {request}"))
     }
 
     fn note(&mut self, event: Event) {

@@ -250,7 +250,7 @@ impl<'a> Engine<'a> {
         } else if self.elapsed() >= self.run.deadline {
             Err(execution_timeout())
         } else if self.runs >= max {
-            let message = format!("more than {max} runs of operations");
+            let message = format!("more than {max} operations were run");
             Err(Failure::new(FailureCode::LimitExceeded, message)
                 .with("limit", "operation_runs")
                 .with("max", max)

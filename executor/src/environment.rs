@@ -98,10 +98,10 @@ pub enum HttpError {
     #[error("the connection broke")]
     Broken,
     /// It took longer than the request permits.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Timeout,
     /// The body is larger than the request permits.
-    #[error("the answer is too large")]
+    #[error("the response is too large")]
     TooLarge,
     /// The name resolves to an address that the request may not reach.
     #[error("an address that is not globally reachable")]
@@ -170,7 +170,7 @@ pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// A [`StoreError`] with this inside says that something has to go before more fits.
 #[derive(Debug, thiserror::Error)]
-#[error("the store is full: it may hold {max_bytes} bytes")]
+#[error("the store is full: its limit is {max_bytes} bytes")]
 pub struct StoreFull {
     /// What it may hold.
     pub max_bytes: usize,

@@ -106,10 +106,10 @@ pub enum Refusal {
     #[error("{0}")]
     Expired(Failure),
     /// Another workflow has run under the same id.
-    #[error("another workflow has the execution id {0}")]
+    #[error("the execution id {0} belongs to a different workflow")]
     Conflict(Text),
     /// The agent has as many executions as it may have at a time.
-    #[error("{0} executions run already, the most an agent may have at a time")]
+    #[error("{0} executions are already running, the limit of the agent")]
     Busy(usize),
     /// Nothing can be recorded.
     #[error(transparent)]

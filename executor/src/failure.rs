@@ -91,12 +91,12 @@ impl FailureCode {
         match self {
             Self::Invalid(_) => "correct the errors listed in details and send the workflow again",
             Self::Refused(_) => "ask the capabilities which APIs and credentials are permitted",
-            Self::OperationTimeout => "give the call a longer timeout, or ask it for less",
+            Self::OperationTimeout => "give the call a longer timeout, or request less data",
             Self::ExecutionTimeout => {
-                "split the workflow, wait and call less in it, or ask the operator for a longer max_execution_time"
+                "split the workflow, use fewer waits and calls, or ask the operator for a longer max_execution_time"
             }
             Self::PathNotFound => "test the path with a Conditional (exists) before it is read",
-            Self::TypeMismatch => "bring the value into the kind that is needed with TransformData",
+            Self::TypeMismatch => "convert the value to the required type with TransformData",
             Self::InvalidValue => "use strings, numbers and booleans there",
             Self::InvalidResponse => "call an endpoint that answers with JSON or text",
             Self::ResponseTooLarge => "ask for a smaller page of the data",
@@ -108,7 +108,7 @@ impl FailureCode {
             Self::StorageFailed => "store a smaller value, or ask the operator about the storage",
             Self::Cancelled => "send it again under a new execution id if it is still wanted",
             Self::Interrupted => {
-                "see what the calls that began have done, then send it under a new execution id"
+                "check what the calls that had begun have done, then send it under a new execution id"
             }
         }
     }

@@ -102,7 +102,7 @@
 //! # Retries
 //!
 //! An ApiCall is tried up to four times ([`Limits::max_retries`]): again after about 1, 2 and 4 s, or what `Retry-After` asks for, when there is no
-//! connection or no answer in time, and after 408, 429 and 500 to 599. A POST or PATCH without an
+//! connection or no response in time, and after 408, 429 and 500 to 599. A POST or PATCH without an
 //! `Idempotency-Key` is tried again only when it has not acted: without a connection, and after 408, 429 and 503
 //! ([`RetryUnsafe`]). A wait of more than 60 s, or than the execution has left, ends it at once.
 //!

@@ -86,7 +86,7 @@ impl<'a> Meter<'a> {
 pub(crate) fn execution_timeout() -> Failure {
     Failure::new(
         FailureCode::ExecutionTimeout,
-        "the longest time an execution may take has passed",
+        "the execution exceeded max_execution_time",
     )
 }
 
@@ -96,16 +96,13 @@ pub(crate) fn by_the_deadline(failure: Failure) -> Failure {
         return failure;
     }
     Failure {
-        message: "the time that whoever asked gave it is over".to_owned(),
-        ..failure.suggest("give it more time, or ask for less of it")
+        message: "the execution exceeded the time that its requester allows".to_owned(),
+        ..failure.suggest("allow more time, or request less")
     }
 }
 
 pub(crate) fn too_heavy(max: usize) -> Failure {
-    let message = format!(
-        "the data model would outgrow its limit of {} MiB",
-        max >> 20
-    );
+    let message = format!("the data model would exceed its limit of {} MiB", max >> 20);
     Failure::new(FailureCode::LimitExceeded, message)
         .with("limit", "data_model_bytes")
         .with("max", max)

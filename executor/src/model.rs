@@ -123,7 +123,7 @@ impl Model {
         match write(&mut self.root, &keys, value) {
             Ok(()) => Ok(()),
             Err(kind) => {
-                let message = format!("{path} leads through {kind}, which has no members");
+                let message = format!("{path} goes through {kind}, which has no members");
                 Err(Failure::new(FailureCode::TypeMismatch, message).with("path", path.to_string()))
             }
         }

@@ -132,7 +132,7 @@ fn failure(error: &KeepError, storage: Storage, key: &str) -> Failure {
         // The agent is not told how: the text may name a file of the host.
         tracing::error!(storage, error = error.to_string(), cause = ?error.0, "a value could not be stored");
     }
-    let message = format!("{storage} did not take the value: {error}");
+    let message = format!("{storage} did not store the value: {error}");
     let failure = Failure::new(FailureCode::StorageFailed, message)
         .with("storage", storage)
         .with("key", key);

@@ -70,7 +70,7 @@ async fn a_request_without_a_recorded_answer_is_named_first() {
     assert_eq!(
         verdict.differences[..2],
         [
-            "the case holds no answer for GET https://api.example.com/x",
+            "the case has no response for GET https://api.example.com/x",
             r#"status: expected "success", got "failed""#,
         ]
     );
@@ -153,7 +153,7 @@ async fn a_case_with_a_member_that_nobody_looks_at_fails_with_those_there_are() 
         (
             r#"[{"status":200,"body":1}]"#,
             r#"{"status":200,"body":1}"#,
-            r#"http_fixtures["GET https://api.example.com/X"] is no list"#,
+            r#"http_fixtures["GET https://api.example.com/X"] is not a list"#,
         ),
         (
             r#""status":200,"#,
@@ -191,7 +191,7 @@ async fn a_case_that_is_malformed_fails_and_the_others_run() {
             r#"{"name":"x","workflow":[],"expected":{},"policy":{"apis":["ftp://x"]}}"#,
             "apis",
         ),
-        ("7", "it is no object"),
+        ("7", "it is not an object"),
     ] {
         let good = r#"{"name":"good","workflow":[
             {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
@@ -229,7 +229,7 @@ async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
     ] {
         let text = good.replacen(member, &format!("{twice},{member}"), 1);
         let told = malformed(&text).await;
-        assert_eq!(told, format!("{place} stands twice: write it once"));
+        assert_eq!(told, format!("{place} is written twice: write it once"));
     }
 }
 
@@ -237,8 +237,8 @@ async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
 fn a_file_that_holds_no_case_is_refused_with_the_reason() {
     for (text, reason) in [
         ("", "not JSON"),
-        (r#"{"cases":{}}"#, "cases is no array"),
-        (r#"{"cases":[]}"#, "the file holds no case"),
+        (r#"{"cases":{}}"#, "cases is not an array"),
+        (r#"{"cases":[]}"#, "the file contains no case"),
         (r#"{"cases":[7],"cases":[7]}"#, "cases stands twice"),
         ("7", "a case is an object"),
     ] {

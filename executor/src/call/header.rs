@@ -154,9 +154,10 @@ fn check(name: &str, text: &str) -> Result<(), Failure> {
         return Err(too_long(name));
     }
     if text.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
-        let message = format!("the value of the header {name} has a line end or a control in it");
+        let message =
+            format!("the value of the header {name} contains a line end or control character");
         let failure = invalid(message).with("header", name);
-        return Err(failure.suggest("take line ends and control characters out of the value"));
+        return Err(failure.suggest("remove line ends and control characters from the value"));
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
             failed(failure, Cause::Status(status))
         }
         _ => {
-            let message = format!("the service answered with status {status}, which ends nothing");
+            let message = format!("the service answered with status {status}, which is not final");
             failed(
                 Failure::new(FailureCode::InvalidResponse, message),
                 Cause::Final,
@@ -93,7 +93,7 @@ fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Fa
         HttpError::Broken => (
             Failure::new(
                 FailureCode::ConnectionFailed,
-                format!("the connection to {host} broke before the answer was whole"),
+                format!("the connection to {host} failed before the response was complete"),
             ),
             Cause::NoAnswer,
         ),
@@ -119,12 +119,12 @@ fn no_answer(error: HttpError, request: &HttpRequest, caller: &Caller<'_>) -> Fa
 /// Where the execution is over, a longer timeout of the call would not have helped.
 fn late(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
     let milliseconds = usize::try_from(request.timeout.as_millis()).unwrap_or(usize::MAX);
-    let message = format!("no answer of {host} within {milliseconds} ms");
+    let message = format!("no response from {host} within {milliseconds} ms");
     let failure = match caller.time_left() {
         Ok(_) => Failure::new(FailureCode::OperationTimeout, message),
         Err(over) => Failure::new(
             FailureCode::OperationTimeout,
-            format!("{message}, all that was left of the execution"),
+            format!("{message}, the remaining time of the execution"),
         )
         .suggest(over.code.suggestion()),
     };
@@ -132,7 +132,7 @@ fn late(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure {
 }
 
 fn too_large(max: usize) -> Failure {
-    let message = format!("the answer is larger than {} MiB", max >> 20);
+    let message = format!("the response is larger than {} MiB", max >> 20);
     Failure::new(FailureCode::ResponseTooLarge, message).with("max", max)
 }
 
@@ -143,7 +143,9 @@ pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Valu
     }
     let encoding = response.header("content-encoding").map(str::trim);
     if encoding.is_some_and(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
-        return Err(invalid("the answer is compressed, which nobody asked for"));
+        return Err(invalid(
+            "the response is compressed, although the request did not allow it",
+        ));
     }
     let content_type = response.header("content-type").unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default();
@@ -157,11 +159,11 @@ pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Valu
 /// The type comes from outside: it is cut, after it is redacted.
 fn neither(content_type: &str, redactor: &Redactor) -> String {
     if content_type.is_empty() {
-        return "the answer has no content type, by which it would be JSON or text".to_owned();
+        return "the response has no content type; it must be JSON or text".to_owned();
     }
     let shown = redactor.text(content_type);
     let shown: String = shown.chars().take(MAX_TYPE_CHARS).collect();
-    format!("the answer is neither JSON nor text; its content type is {shown:?}")
+    format!("the response is neither JSON nor text; its content type is {shown:?}")
 }
 
 enum Kind {
@@ -183,10 +185,7 @@ fn json(body: &[u8]) -> Result<Value, Failure> {
     let body = body.strip_prefix(BOM).unwrap_or(body);
     Value::parse_within(body, MAX_MEMBERS).map_err(|error| {
         let offset = error.offset();
-        invalid(format!(
-            "the answer is not JSON that can be read, at byte {offset}"
-        ))
-        .with("offset", offset)
+        invalid(format!("the response is not valid JSON at byte {offset}")).with("offset", offset)
     })
 }
 
@@ -194,7 +193,7 @@ const BOM: &[u8] = "\u{feff}".as_bytes();
 
 fn text(body: &[u8]) -> Result<&str, Failure> {
     let body = body.strip_prefix(BOM).unwrap_or(body);
-    std::str::from_utf8(body).map_err(|_| invalid("the answer is text, but not in UTF-8"))
+    std::str::from_utf8(body).map_err(|_| invalid("the response is text, but not UTF-8"))
 }
 
 fn invalid(message: impl Into<String>) -> Failure {

@@ -23,7 +23,10 @@ pub(super) fn scalar(model: &Model, path: &Path) -> Result<String, Failure> {
             Ok(value.to_string())
         }
         Value::Null | Value::Array(_) | Value::Object(_) => {
-            let message = format!("{path} is {}, not text that could stand here", value.kind());
+            let message = format!(
+                "{path} is {}, which cannot be used as text here",
+                value.kind()
+            );
             Err(invalid(message).with("path", path.to_string()))
         }
     }

@@ -117,10 +117,10 @@ impl Dots {
     fn end_segment(&mut self) -> Result<(), Failure> {
         let dots = self.segment.to_ascii_lowercase().replace("%2e", ".");
         if self.has_value && !self.is_over && matches!(dots.as_str(), "." | "..") {
-            return Err(invalid(
-                "a value makes a segment of the path . or .., which leads elsewhere",
-            )
-            .suggest("put a value there that does not make the segment . or .."));
+            return Err(
+                invalid("a value makes a path segment . or .., which changes the path")
+                    .suggest("put a value there that does not make the segment . or .."),
+            );
         }
         self.segment.clear();
         self.has_value = false;

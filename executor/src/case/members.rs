@@ -62,7 +62,7 @@ const ISSUE: [&str; 7] = [
 
 /// Refuses what would not be looked at.
 pub(super) fn check(case: &Value) -> Result<(), String> {
-    let members = case.as_object().ok_or("it is no object")?;
+    let members = case.as_object().ok_or("it is not an object")?;
     for (name, _) in members {
         refuse_misspelt(name)?;
     }
@@ -129,7 +129,7 @@ fn check_expected(expected: &Value) -> Result<(), String> {
 /// An object with none but these members.
 fn only<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Object, String> {
     let object = value.as_object();
-    let object = object.ok_or_else(|| format!("{at} is no object"))?;
+    let object = object.ok_or_else(|| format!("{at} is not an object"))?;
     let mut names = object.iter().map(|(name, _)| name);
     match names.find(|name| !known.contains(&name.as_str())) {
         None => Ok(object),
@@ -146,5 +146,7 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&Text, &Value)> {
 }
 
 fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Array, String> {
-    value.as_array().ok_or_else(|| format!("{at} is no list"))
+    value
+        .as_array()
+        .ok_or_else(|| format!("{at} is not a list"))
 }

@@ -62,7 +62,7 @@ pub(super) fn case(json: &Json) -> Case {
     let name = json.get("name").and_then(Json::as_text);
     // One of the two would be lost, and the test pass without it.
     let test = match json.first_repeated() {
-        Some(member) => Err(format!("{member} stands twice: write it once")),
+        Some(member) => Err(format!("{member} is written twice: write it once")),
         None => test(&Value::from(json)),
     };
     Case {
@@ -103,7 +103,7 @@ fn test(value: &Value) -> Result<Test, String> {
 
 /// One line for each element.
 fn workflow(lines: &Value) -> Result<Bytes, String> {
-    let lines = lines.as_array().ok_or("workflow is no array")?;
+    let lines = lines.as_array().ok_or("workflow is not an array")?;
     let line = |line: &Value| match line {
         Value::String(text) => text.to_string(),
         other => other.to_string(),
@@ -173,7 +173,7 @@ fn credential(id: &str, value: &Value) -> Result<Credential, String> {
 fn object<'a>(value: &'a Value, name: &str) -> Result<&'a Object, String> {
     value
         .as_object()
-        .ok_or_else(|| format!("{name} is no object"))
+        .ok_or_else(|| format!("{name} is not an object"))
 }
 
 fn strings<'a>(value: &'a Value, name: &str) -> Result<Vec<&'a str>, String> {
@@ -181,7 +181,7 @@ fn strings<'a>(value: &'a Value, name: &str) -> Result<Vec<&'a str>, String> {
         .as_array()
         .map(|list| list.iter().map(Value::as_str).collect());
     list.flatten()
-        .ok_or_else(|| format!("{name} is no list of strings"))
+        .ok_or_else(|| format!("{name} is not a list of strings"))
 }
 
 fn number(value: &Value, name: &str) -> Result<Option<usize>, String> {
@@ -190,6 +190,6 @@ fn number(value: &Value, name: &str) -> Result<Option<usize>, String> {
         Some(Value::Integer(number)) if *number >= 0 => Ok(Some(
             usize::try_from(*number).map_err(|error| error.to_string())?,
         )),
-        Some(_) => Err(format!("{name} is no whole number")),
+        Some(_) => Err(format!("{name} is not a whole number")),
     }
 }

@@ -91,7 +91,7 @@ impl Engine<'_> {
     fn items(&self, body: &Loop) -> Result<Array, Failure> {
         let limits = &self.run.shared.limits;
         let Value::Array(items) = self.model.read(&body.input)? else {
-            let message = format!("{} is no array", body.input);
+            let message = format!("{} is not an array", body.input);
             return Err(Failure::new(FailureCode::TypeMismatch, message)
                 .with("path", body.input.to_string()));
         };
@@ -107,11 +107,7 @@ impl Engine<'_> {
         }
         if self.loops.len() >= limits.max_loop_depth {
             let max = limits.max_loop_depth;
-            return exceeded(
-                "loop_depth",
-                format!("more than {max} loops in each other"),
-                max,
-            );
+            return exceeded("loop_depth", format!("more than {max} nested loops"), max);
         }
         Ok(items)
     }

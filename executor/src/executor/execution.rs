@@ -237,7 +237,8 @@ impl Mark {
             ..self.stored.clone()
         };
         save(&self.inner, &self.agent, &stored).await.map_err(|_| {
-            let message = "the execution cannot be recorded, so that nothing is done that must not be done twice";
+            let message =
+                "the execution cannot be recorded, so it was not started: it might be done twice";
             Failure::new(FailureCode::StorageFailed, message)
         })?;
         self.is_set.store(true, Ordering::Relaxed);

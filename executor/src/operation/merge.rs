@@ -189,7 +189,7 @@ fn merge_arrays(
 }
 
 fn too_deep() -> Failure {
-    let message = format!("deepMerge goes no deeper than {MAX_DEPTH} levels");
+    let message = format!("deepMerge supports at most {MAX_DEPTH} levels");
     Failure::new(FailureCode::LimitExceeded, message)
         .with("limit", "depth")
         .with("max", MAX_DEPTH)

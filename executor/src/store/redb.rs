@@ -153,7 +153,7 @@ impl Medium {
         if state.since.elapsed() < self.pause {
             return Ok(false);
         }
-        tracing::warn!("the disk of a store failed: it is opened anew");
+        tracing::warn!("the disk of a store failed: the store is reopened");
         // One at a time may have the file.
         drop(state.database.take());
         let database = (self.open)();

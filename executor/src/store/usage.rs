@@ -28,9 +28,9 @@ pub(super) enum KeepError {
     TooManyBytes,
     #[error("the agent would have more than {MAX_AGENT_ENTRIES} entries there")]
     TooManyEntries,
-    #[error("the operator has not set it up")]
+    #[error("the operator has not configured it")]
     NotConfigured,
-    #[error("the key is no name that can be written there")]
+    #[error("the key is not a valid name there")]
     BadKey,
     #[error("{0}")]
     Failed(#[source] StoreError),

@@ -183,7 +183,7 @@ fn filter_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<FilterData>
     if conditions.as_ref().is_some_and(Vec::is_empty) {
         scope.issue(
             Code::EmptyConditions,
-            "conditions: without any, everything is kept",
+            "conditions: without conditions, everything is kept",
         );
     }
     let output = fields.writes(scope, Kind::Array);
@@ -211,7 +211,7 @@ fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Opera
         return word(scope, at, json);
     }
     let message = format!("{at}: expected one of {}", comparisons().join(", "));
-    let instead = "only a Conditional has it; here compare with null, by == or !=";
+    let instead = "only a Conditional has it; compare with null here, using == or !=";
     scope.suggest(Code::InvalidField, message, Some(instead.to_owned()));
     None
 }

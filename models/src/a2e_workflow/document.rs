@@ -323,7 +323,7 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
     };
     let Some(of) = from_word::<OperationType>(word) else {
         let known = OperationType::ALL.iter().map(|of| of.as_str());
-        let message = format!("{} is no operation of the catalog", shown(word));
+        let message = format!("{} is not an operation of the catalog", shown(word));
         let suggestion = scope.issues.nearest(word, known);
         scope.suggest(Code::UnknownOperationType, message, suggestion);
         return None;

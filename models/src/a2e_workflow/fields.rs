@@ -86,7 +86,7 @@ impl Scope<'_> {
 
 /// What is said of a member that an object has twice.
 pub(super) fn stands_twice(name: &str) -> String {
-    format!("{} stands twice: write it once", shown(name))
+    format!("{} is written twice: write it once", shown(name))
 }
 
 /// The place as messages name it; the configuration as a whole has no name.

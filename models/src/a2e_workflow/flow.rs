@@ -41,7 +41,7 @@ fn check_wait(graph: &Graph<'_>, policy: &Policy, issues: &mut Issues) {
     let total = waits.fold(Duration::ZERO, Duration::saturating_add);
     if total > policy.max_execution_time {
         let (total, most) = (total.as_millis(), policy.max_execution_time.as_millis());
-        let message = format!("waits for {total} ms, an execution may take {most} ms");
+        let message = format!("waits for {total} ms, but an execution may take only {most} ms");
         issues.push(Issue::new(Code::ExceedsExecutionTime, message));
     }
 }
@@ -147,7 +147,7 @@ impl<'a> Walk<'a, '_> {
         let (code, message) = match found.presence {
             Presence::Missing if read.need != Need::Nothing => (
                 Code::PathNotFound,
-                format!("{path} is not there: nothing before it writes it"),
+                format!("{path} does not exist: nothing before this operation writes it"),
             ),
             Presence::Missing => (
                 Code::PathMaybeMissing,
@@ -155,7 +155,7 @@ impl<'a> Walk<'a, '_> {
             ),
             Presence::Maybe => (
                 Code::PathMaybeMissing,
-                format!("{path} is written in a branch or a body alone"),
+                format!("{path} is written only in a branch or loop body"),
             ),
             Presence::Sure if found.kind.fits(read.need) => return,
             Presence::Sure => {

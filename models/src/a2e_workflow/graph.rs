@@ -123,7 +123,7 @@ impl<'a> Graph<'a> {
         let unique = self.check_order(issues);
         let search = self.search();
         for node in &search.cycles {
-            let message = "it is reached again from its own branches or body";
+            let message = "its own branches or body lead back to it";
             self.issue(issues, Code::CyclicReference, *node, message);
         }
         self.check_positions(&search.sorted, issues);
@@ -133,7 +133,7 @@ impl<'a> Graph<'a> {
             .enumerate()
             .filter(|(_, n)| !n.is_used && n.content.is_some())
         {
-            let message = "it stands neither in the order nor in a branch or body that runs";
+            let message = "it is neither in the order nor in a branch or body that runs";
             self.issue(issues, Code::UnusedOperation, index, message);
         }
         known && unique && search.cycles.is_empty()
@@ -181,7 +181,7 @@ impl<'a> Graph<'a> {
         let (mut seen, mut repeated) = (HashSet::new(), HashSet::new());
         for id in &self.order.ids {
             if !seen.insert(id) && repeated.insert(id) {
-                let issue = Issue::new(Code::DuplicateInOrder, "it stands twice in the order");
+                let issue = Issue::new(Code::DuplicateInOrder, "it is in the order twice");
                 issues.push(issue.about(id).at(self.order.line));
             }
         }
@@ -244,7 +244,7 @@ impl<'a> Graph<'a> {
         }
         for node in &self.in_order {
             if last_control[*node] > self.nodes[*node].position {
-                let message = "it stands in the order before an operation that controls it";
+                let message = "it is in the order before an operation that controls it";
                 self.issue(issues, Code::OrderConflict, *node, message);
             }
         }

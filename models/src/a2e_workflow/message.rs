@@ -167,7 +167,7 @@ impl Reader<'_> {
             BEGIN => self.begin(|reader| reader.wrapped_begin(object, content)),
             _ => {
                 if !self.is_late(None) {
-                    let message = format!("{DATA_MODEL_UPDATE}: data come with the request");
+                    let message = format!("{DATA_MODEL_UPDATE}: data is sent with the request");
                     self.issue(Code::IgnoredMessage, message, None);
                 }
                 Message::Nothing
@@ -206,7 +206,7 @@ impl Reader<'_> {
                     entry.insert(update);
                 }
                 Entry::Occupied(entry) => {
-                    let message = "the id stands twice in one list of operations";
+                    let message = "the id is in one list of operations twice";
                     self.issue(Code::DuplicateOperation, message.into(), Some(entry.key()));
                 }
             }

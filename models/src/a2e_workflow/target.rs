@@ -46,7 +46,7 @@ pub enum TargetError {
     #[error("a URL begins with a scheme and a host")]
     NotAbsolute,
     /// A value in the scheme or the authority.
-    #[error("a template stands after the host and its slash alone")]
+    #[error("a template may only follow the host and its slash")]
     TemplateInAuthority,
 }
 
@@ -58,15 +58,15 @@ pub enum Forbidden {
     #[error("its scheme is neither https nor http")]
     Scheme,
     /// A user or a password in the URL.
-    #[error("its URL holds a user or a password; use a credential")]
+    #[error("its URL contains a user or a password; use a credential")]
     UserInfo,
     /// HTTP without TLS, where no registered base has it.
     #[error(
-        "its scheme is http, and no permitted API is registered with that for this host and port"
+        "its scheme is http, and no permitted API with http is registered for this host and port"
     )]
     NotEncrypted,
     /// A host that [`is_forbidden_host`], and no registered base covers it.
-    #[error("it is not globally reachable, and no permitted API is registered that covers the URL")]
+    #[error("it is not globally reachable, and no registered, permitted API covers the URL")]
     NotGlobal,
 }
 

@@ -141,7 +141,7 @@ impl Provenance {
         }
     }
 
-    /// Null, absent and what is no object read as the default.
+    /// Null, absent and what is not an object read as the default.
     pub(super) fn parse(value: Option<&Json>) -> Result<Self, E2aError> {
         let Some(object) = value.and_then(Json::as_object) else {
             return Ok(Self::default());

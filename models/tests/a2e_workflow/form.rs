@@ -274,11 +274,11 @@ fn an_operator_that_there_is_not_is_told_with_all_there_are() {
     for (condition, suggestion) in [
         (
             r#""operator":"exists""#,
-            "only a Conditional has it; here compare with null, by == or !=",
+            "only a Conditional has it; compare with null here, using == or !=",
         ),
         (
             r#""operator":"isEmpty","value":true"#,
-            "only a Conditional has it; here compare with null, by == or !=",
+            "only a Conditional has it; compare with null here, using == or !=",
         ),
         (
             r#""operator":"startswith","value":"a""#,

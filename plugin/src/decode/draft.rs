@@ -59,7 +59,7 @@ impl Parser<'_> {
         match self.hint.family {
             Some(declared) if self.hint.strict && declared != because.family => {
                 let message = format!(
-                    "this binding carries {} only, the payload is {}",
+                    "this binding accepts only {}, but the payload is {}",
                     declared.as_str(),
                     because.family.as_str()
                 );

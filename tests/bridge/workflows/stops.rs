@@ -88,7 +88,7 @@ async fn what_comes_too_late_is_not_run() {
     world.send("1", &[EXECUTE, late], &lines).await;
     let answer = world.answer().await;
     assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
-    let message = "the time that whoever asked gave it is over";
+    let message = "the execution exceeded the time that its requester allows";
     assert_eq!(answer.data["error"]["message"], message);
     // What is no time at all does not mean that there is no hurry.
     let wrong = ("expirytime", "tomorrow");

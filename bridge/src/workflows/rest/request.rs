@@ -142,7 +142,7 @@ impl Members {
         })?;
         // One of the two would hold, and who read the body before may have looked at the other.
         if let Some(member) = json.first_repeated() {
-            let message = format!("{} stands twice: write it once", shown(&member));
+            let message = format!("{} is written twice: write it once", shown(&member));
             return Err(Problem::malformed("invalid_field", message));
         }
         let Value::Object(members) = Value::from(json) else {

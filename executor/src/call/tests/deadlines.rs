@@ -61,14 +61,14 @@ async fn a_late_answer_is_told_from_the_end_of_the_execution() {
         (failure.message, suggestions.unwrap().to_string())
     };
     let (message, suggestions) = told(1_000_000).await;
-    assert_eq!(message, "no answer of api.example.com within 30000 ms");
+    assert_eq!(message, "no response from api.example.com within 30000 ms");
     assert!(suggestions.contains("a longer timeout"), "{suggestions}");
     for milliseconds in [20_000, 30_000] {
         let (message, suggestions) = told(milliseconds).await;
         assert_eq!(
             message,
             format!(
-                "no answer of api.example.com within {milliseconds} ms, all that was left of the execution"
+                "no response from api.example.com within {milliseconds} ms, the remaining time of the execution"
             )
         );
         assert!(!suggestions.contains("timeout"), "{suggestions}");
