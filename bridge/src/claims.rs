@@ -47,7 +47,7 @@ pub struct Claims {
     pub logged: [AtomicBool; OVERRULED.len()],
 }
 
-/// The attributes that a writer is not believed.
+/// The attributes that a writer may not set freely.
 pub const OVERRULED: [&str; 6] = [
     SOURCE,
     extension::SOURCE_AGENT,

@@ -358,7 +358,7 @@ impl BindingMetrics {
         self.dead_lettered.with_label_values(labels).inc();
     }
 
-    /// Counts an attribute that the writer of an event is not believed.
+    /// Counts an attribute of a writer that was removed or overwritten.
     pub(crate) fn overruled(&self, attribute: &'static str) {
         let labels = &[self.name.as_str(), attribute];
         self.overruled.with_label_values(labels).inc();

@@ -75,7 +75,7 @@ async fn a_request_without_a_recorded_answer_is_named_first() {
         ]
     );
     let named = verdict.differences.iter();
-    let named = named.filter(|difference| difference.contains("no answer for"));
+    let named = named.filter(|difference| difference.contains("no response for"));
     assert_eq!(named.count(), 1, "however often it was tried");
 }
 
@@ -239,7 +239,7 @@ fn a_file_that_holds_no_case_is_refused_with_the_reason() {
         ("", "not JSON"),
         (r#"{"cases":{}}"#, "cases is not an array"),
         (r#"{"cases":[]}"#, "the file contains no case"),
-        (r#"{"cases":[7],"cases":[7]}"#, "cases stands twice"),
+        (r#"{"cases":[7],"cases":[7]}"#, "cases is written twice"),
         ("7", "a case is an object"),
     ] {
         let error = Case::parse(text.as_bytes()).unwrap_err().to_string();

@@ -328,7 +328,7 @@ fn a_member_that_stands_twice_is_told() {
             "{message}"
         );
         assert!(
-            message.ends_with("stands twice: write it once"),
+            message.ends_with("is written twice: write it once"),
             "{message}"
         );
     }

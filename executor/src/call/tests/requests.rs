@@ -131,7 +131,7 @@ async fn what_is_suggested_fits_the_value_that_cannot_be_used() {
         (in_path, r#""..""#, "does not make the segment"),
         (in_path, &long, "shorter values into the URL"),
         (in_path, "null", "strings, numbers and booleans"),
-        (header, r#""a\nb""#, "take line ends"),
+        (header, r#""a\nb""#, "remove line ends"),
         (header, &long, "a shorter value into the header"),
         (header, "[]", "strings, numbers and booleans"),
     ] {
