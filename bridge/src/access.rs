@@ -318,24 +318,13 @@ pub(crate) fn nats_subjects(
                 subjects.subscribe.extend(topics);
             }
             What::Durable { stream, name } => {
-                let consumer = format!("{stream}.{name}");
-                for request in ["CONSUMER.INFO", "CONSUMER.MSG.NEXT"] {
-                    subjects
-                        .publish
-                        .insert(api(format!("{request}.{consumer}")));
-                }
-                subjects
-                    .publish
-                    .insert(api(format!("STREAM.INFO.{stream}")));
+                let read = durable_requests(config, stream, name).into_iter();
+                subjects.publish.extend(read.map(api));
                 // Servers of a domain put it, and the account, before the stream.
                 subjects.publish.insert(match &config.jetstream.domain {
                     Some(_) => "$JS.ACK.>".to_owned(),
-                    None => format!("$JS.ACK.{consumer}.>"),
+                    None => format!("$JS.ACK.{stream}.{name}.>"),
                 });
-                if config.jetstream.manage {
-                    let create = format!("CONSUMER.DURABLE.CREATE.{consumer}");
-                    subjects.publish.insert(api(create));
-                }
             }
             What::Write(write) => {
                 subjects.publish.insert(write.pattern.clone());
@@ -357,6 +346,24 @@ pub(crate) fn nats_subjects(
         }
     }
     subjects
+}
+
+/// The requests to the API that reading a durable consumer takes.
+#[cfg(feature = "nats")]
+fn durable_requests(
+    config: &a2abus_transports::nats::NatsConfig,
+    stream: &Name,
+    name: &Name,
+) -> Vec<String> {
+    let mut requests = vec![
+        format!("CONSUMER.INFO.{stream}.{name}"),
+        format!("CONSUMER.MSG.NEXT.{stream}.{name}"),
+        format!("STREAM.INFO.{stream}"),
+    ];
+    if config.jetstream.manage {
+        requests.push(format!("CONSUMER.DURABLE.CREATE.{stream}.{name}"));
+    }
+    requests
 }
 
 // === impl Subjects ===

@@ -145,59 +145,13 @@ impl Bridge {
         metrics
             .agents()
             .set_most(config.telemetry.max_agents as usize);
-        let list = transports.into_iter().map(|(name, transport)| {
-            let metrics = metrics.transport(name.text());
-            Bus {
-                name,
-                transport,
-                metrics,
-            }
-        });
-        let buses = Buses::new(list.collect());
-        let routes = RouteTable::build(
-            &config.routes,
-            &config.default_route,
-            config.limits.max_hops,
-        )
-        .map_err(|(route, error)| {
-            BridgeError::Config(format!("route {}: {error}", route.text()))
-        })?;
-        let called = if config.calls.enabled {
-            called_buses(&buses, &routes)
-        } else {
-            Vec::new()
-        };
-        let outbound = Outbound::new(
-            buses.clone(),
-            Arc::new(routes),
-            Arc::new(Adapters::new(&config)),
-        );
+        let (outbound, called) = outbound(&config, transports, &metrics)?;
+        let buses = outbound.buses().clone();
         let readiness = Arc::new(Readiness::new());
         let log = LogLimits::default();
         let destinations = Destinations::new(buses.clone(), Arc::clone(&readiness), &log);
-        let replica = Replica::draw().map_err(BridgeError::Random)?;
-        let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
-        let legs = ReplyLegs::new(
-            &buses,
-            &called,
-            &config.calls.reply_topic.0,
-            partitions,
-            replica,
-        );
-        let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), &log);
         let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
-        let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
-        let tokens = ReplyTokens::draw(config.calls.reply_token).map_err(BridgeError::Random)?;
-        let calls = Calls::new(
-            publisher.clone(),
-            (legs, tokens),
-            call_limits(&config),
-            source,
-            canceller,
-            Arc::clone(&metrics),
-            &log,
-        );
-        let calls = Arc::new(calls);
+        let (calls, cancels) = calls(&config, &called, &publisher, &metrics, &log)?;
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
         let parts = Parts {
             config: &config,
@@ -209,20 +163,13 @@ impl Bridge {
             log: &log,
         };
         let (workflows, watch) = workflows(&config, world, &metrics)?;
-        let mut bindings = parts.misplaced_answers()?;
-        for binding in &config.bindings {
-            let work = match binding.role {
-                Role::Workflows => parts.executor(binding, workflows.as_ref())?,
-                Role::Events | Role::Responses => parts.pipeline(binding)?.into(),
-            };
-            bindings.push((work, binding.subscription()));
-        }
-        let door = listen(config.http.enabled, config.http.listen.0).await?;
-        let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let limits = Limits::from(&config.limits);
+        let bindings = parts.bindings(workflows.as_ref())?;
         let passed = config.http.pass_headers.iter().map(|pattern| &pattern.0);
         let passed = PassedHeaders::new(passed)
             .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
+        let door = listen(config.http.enabled, config.http.listen.0).await?;
+        let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
+        let limits = Limits::from(&config.limits);
         Ok(Self {
             buses,
             calls,
@@ -352,6 +299,68 @@ impl From<Pipeline> for Work {
     }
 }
 
+/// Routes and what sends along them, and the buses that calls go to.
+fn outbound(
+    config: &Config,
+    transports: BTreeMap<Name, AnyTransport>,
+    metrics: &Metrics,
+) -> Result<(Outbound, Vec<BusId>), BridgeError> {
+    let list = transports.into_iter().map(|(name, transport)| {
+        let metrics = metrics.transport(name.text());
+        Bus {
+            name,
+            transport,
+            metrics,
+        }
+    });
+    let buses = Buses::new(list.collect());
+    let routes = RouteTable::build(
+        &config.routes,
+        &config.default_route,
+        config.limits.max_hops,
+    )
+    .map_err(|(route, error)| BridgeError::Config(format!("route {}: {error}", route.text())))?;
+    let called = if config.calls.enabled {
+        called_buses(&buses, &routes)
+    } else {
+        Vec::new()
+    };
+    let adapters = Arc::new(Adapters::new(config));
+    Ok((Outbound::new(buses, Arc::new(routes), adapters), called))
+}
+
+/// The table of calls, and the cancels that it sends.
+fn calls(
+    config: &Config,
+    called: &[BusId],
+    publisher: &Publisher,
+    metrics: &Arc<Metrics>,
+    log: &LogLimits,
+) -> Result<(Arc<Calls>, mpsc::Receiver<Cancel>), BridgeError> {
+    let replica = Replica::draw().map_err(BridgeError::Random)?;
+    let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
+    let legs = ReplyLegs::new(
+        publisher.outbound().buses(),
+        called,
+        &config.calls.reply_topic.0,
+        partitions,
+        replica,
+    );
+    let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), log);
+    let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
+    let tokens = ReplyTokens::draw(config.calls.reply_token).map_err(BridgeError::Random)?;
+    let calls = Calls::new(
+        publisher.clone(),
+        (legs, tokens),
+        call_limits(config),
+        source,
+        canceller,
+        Arc::clone(metrics),
+        log,
+    );
+    Ok((Arc::new(calls), cancels))
+}
+
 /// What every pipeline of a bridge shares.
 struct Parts<'a> {
     config: &'a Config,
@@ -366,19 +375,25 @@ struct Parts<'a> {
 // === impl Parts ===
 
 impl Parts<'_> {
+    /// What reads the bindings of the configuration, and answers that are in the wrong partition.
+    fn bindings(
+        &self,
+        workflows: Option<&Workflows>,
+    ) -> Result<Vec<(Work, Subscription)>, BridgeError> {
+        let mut bindings = self.misplaced_answers()?;
+        for binding in &self.config.bindings {
+            let work = match binding.role {
+                Role::Workflows => self.executor(binding, workflows)?,
+                Role::Events | Role::Responses => self.pipeline(binding)?.into(),
+            };
+            bindings.push((work, binding.subscription()));
+        }
+        Ok(bindings)
+    }
+
     fn pipeline(&self, binding: &BindingConfig) -> Result<Pipeline, BridgeError> {
         let name = binding.name.text();
-        let no_transport =
-            |wanted: &Name| BridgeError::Config(format!("there is no transport {}", wanted.text()));
-        let buses = self.outbound.buses();
-        let find = |wanted: &Name| {
-            let bus = buses
-                .find(wanted)
-                .and_then(|id| buses.get(id).map(|bus| (id, bus)));
-            bus.ok_or_else(|| no_transport(wanted))
-        };
-        let (bus, own) = find(&binding.transport)?;
-        let (dead_bus, dead) = find(binding.dead_letter_transport())?;
+        let (bus, own) = self.bus(&binding.transport)?;
         let instance = self.config.instance.text();
         let source = binding.mapping.source.clone();
         let source = source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into());
@@ -411,16 +426,7 @@ impl Parts<'_> {
             passed: PassedHeaders::new(binding.pass_headers.iter().map(|pattern| &pattern.0))
                 .map_err(no_glob)?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
-            dead_letters: DeadLetters {
-                name: name.clone(),
-                bus: dead_bus,
-                binding: dead.transport.binding(),
-                topic: binding.dead_letter.topic.0.clone(),
-                is_backed: dead.transport.binding() != Binding::Nats
-                    || binding.is_at_least_once(own.transport.binding()),
-                metrics: metrics.clone(),
-                log: Arc::new(Log::new(name, self.log)),
-            },
+            dead_letters: self.dead_letters(binding, own)?,
             outbound: self.outbound.clone(),
             publisher: self.publisher.clone(),
             exchanges: Arc::clone(self.exchanges),
@@ -428,6 +434,30 @@ impl Parts<'_> {
             calls: Arc::clone(self.calls),
             metrics,
             counts: Arc::clone(self.metrics),
+        })
+    }
+
+    fn bus(&self, wanted: &Name) -> Result<(BusId, &Bus), BridgeError> {
+        let buses = self.outbound.buses();
+        let bus = buses
+            .find(wanted)
+            .and_then(|id| buses.get(id).map(|bus| (id, bus)));
+        bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", wanted.text())))
+    }
+
+    /// Where the dead letters of a binding go that reads from `own`.
+    fn dead_letters(&self, binding: &BindingConfig, own: &Bus) -> Result<DeadLetters, BridgeError> {
+        let name = binding.name.text();
+        let (bus, dead) = self.bus(binding.dead_letter_transport())?;
+        let kind = dead.transport.binding();
+        Ok(DeadLetters {
+            name: name.clone(),
+            bus,
+            binding: kind,
+            topic: binding.dead_letter.topic.0.clone(),
+            is_backed: kind != Binding::Nats || binding.is_at_least_once(own.transport.binding()),
+            metrics: self.metrics.binding(name),
+            log: Arc::new(Log::new(name, self.log)),
         })
     }
 

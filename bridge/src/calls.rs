@@ -14,6 +14,7 @@
 mod answer;
 mod error;
 mod open;
+mod part;
 mod publish;
 pub(crate) mod render;
 pub(crate) mod said;
@@ -22,9 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use a2abus_plugin::{Event, MapOptions, Text, Unit};
+use a2abus_plugin::{MapOptions, Text, Unit};
 use a2abus_transports::Header;
-use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -33,6 +33,7 @@ use tracing::Level;
 pub use answer::Answer;
 pub use error::{Bound, CallError, NotTaken, Silence};
 pub(crate) use open::{Exchange, Opened};
+pub use part::Part;
 
 use crate::account::Account;
 use crate::answer::Ended;
@@ -113,17 +114,6 @@ pub struct Request {
     pub caller: Text,
     /// Headers of the caller that go with the request.
     pub headers: Vec<Header>,
-}
-
-/// One part of an answer: a whole JSON-RPC message that carries the caller's own id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// The JSON text.
-    pub body: Bytes,
-    /// Whether it is the last one.
-    pub last: bool,
-    /// The CloudEvent that the agent sent, for callers that are answered with it as it is.
-    pub event: Option<Box<Event>>,
 }
 
 // === impl Calls ===

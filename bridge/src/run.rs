@@ -15,6 +15,7 @@ use a2abus_transports::{
 };
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
@@ -27,11 +28,14 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::{CallError, Calls, DOOR};
 use crate::cancel::Cancel;
 use crate::config::HttpConfig;
+use crate::exchange::Exchanges;
+use crate::headers::PassedHeaders;
 use crate::http::admin::AdminDoor;
 use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Mounted, Readiness};
 use crate::metrics::Metrics;
 use crate::reply::ReplyLeg;
 use crate::seldom::{LogLimits, Seldom};
+use crate::workflows::reload::Watch;
 use crate::workflows::{Workflows, rest};
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
@@ -55,8 +59,28 @@ const CANCELS_AT_A_TIME: usize = 64;
 /// How long buses may take to flush and close.
 const CLOSE: Duration = Duration::from_secs(10);
 
+/// A bridge that runs.
+struct Process {
+    buses: Buses,
+    calls: Arc<Calls>,
+    exchanges: Arc<Exchanges>,
+    workflows: Option<Workflows>,
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    log: LogLimits,
+    limits: Limits,
+    grace: Duration,
+    order: Stop,
+    /// The bindings of events, which end first.
+    events: JoinSet<()>,
+    /// The other bindings and the front door.
+    intake: JoinSet<()>,
+    /// Everything else.
+    rest: JoinSet<()>,
+}
+
 /// The order to end, for the parts in the order in which they end.
-#[derive(Clone)]
+#[derive(Default)]
 struct Stop {
     /// The bridge drains: callers are sent elsewhere.
     drain: CancellationToken,
@@ -74,13 +98,6 @@ impl Bridge {
     /// # Panics
     /// After the drain, when a task of the bridge has panicked: the process should be restarted.
     pub async fn run(self, stop: CancellationToken) {
-        let grace = self.http.drain_grace.0;
-        let order = Stop {
-            drain: CancellationToken::new(),
-            intake: CancellationToken::new(),
-            rest: CancellationToken::new(),
-        };
-        let (mut events, mut intake, mut rest) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let Self {
             buses,
             calls,
@@ -99,198 +116,264 @@ impl Bridge {
             workflows,
             watch,
         } = self;
-
+        let mut process = Process {
+            buses,
+            calls,
+            exchanges,
+            workflows,
+            metrics,
+            readiness,
+            log,
+            limits,
+            grace: http.drain_grace.0,
+            order: Stop::default(),
+            events: JoinSet::new(),
+            intake: JoinSet::new(),
+            rest: JoinSet::new(),
+        };
         let bounds = connection_bounds(&http);
-
         if let Some(listener) = admin {
-            let door = AdminDoor {
-                readiness: Arc::clone(&readiness),
-                metrics: Arc::clone(&metrics),
-                hosts: Hosts::new(admin_hosts),
-            };
-            rest.spawn(http::serve(Listener {
-                socket: listener,
-                router: http::admin::router(door),
-                bounds: ConnectionBounds {
-                    max_connections: ADMIN_CONNECTIONS,
-                    max_per_client: ADMIN_CONNECTIONS / 2,
-                    ..bounds
-                },
-                ending: Ending {
-                    farewell: order.rest.clone(),
-                    shutdown: order.rest.clone(),
-                },
-                name: "admin",
-                metrics: Arc::clone(&metrics),
-                log: log.clone(),
-            }));
+            process.open_admin(listener, admin_hosts, bounds);
         }
-        // Every condition is noted before the task that meets it runs: else the bridge is ready for a moment in which
-        // nothing is connected yet.
-        for (id, bus) in buses.iter() {
-            readiness.starting(condition_of(bus));
-            rest.spawn(watch_health(
+        process.watch_buses();
+        process.read_answers();
+        process.start_upkeep(cancels, watch);
+        for (work, subscription) in bindings {
+            process.start_binding(work, subscription);
+        }
+        if let Some(listener) = door {
+            process.open_door(listener, http, passed, bounds);
+        }
+        process.readiness.started();
+        let ended = process.until_stopped(&stop).await;
+        process.drain().await;
+        process.end().await;
+        if let Some(Err(error)) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+// === impl Process ===
+
+// Every condition is noted before the task that meets it runs: else the bridge is ready for a moment in which nothing is
+// connected yet.
+impl Process {
+    /// Opens the operators' door.
+    fn open_admin(&mut self, socket: TcpListener, hosts: Vec<String>, bounds: ConnectionBounds) {
+        let door = AdminDoor {
+            readiness: Arc::clone(&self.readiness),
+            metrics: Arc::clone(&self.metrics),
+            hosts: Hosts::new(hosts),
+        };
+        self.rest.spawn(http::serve(Listener {
+            socket,
+            router: http::admin::router(door),
+            bounds: ConnectionBounds {
+                max_connections: ADMIN_CONNECTIONS,
+                max_per_client: ADMIN_CONNECTIONS / 2,
+                ..bounds
+            },
+            ending: Ending {
+                farewell: self.order.rest.clone(),
+                shutdown: self.order.rest.clone(),
+            },
+            name: "admin",
+            metrics: Arc::clone(&self.metrics),
+            log: self.log.clone(),
+        }));
+    }
+
+    /// Watches whether the buses are connected.
+    fn watch_buses(&mut self) {
+        for (id, bus) in self.buses.iter() {
+            self.readiness.starting(condition_of(bus));
+            self.rest.spawn(watch_health(
                 id,
                 bus.clone(),
-                Arc::clone(&calls),
-                Arc::clone(&readiness),
-                order.rest.clone(),
+                Arc::clone(&self.calls),
+                Arc::clone(&self.readiness),
+                self.order.rest.clone(),
             ));
         }
-        for leg in calls.legs().iter() {
-            let Some(bus) = buses.get(leg.bus) else {
+    }
+
+    /// Reads the answers of every bus that calls go to.
+    fn read_answers(&mut self) {
+        for leg in self.calls.legs().iter() {
+            let Some(bus) = self.buses.get(leg.bus) else {
                 continue;
             };
             let reader = ReplyReader {
                 leg: leg.clone(),
                 bus: bus.clone(),
-                calls: Arc::clone(&calls),
-                limits,
+                calls: Arc::clone(&self.calls),
+                limits: self.limits,
             };
-            readiness.starting(reader.condition());
-            rest.spawn(reader.run(Arc::clone(&readiness), order.rest.clone()));
+            self.readiness.starting(reader.condition());
+            let stop = self.order.rest.clone();
+            self.rest
+                .spawn(reader.run(Arc::clone(&self.readiness), stop));
         }
-        rest.spawn(send_cancels(
-            Arc::clone(&calls),
-            cancels,
-            order.rest.clone(),
-        ));
-        if let Some(workflows) = workflows.clone() {
-            rest.spawn(until(order.rest.clone(), workflows.keep_tidy()));
+    }
+
+    /// Starts what goes on beside the messages: cancels, old records, changes of the configuration, reports.
+    fn start_upkeep(&mut self, cancels: mpsc::Receiver<Cancel>, watch: Option<Watch>) {
+        let stop = || self.order.rest.clone();
+        let rest = &mut self.rest;
+        rest.spawn(send_cancels(Arc::clone(&self.calls), cancels, stop()));
+        if let Some(workflows) = self.workflows.clone() {
+            rest.spawn(until(stop(), workflows.keep_tidy()));
         }
         if let Some(watch) = watch {
-            rest.spawn(until(order.rest.clone(), watch.run()));
+            rest.spawn(until(stop(), watch.run()));
         }
-        rest.spawn(until(
-            order.rest.clone(),
-            report(log.clone(), buses.clone()),
-        ));
-        for (work, subscription) in bindings {
-            let Some(bus) = buses.get(work.bus()) else {
-                continue;
-            };
-            let dead_letters = buses
-                .get(work.dead_letters().bus)
-                .map(|bus| bus.transport.clone());
-            let name = work.name();
-            let runner = Runner {
-                pauses: log.seldom_of(name, Level::WARN, "more partitions were paused"),
-                resumptions: log.seldom_of(name, Level::INFO, "more partitions are read again"),
-                work,
-                subscription,
-                transport: bus.transport.clone(),
-                dead_letters,
-                metrics: Arc::clone(&metrics),
-                grace,
-            };
-            readiness.starting(runner.condition());
-            if runner.work.is_of_events() {
-                events.spawn(runner.run(Arc::clone(&readiness), order.drain.clone()));
-            } else {
-                intake.spawn(runner.run(Arc::clone(&readiness), order.intake.clone()));
-            }
-        }
-        if let Some(listener) = door {
-            let door = Door {
-                calls: Arc::clone(&calls),
-                metrics: Arc::clone(&metrics),
-                readiness: Arc::clone(&readiness),
-                limits,
-                body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
-                allowed_origins: http
-                    .allowed_origins
-                    .iter()
-                    .filter_map(|origin| origin.parse().ok())
-                    .collect(),
-                hosts: Hosts::new(http.allowed_hosts),
-                passed,
-                body_timeout: http.header_timeout.0,
-            };
-            let executor = workflows.clone();
-            let executor = executor.map(|workflows| rest::router(door.clone(), workflows));
-            let mounted = Mounted {
-                router: executor.unwrap_or_default(),
-                exposed: rest::EXPOSED.to_vec(),
-            };
-            intake.spawn(http::serve(Listener {
-                socket: listener,
-                router: http::router(door, mounted),
-                bounds,
-                ending: Ending {
-                    farewell: order.drain.clone(),
-                    shutdown: order.intake.clone(),
-                },
-                name: DOOR,
-                metrics: Arc::clone(&metrics),
-                log: log.clone(),
-            }));
-        }
-        readiness.started();
+        let reports = report(self.log.clone(), self.buses.clone());
+        rest.spawn(until(stop(), reports));
+    }
 
+    /// Starts a binding, if its bus is there.
+    fn start_binding(&mut self, work: Work, subscription: Subscription) {
+        let Some(bus) = self.buses.get(work.bus()) else {
+            return;
+        };
+        let dead_letters = self.buses.get(work.dead_letters().bus);
+        let (log, name) = (&self.log, work.name());
+        let runner = Runner {
+            pauses: log.seldom_of(name, Level::WARN, "more partitions were paused"),
+            resumptions: log.seldom_of(name, Level::INFO, "more partitions are read again"),
+            work,
+            subscription,
+            transport: bus.transport.clone(),
+            dead_letters: dead_letters.map(|bus| bus.transport.clone()),
+            metrics: Arc::clone(&self.metrics),
+            grace: self.grace,
+        };
+        self.readiness.starting(runner.condition());
+        let readiness = Arc::clone(&self.readiness);
+        if runner.work.is_of_events() {
+            self.events
+                .spawn(runner.run(readiness, self.order.drain.clone()));
+        } else {
+            self.intake
+                .spawn(runner.run(readiness, self.order.intake.clone()));
+        }
+    }
+
+    /// Opens the front door.
+    fn open_door(
+        &mut self,
+        socket: TcpListener,
+        http: HttpConfig,
+        passed: PassedHeaders,
+        bounds: ConnectionBounds,
+    ) {
+        let origins = http.allowed_origins.iter();
+        let door = Door {
+            calls: Arc::clone(&self.calls),
+            metrics: Arc::clone(&self.metrics),
+            readiness: Arc::clone(&self.readiness),
+            limits: self.limits,
+            body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
+            allowed_origins: origins.filter_map(|origin| origin.parse().ok()).collect(),
+            hosts: Hosts::new(http.allowed_hosts),
+            passed,
+            body_timeout: http.header_timeout.0,
+        };
+        let executor = self.workflows.clone();
+        let executor = executor.map(|workflows| rest::router(door.clone(), workflows));
+        let mounted = Mounted {
+            router: executor.unwrap_or_default(),
+            exposed: rest::EXPOSED.to_vec(),
+        };
+        self.intake.spawn(http::serve(Listener {
+            socket,
+            router: http::router(door, mounted),
+            bounds,
+            ending: Ending {
+                farewell: self.order.drain.clone(),
+                shutdown: self.order.intake.clone(),
+            },
+            name: DOOR,
+            metrics: Arc::clone(&self.metrics),
+            log: self.log.clone(),
+        }));
+    }
+
+    /// Waits for the order to stop, or for a task that ends before it; what became of that.
+    async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Result<(), JoinError>> {
         let ended = tokio::select! {
             () = stop.cancelled() => None,
-            ended = by_itself(&mut events) => Some(ended),
-            ended = by_itself(&mut intake) => Some(ended),
-            ended = by_itself(&mut rest) => Some(ended),
+            ended = by_itself(&mut self.events) => Some(ended),
+            ended = by_itself(&mut self.intake) => Some(ended),
+            ended = by_itself(&mut self.rest) => Some(ended),
         };
         if ended.is_some() {
             tracing::error!(
                 "a task of the bridge failed: draining, then exiting so that it can be restarted"
             );
         }
+        ended
+    }
+
+    /// Finishes what is in hand, within the grace period.
+    async fn drain(&mut self) {
+        let grace = self.grace;
         tracing::info!(
             grace_seconds = grace.as_secs(),
-            pending_calls = calls.pending().len(),
+            pending_calls = self.calls.pending().len(),
             "draining"
         );
-        readiness.drain();
-        order.drain.cancel();
-        calls.drain();
+        self.readiness.drain();
+        self.order.drain.cancel();
+        self.calls.drain();
         // Events are read no more: other replicas take them. Answers still come in by the other bindings, so these go on
         // until the last call and the last request on the bus have their own; new calls are refused with 503 meanwhile.
         let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let in_hand = async {
-            end(&mut events).await;
-            calls.pending().until_empty().await;
-            calls.until_published().await;
+            end(&mut self.events).await;
+            self.calls.pending().until_empty().await;
+            self.calls.until_published().await;
         };
         let (in_hand, ()) = tokio::join!(
             timeout(grace - for_bindings, in_hand),
-            finish(workflows.as_ref(), grace - for_bindings)
+            finish(self.workflows.as_ref(), grace - for_bindings)
         );
         if in_hand.is_err() {
-            let failed = calls.pending().fail_where(|_| true, &CallError::Draining);
+            let failed = self
+                .calls
+                .pending()
+                .fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
                 "the grace period is over: calls are abandoned"
             );
         }
         // Answers that arrived are still on their way to requesters on the bus.
-        exchanges.end(until).await;
-        if timeout_at(until, end(&mut events)).await.is_err() {
-            events.shutdown().await;
+        self.exchanges.end(until).await;
+        if timeout_at(until, end(&mut self.events)).await.is_err() {
+            self.events.shutdown().await;
         }
-        order.intake.cancel();
-        if timeout_at(until + LAST_WORDS, end(&mut intake))
-            .await
-            .is_err()
-        {
+        self.order.intake.cancel();
+        let intake = timeout_at(until + LAST_WORDS, end(&mut self.intake));
+        if intake.await.is_err() {
             tracing::warn!("the grace period is over: messages in progress are abandoned");
-            intake.shutdown().await;
+            self.intake.shutdown().await;
         }
-        order.rest.cancel();
-        if timeout(CLOSE, end(&mut rest)).await.is_err() {
-            rest.shutdown().await;
+    }
+
+    /// Ends what served the drain, and closes the buses.
+    async fn end(&mut self) {
+        self.order.rest.cancel();
+        if timeout(CLOSE, end(&mut self.rest)).await.is_err() {
+            self.rest.shutdown().await;
         }
-        buses.close(CLOSE).await;
-        log.flush();
+        self.buses.close(CLOSE).await;
+        self.log.flush();
         tracing::info!("stopped");
-        if let Some(Err(error)) = ended
-            && let Ok(panic) = error.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use a2abus_transports::Topic;
 use serde_json::{Map, Value, json};
 
-use crate::access::{Storage, Use, What};
+use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name};
 
 /// One thing that has to exist.
@@ -79,74 +79,92 @@ pub(crate) fn kafka_topics(
     uses: &[Use],
     defaults: Defaults,
 ) -> Vec<Needed> {
-    let mut topics: BTreeMap<Topic, (BTreeSet<String>, Vec<Setting>)> = BTreeMap::new();
-    let mut named = Vec::new();
     let bytes = u64::from(kafka.max_message_bytes);
-    let large = (bytes > DEFAULT_MESSAGE_BYTES).then(|| json!(bytes));
-    let mut need = |topic: &Topic, whose: &str, more: Vec<Setting>| {
-        let (owners, settings) = topics.entry(topic.clone()).or_default();
-        owners.insert(whose.to_owned());
-        for setting in more {
-            settings.retain(|other| other.name != setting.name);
-            settings.push(setting);
-        }
-    };
+    let mut needs = TopicNeeds::default();
+    let mut named = Vec::new();
     for used in uses {
         match &used.what {
             What::Read { topics, .. } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
-                    need(&topic, &used.whose, Vec::new());
+                    needs.add(&topic, &used.whose, Vec::new());
                 }
             }
             What::Durable { .. } => {}
             What::Write(write) => match &write.topic {
                 Some(topic) => {
-                    let mut settings =
-                        vec![Setting::at_least("max.message.bytes", bytes, large.clone())];
+                    let mut settings = vec![message_bytes(bytes)];
                     if write.storage != Storage::Readers {
                         settings.push(Setting::created("partitions", Some(json!(1))));
                     }
-                    need(topic, &used.whose, settings);
+                    needs.add(topic, &used.whose, settings);
                 }
-                None => named.push(Needed {
-                    thing: Thing::Named(write.place.clone()),
-                    whose: BTreeSet::from([used.whose.clone()]),
-                    settings: Vec::new(),
-                }),
+                None => named.push(Needed::named(write, &used.whose)),
             },
             What::Replies(topic) => {
-                let partitions = u64::from(config.calls.reply_partitions);
-                let longest = config
-                    .calls
-                    .max_timeout
-                    .0
-                    .max(config.calls.stream_timeout.0);
-                let kept = milliseconds(longest.max(REPLY_RETENTION));
-                let settings = vec![
-                    Setting::at_least("partitions", partitions, Some(json!(partitions))),
-                    Setting::at_least("max.message.bytes", bytes, large.clone()),
-                    Setting::at_least("retention.ms", milliseconds(longest), Some(json!(kept))),
-                ];
-                need(topic, &used.whose, settings);
+                needs.add(topic, &used.whose, reply_settings(config, bytes));
             }
         }
     }
-    let topics = topics.into_iter().map(|(topic, (whose, mut settings))| {
-        if settings.iter().all(|setting| setting.name != "partitions") {
-            let partitions = defaults.partitions.map(|count| json!(count));
-            settings.push(Setting::created("partitions", partitions));
+    needs.with(defaults).chain(named).collect()
+}
+
+/// The topics that are needed: whose they are, and their settings.
+#[cfg(feature = "kafka")]
+#[derive(Default)]
+struct TopicNeeds(BTreeMap<Topic, (BTreeSet<String>, Vec<Setting>)>);
+
+#[cfg(feature = "kafka")]
+impl TopicNeeds {
+    /// One more use of a topic. Its settings win over those of earlier uses.
+    fn add(&mut self, topic: &Topic, whose: &str, more: Vec<Setting>) {
+        let (owners, settings) = self.0.entry(topic.clone()).or_default();
+        owners.insert(whose.to_owned());
+        for setting in more {
+            settings.retain(|other| other.name != setting.name);
+            settings.push(setting);
         }
-        let replicas = defaults.replicas.map(|count| json!(count));
-        settings.push(Setting::created("replicas", replicas));
-        // Compaction would drop all but the last message of a key.
-        settings.push(Setting::be("cleanup.policy", json!("delete")));
-        Needed {
-            thing: Thing::Topic(topic),
-            whose,
-            settings,
-        }
-    });
-    topics.chain(named).collect()
+    }
+
+    /// The topics with all their settings.
+    fn with(self, defaults: Defaults) -> impl Iterator<Item = Needed> {
+        self.0
+            .into_iter()
+            .map(move |(topic, (whose, mut settings))| {
+                if settings.iter().all(|setting| setting.name != "partitions") {
+                    let partitions = defaults.partitions.map(|count| json!(count));
+                    settings.push(Setting::created("partitions", partitions));
+                }
+                let replicas = defaults.replicas.map(|count| json!(count));
+                settings.push(Setting::created("replicas", replicas));
+                // Compaction would drop all but the last message of a key.
+                settings.push(Setting::be("cleanup.policy", json!("delete")));
+                Needed {
+                    thing: Thing::Topic(topic),
+                    whose,
+                    settings,
+                }
+            })
+    }
+}
+
+/// What a topic must take, so that every message of the bridge fits.
+#[cfg(feature = "kafka")]
+fn message_bytes(bytes: u64) -> Setting {
+    let large = (bytes > DEFAULT_MESSAGE_BYTES).then(|| json!(bytes));
+    Setting::at_least("max.message.bytes", bytes, large)
+}
+
+#[cfg(feature = "kafka")]
+fn reply_settings(config: &Config, bytes: u64) -> Vec<Setting> {
+    let calls = &config.calls;
+    let partitions = u64::from(calls.reply_partitions);
+    let longest = calls.max_timeout.0.max(calls.stream_timeout.0);
+    let kept = milliseconds(longest.max(REPLY_RETENTION));
+    vec![
+        Setting::at_least("partitions", partitions, Some(json!(partitions))),
+        message_bytes(bytes),
+        Setting::at_least("retention.ms", milliseconds(longest), Some(json!(kept))),
+    ]
 }
 
 #[cfg(feature = "kafka")]
@@ -173,31 +191,11 @@ pub(crate) fn nats_streams(
         let (Some(stream), Some(name)) = (&binding.stream, &binding.durable) else {
             continue;
         };
-        let topics = binding
-            .topics
-            .iter()
-            .map(|topic| topic.0.as_str().to_owned());
+        let topics = binding.topics.iter();
+        let topics = topics.map(|topic| topic.0.as_str().to_owned());
         let topics: Vec<String> = topics.collect();
         let whose = format!("binding {}", binding.name);
-        let known = streams
-            .iter_mut()
-            .find(|needed| matches!(&needed.thing, Thing::Stream { name, .. } if *name == stream.as_str()));
-        match known {
-            Some(needed) => {
-                needed.cover(&topics);
-                needed.whose.insert(whose.clone());
-            }
-            None => {
-                let name = stream.to_string();
-                streams.push(Needed::stream(
-                    name,
-                    None,
-                    &whose,
-                    topics.clone(),
-                    copies.clone(),
-                ));
-            }
-        }
+        read_stream(&mut streams, stream, &topics, &whose, copies.as_ref());
         consumers.push(Needed {
             thing: Thing::Consumer {
                 stream: stream.to_string(),
@@ -212,38 +210,51 @@ pub(crate) fn nats_streams(
         let What::Write(write) = &used.what else {
             continue;
         };
-        if write.storage == Storage::Readers {
-            continue;
-        }
-        let subject = write.pattern.clone();
-        if let Some(needed) = streams.iter_mut().find(|needed| needed.stores(&subject)) {
-            needed.whose.insert(used.whose.clone());
-            continue;
-        }
-        // A stream for itself: which one of several may have it, nobody has said.
-        let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
-        let only = Some(subject.clone());
-        streams.push(Needed::stream(
-            name,
-            only,
-            &used.whose,
-            vec![subject],
-            copies.clone(),
-        ));
-    }
-    for used in uses {
-        if let What::Write(write) = &used.what
-            && write.topic.is_none()
-            && write.storage == Storage::Readers
-        {
-            named.push(Needed {
-                thing: Thing::Named(write.place.clone()),
-                whose: BTreeSet::from([used.whose.clone()]),
-                settings: Vec::new(),
-            });
+        if write.storage != Storage::Readers {
+            store(&mut streams, write, &used.whose, copies.as_ref());
+        } else if write.topic.is_none() {
+            named.push(Needed::named(write, &used.whose));
         }
     }
     streams.into_iter().chain(consumers).chain(named).collect()
+}
+
+/// The stream that a binding reads these subjects from.
+#[cfg(feature = "nats")]
+fn read_stream(
+    streams: &mut Vec<Needed>,
+    stream: &Name,
+    topics: &[String],
+    whose: &str,
+    copies: Option<&Value>,
+) {
+    let known = streams.iter_mut().find(
+        |needed| matches!(&needed.thing, Thing::Stream { name, .. } if *name == stream.as_str()),
+    );
+    match known {
+        Some(needed) => {
+            needed.cover(topics);
+            needed.whose.insert(whose.to_owned());
+        }
+        None => {
+            let (name, topics) = (stream.to_string(), topics.to_vec());
+            streams.push(Needed::stream(name, None, whose, topics, copies.cloned()));
+        }
+    }
+}
+
+/// The stream that stores what is written.
+#[cfg(feature = "nats")]
+fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<&Value>) {
+    let subject = write.pattern.clone();
+    if let Some(needed) = streams.iter_mut().find(|needed| needed.stores(&subject)) {
+        needed.whose.insert(whose.to_owned());
+        return;
+    }
+    // A stream for itself: which one of several may have it, nobody has said.
+    let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
+    let (only, subjects) = (Some(subject.clone()), vec![subject]);
+    streams.push(Needed::stream(name, only, whose, subjects, copies.cloned()));
 }
 
 /// A stream as the configuration lists it.
@@ -319,6 +330,15 @@ fn covers(filter: &str, subject: &str) -> bool {
 // === impl Needed ===
 
 impl Needed {
+    /// Something that cannot be created, since its name has attributes in it.
+    fn named(write: &Write, whose: &str) -> Self {
+        Self {
+            thing: Thing::Named(write.place.clone()),
+            whose: BTreeSet::from([whose.to_owned()]),
+            settings: Vec::new(),
+        }
+    }
+
     #[cfg(feature = "nats")]
     fn stream(
         name: String,

@@ -172,11 +172,7 @@ impl Executor {
         let Ok(workflow) = document.into_workflow() else {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
         };
-        let mut input: Object = own_input(&workflow);
-        for (name, value) in &std::mem::take(&mut request.input) {
-            input.insert(name.clone(), value.clone());
-        }
-        request.input = input;
+        request.input = whole_input(&workflow, &request.input);
         let named = workflow.execution_id.as_ref();
         let id = named.or(request.execution_id.as_ref()).cloned();
         let id = id.unwrap_or_else(|| self.new_id());
@@ -203,10 +199,7 @@ impl Executor {
             return Ok(Started::Finished(record));
         }
         let most = agent.policy().max_execution_time;
-        let left = request.deadline.map(|deadline| self.until(deadline));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Refusal::Expired(by_the_deadline(execution_timeout())));
-        }
+        let left = self.time_left(&request)?;
         if request.is_cancelled {
             slot.cancel.cancel();
         }
@@ -223,6 +216,15 @@ impl Executor {
         Execution::begin(Arc::clone(&self.0), start, slot)
             .await
             .map(Started::New)
+    }
+
+    /// The time until the deadline of a request, if it has one.
+    fn time_left(&self, request: &Request) -> Result<Option<Duration>, Refusal> {
+        let left = request.deadline.map(|deadline| self.until(deadline));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Refusal::Expired(by_the_deadline(execution_timeout())));
+        }
+        Ok(left)
     }
 
     /// What runs or is recorded under this id, if it is of this workflow and has an answer. Nothing is changed: whoever
@@ -464,6 +466,15 @@ impl fmt::Debug for Executor {
             .field("limits", self.limits())
             .finish_non_exhaustive()
     }
+}
+
+/// What the data model holds at the start: the input of the workflow, and over it what the request gives.
+fn whole_input(workflow: &Workflow, given: &Object) -> Object {
+    let mut input: Object = own_input(workflow);
+    for (name, value) in given {
+        input.insert(name.clone(), value.clone());
+    }
+    input
 }
 
 /// What the workflow brings itself.

@@ -169,9 +169,8 @@ impl Calls {
         let is_rpc = matches!(form, Form::JsonRpc { .. });
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
-        let purse = self
-            .budget
-            .purse(caller.and_then(|caller| caller.parse().ok()));
+        let peer = caller.and_then(|caller| caller.parse().ok());
+        let purse = self.budget.purse(peer);
         let charge = purse.charge(PENDING_BYTES);
         let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);

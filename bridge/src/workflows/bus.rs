@@ -33,7 +33,7 @@ use std::sync::Arc;
 use a2abus_executor::Agent;
 use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{
-    Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
+    Event, EventError, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
     Refused as Undecoded, Source, Text, extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
@@ -107,6 +107,9 @@ struct Log {
     /// Of answers that are too large, or can go nowhere.
     answers: Seldom,
 }
+
+/// Why a unit cannot be decoded, and who waits for an answer to it all the same.
+type Undecodable = (Reason, Option<Box<WorkflowClient>>);
 
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
@@ -256,15 +259,7 @@ impl WorkflowBinding {
         };
         match content_mode::read(self.binding, &held.message, &self.limits) {
             Err(error) => {
-                let reason = Reason {
-                    code: error.kind().as_str(),
-                    stage: Stage::Receive,
-                    detail: error.to_string(),
-                    unit: None,
-                };
-                let body = held.message.body.clone().unwrap_or_default();
-                let event = wrap_unknown(&body, 0, &self.options, &context);
-                let client = WorkflowClient::waiting(&event, envelope);
+                let (reason, client) = self.unreadable(&error, envelope, &context);
                 work.push(self.reject(Arc::clone(&held), None, reason, client).boxed());
             }
             Ok(Content::Event(event)) => begin(self.event(&event, envelope), None),
@@ -276,33 +271,12 @@ impl WorkflowBinding {
                 };
                 let units = map(&body, &hint, &self.limits, &self.options, &context);
                 for (index, unit) in units.into_iter().enumerate() {
-                    match unit {
-                        Ok(mut mapped) => {
-                            self.counts.unit(mapped.because.family, mapped.kind);
-                            if mapped.because.family != Family::CloudEvent {
-                                reply_place::take_deadline(&held.message, &mut mapped.event);
-                            }
-                            let body = mapped.bytes.clone();
-                            let asked = if mapped.because.family == Family::CloudEvent {
-                                self.event(&mapped.event, envelope)
-                            } else {
-                                let place = place_of(&held, index);
-                                let envelope = Envelope {
-                                    place: Some(&place),
-                                    ..envelope
-                                };
-                                self.ask(&mapped.event, Some(&mapped), envelope)
-                            };
-                            begin(asked, Some(body));
-                        }
-                        Err(refused) => {
-                            self.counts.refused(refused.error.kind());
-                            let (body, reason) = (refused.bytes.clone(), undecoded(&refused));
-                            let event = wrap_unknown(&body, index, &self.options, &context);
-                            let client = WorkflowClient::waiting(&event, envelope);
-                            let rejecting =
-                                self.reject(Arc::clone(&held), Some(body), reason, client);
-                            work.push(rejecting.boxed());
+                    let (body, read) = self.read_unit(unit, index, &held, envelope, &context);
+                    match read {
+                        Ok(asked) => begin(asked, Some(body)),
+                        Err((reason, client)) => {
+                            let held = Arc::clone(&held);
+                            work.push(self.reject(held, Some(body), reason, client).boxed());
                         }
                     }
                 }
@@ -310,6 +284,58 @@ impl WorkflowBinding {
         }
         // What was done at once is settled here, the rest with the last of it.
         held.done();
+    }
+
+    /// What is wrong with a message that cannot be read, and who waits for an answer to it all the same.
+    fn unreadable(
+        &self,
+        error: &EventError,
+        envelope: Envelope<'_>,
+        context: &MapContext<'_>,
+    ) -> Undecodable {
+        let reason = Reason {
+            code: error.kind().as_str(),
+            stage: Stage::Receive,
+            detail: error.to_string(),
+            unit: None,
+        };
+        let body = envelope.message.body.clone().unwrap_or_default();
+        let event = wrap_unknown(&body, 0, &self.options, context);
+        (reason, WorkflowClient::waiting(&event, envelope))
+    }
+
+    /// What one unit of a plain body asks, or why it cannot be decoded and who waits for an answer to it; and its bytes.
+    fn read_unit(
+        &self,
+        unit: Result<Mapped, Undecoded>,
+        index: usize,
+        held: &Held,
+        envelope: Envelope<'_>,
+        context: &MapContext<'_>,
+    ) -> (Bytes, Result<Result<Ask, Rejected>, Undecodable>) {
+        match unit {
+            Ok(mut mapped) => {
+                self.counts.unit(mapped.because.family, mapped.kind);
+                let asked = if mapped.because.family == Family::CloudEvent {
+                    self.event(&mapped.event, envelope)
+                } else {
+                    reply_place::take_deadline(&held.message, &mut mapped.event);
+                    let place = place_of(held, index);
+                    let envelope = Envelope {
+                        place: Some(&place),
+                        ..envelope
+                    };
+                    self.ask(&mapped.event, Some(&mapped), envelope)
+                };
+                (mapped.bytes.clone(), Ok(asked))
+            }
+            Err(refused) => {
+                self.counts.refused(refused.error.kind());
+                let event = wrap_unknown(&refused.bytes, index, &self.options, context);
+                let client = WorkflowClient::waiting(&event, envelope);
+                (refused.bytes.clone(), Err((undecoded(&refused), client)))
+            }
+        }
     }
 
     /// What is known of a plain body before it is read.
@@ -384,34 +410,12 @@ impl WorkflowBinding {
             }
             Ok(Ask::Line(client, line)) => assemblies.line(*client, line, held),
             Ok(Ask::Cancel(cancel)) => {
-                let was_there = self.cancel(&cancel);
-                match assemblies.cancel(&cancel) {
-                    // Lines of what runs already, which came once more.
-                    Some(part) if was_there => part.held.into_iter().for_each(Held::done),
-                    Some(part) => {
-                        let answer = Answer::cancelled(&part.job);
-                        work.push(self.conclude(part, answer).boxed());
-                    }
-                    None if was_there => {}
-                    None => {
-                        tracing::debug!(binding = %self.name, "a cancel for an unknown execution");
-                    }
-                }
+                self.end_named(&cancel, assemblies, work);
                 held.done();
                 None
             }
             Ok(Ask::Refuse(client, refused)) => {
-                if let Some(suppressed) = self.log.refused.allow() {
-                    tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(), suppressed,
-                        "a request to the executor is refused");
-                }
-                self.workflows.refused(refused.counts_as());
-                let answer = Answer::refused(refused);
-                let answering = async move {
-                    self.answer(&client, Action::Execute, &answer, &held).await;
-                    held.done();
-                };
-                work.push(answering.boxed());
+                work.push(self.refuse(client, refused, held).boxed());
                 None
             }
             Ok(Ask::Forbidden(client, refused)) => {
@@ -432,6 +436,35 @@ impl WorkflowBinding {
         if let Some(whole) = whole {
             work.push(self.serve(whole, stop.clone()).boxed());
         }
+    }
+
+    /// Ends what has this name: what waits or runs, and what is not whole yet.
+    fn end_named<'a>(&'a self, cancel: &Cancel, assemblies: &mut Assemblies, work: &Work<'a>) {
+        let was_there = self.cancel(cancel);
+        match assemblies.cancel(cancel) {
+            // Lines of what runs already, which came once more.
+            Some(part) if was_there => part.held.into_iter().for_each(Held::done),
+            Some(part) => {
+                let answer = Answer::cancelled(&part.job);
+                work.push(self.conclude(part, answer).boxed());
+            }
+            None if was_there => {}
+            None => {
+                tracing::debug!(binding = %self.name, "a cancel for an unknown execution");
+            }
+        }
+    }
+
+    /// Says why what is asked for is not done, then settles.
+    async fn refuse(&self, client: Box<WorkflowClient>, refused: Refused, held: Arc<Held>) {
+        if let Some(suppressed) = self.log.refused.allow() {
+            tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(), suppressed,
+                "a request to the executor is refused");
+        }
+        self.workflows.refused(refused.counts_as());
+        let answer = Answer::refused(refused);
+        self.answer(&client, Action::Execute, &answer, &held).await;
+        held.done();
     }
 
     /// Does what is asked and answers, then settles.

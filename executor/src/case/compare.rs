@@ -5,9 +5,13 @@ use a2abus_plugin::Text;
 use super::Observed;
 use crate::value::{Array, Object, Value};
 
+/// The differences that are found.
+#[derive(Default)]
+struct Differences(Vec<String>);
+
 /// Every difference, in words.
 pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
-    let mut differences = Vec::new();
+    let mut differences = Differences::default();
     let report = Value::from(observed.report.to_json());
     let valid = Value::Bool(observed.report.is_valid());
     if expected
@@ -15,104 +19,79 @@ pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
         .is_some_and(|expected| *expected != valid)
     {
         let errors = Value::from(list(&report, "errors"));
-        differences.push(format!(
-            "valid: {valid}, with the errors {}",
-            shown(&errors)
-        ));
-        return differences;
+        let errors = shown(&errors);
+        return vec![format!("valid: {valid}, with the errors {errors}")];
     }
-    let mut check = |name: &str, expected: Value, got: Value| {
-        if expected != got {
-            differences.push(format!(
-                "{name}: expected {}, got {}",
-                shown(&expected),
-                shown(&got)
-            ));
-        }
-    };
-    let issues = |from: &Value, name: &str, members: &[&str]| {
-        sorted(
-            list(from, name)
-                .iter()
-                .map(|issue| only(issue, members))
-                .collect(),
-        )
-    };
-    let of_warning = ["code", "operationId"];
-    check(
-        "warnings",
-        issues(expected, "warnings", &of_warning),
-        issues(&report, "warnings", &of_warning),
-    );
-    if !observed.report.is_valid() {
+    differences.of_issues("warnings", &["code", "operationId"], expected, &report);
+    if observed.report.is_valid() {
+        differences.of_record(expected, observed);
+        differences.of_effects(expected, observed);
+    } else {
         let of_error = ["code", "level", "operationId"];
-        check(
-            "errors",
-            issues(expected, "errors", &of_error),
-            issues(&report, "errors", &of_error),
-        );
+        differences.of_issues("errors", &of_error, expected, &report);
         let none = Value::from(Vec::new());
-        check("requests", none, observed.requests.clone().into());
-        return differences;
+        differences.check("requests", &none, &observed.requests.clone().into());
     }
-    let record = observed
-        .record
-        .as_ref()
-        .map(|record| record.to_value())
-        .unwrap_or_default();
-    let members = |value: &Value, name: &str| value.get(name).cloned().unwrap_or_default();
-    for name in ["status", "results"] {
-        check(name, members(expected, name), members(&record, name));
+    differences.0
+}
+
+// === impl Differences ===
+
+impl Differences {
+    fn check(&mut self, name: &str, expected: &Value, got: &Value) {
+        if expected != got {
+            let (expected, got) = (shown(expected), shown(got));
+            self.0
+                .push(format!("{name}: expected {expected}, got {got}"));
+        }
     }
-    check(
-        "model",
-        members(expected, "model"),
-        observed.model.clone().into(),
-    );
-    for name in ["skipped", "errors"] {
-        let (expected, got) = (list(expected, name), list(&record, name));
-        let cut = got.iter().zip(0..).map(|(got, i)| match expected.get(i) {
-            Some(expected) => like(expected, got),
-            None => got.clone(),
-        });
-        check(
-            name,
-            expected.clone().into(),
-            cut.collect::<Vec<_>>().into(),
-        );
+
+    /// Errors or warnings of validation, in any order.
+    fn of_issues(&mut self, name: &str, members: &[&str], expected: &Value, report: &Value) {
+        let issues = |from| {
+            let issues = list(from, name);
+            sorted(issues.iter().map(|issue| only(issue, members)).collect())
+        };
+        self.check(name, &issues(expected), &issues(report));
     }
-    let error = members(expected, "error");
-    check(
-        "error",
-        error.clone(),
-        like(&error, &members(&record, "error")),
-    );
-    check(
-        "requests",
-        list(expected, "requests").into(),
-        requests(expected, observed),
-    );
-    check(
-        "stored",
-        expected.get("stored").cloned().unwrap_or_else(empty),
-        stored(observed),
-    );
-    let waited = expected
-        .get("waited_ms")
-        .cloned()
-        .unwrap_or(Value::Integer(0));
-    check(
-        "waited_ms",
-        waited,
-        crate::trace::milliseconds(observed.waited),
-    );
-    let delays = list(expected, "retry_delays_ms");
-    check(
-        "retry_delays_ms",
-        delays.clone().into(),
-        retry_delays(&delays, observed),
-    );
-    differences
+
+    /// The record of the execution, and the data model in its end.
+    fn of_record(&mut self, expected: &Value, observed: &Observed) {
+        let record = observed.record.as_ref().map(|record| record.to_value());
+        let record = record.unwrap_or_default();
+        let member = |value: &Value, name: &str| value.get(name).cloned().unwrap_or_default();
+        for name in ["status", "results"] {
+            self.check(name, &member(expected, name), &member(&record, name));
+        }
+        let model = observed.model.clone().into();
+        self.check("model", &member(expected, "model"), &model);
+        for name in ["skipped", "errors"] {
+            let (expected, got) = (list(expected, name), list(&record, name));
+            let cut = got.iter().zip(0..).map(|(got, i)| match expected.get(i) {
+                Some(expected) => like(expected, got),
+                None => got.clone(),
+            });
+            let cut = Value::from(cut.collect::<Vec<_>>());
+            self.check(name, &expected.clone().into(), &cut);
+        }
+        let error = member(expected, "error");
+        self.check("error", &error, &like(&error, &member(&record, "error")));
+    }
+
+    /// What the execution did outside: requests, what it stored, how long it waited.
+    fn of_effects(&mut self, expected: &Value, observed: &Observed) {
+        let asked = list(expected, "requests").into();
+        self.check("requests", &asked, &requests(expected, observed));
+        let kept = expected.get("stored").cloned().unwrap_or_else(empty);
+        self.check("stored", &kept, &stored(observed));
+        let waited = expected.get("waited_ms").cloned();
+        let waited = waited.unwrap_or(Value::Integer(0));
+        let got = crate::trace::milliseconds(observed.waited);
+        self.check("waited_ms", &waited, &got);
+        let delays = list(expected, "retry_delays_ms");
+        let got = retry_delays(&delays, observed);
+        self.check("retry_delays_ms", &delays.into(), &got);
+    }
 }
 
 fn empty() -> Value {

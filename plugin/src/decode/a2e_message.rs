@@ -72,11 +72,26 @@ impl Parser<'_> {
             extension::CORRELATION_ID,
             self.attribute(Place::CorrelationId),
         );
+        self.a2e_way(&mut message, id.as_ref(), req_id)?;
+        self.a2e_marks(&mut message, &ty)?;
+        message.put(extension::A2E_TYPE, ty);
+        message.attributes.id = id.unwrap_or_default();
+        message.attributes.time = self.a2e_time();
+        Ok(message)
+    }
+
+    /// Where it goes, and what ties it to its request or its answer.
+    fn a2e_way(
+        &self,
+        message: &mut Message,
+        id: Option<&Text>,
+        req_id: Option<Text>,
+    ) -> Result<(), DecodeError> {
         let target = self.target(Place::OwnAgentId)?;
         let topic = self.topic(Place::OwnTopic)?;
-        match kind {
+        match message.kind {
             Kind::Request => {
-                message.put_if(extension::COLLABORATION_ID, id.clone());
+                message.put_if(extension::COLLABORATION_ID, id.cloned());
                 let object = OBJECTS.into_iter().find_map(|place| self.attribute(place));
                 message.put_if(extension::A2E_OBJECT, object);
             }
@@ -84,17 +99,22 @@ impl Parser<'_> {
                 message.put_if(extension::COLLABORATION_ID, req_id);
             }
         }
-        match kind {
+        match message.kind {
             Kind::Response => message.put(extension::IS_FINAL, true),
             Kind::Stream => message.put(extension::IS_FINAL, false),
             Kind::Request | Kind::Notification => {}
         }
         // An answer goes back the way its request came.
-        if topic.is_none() && matches!(kind, Kind::Request | Kind::Notification) {
+        if topic.is_none() && matches!(message.kind, Kind::Request | Kind::Notification) {
             message.put_if(extension::TARGET_AGENT, target);
         }
         message.attributes.subject = topic;
-        if is_event(&ty) {
+        Ok(())
+    }
+
+    /// What events and errors say of themselves.
+    fn a2e_marks(&self, message: &mut Message, ty: &str) -> Result<(), DecodeError> {
+        if is_event(ty) {
             let word = self.attribute(Place::Kind);
             message.put(
                 extension::A2E_KIND,
@@ -105,12 +125,9 @@ impl Parser<'_> {
         }
         if ty == "error" {
             message.put_if(extension::A2E_CODE, self.attribute(Place::Code));
-            message.put_if(extension::RETRYABLE, facts.flag(Place::Retryable));
+            message.put_if(extension::RETRYABLE, self.facts.flag(Place::Retryable));
         }
-        message.put(extension::A2E_TYPE, ty);
-        message.attributes.id = id.unwrap_or_default();
-        message.attributes.time = self.a2e_time();
-        Ok(message)
+        Ok(())
     }
 
     /// `version` or `a2e`, which must agree, of major version 1. Source: docs/protocols/a2e-messages.md §1.1 and §6.

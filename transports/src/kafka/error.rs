@@ -26,16 +26,7 @@ pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportErr
 /// The kind of an error code.
 pub(super) fn kind(code: Code) -> Kind {
     match code {
-        // The idempotent producer lost its place, or another process took ours: only a new client helps.
-        Code::Fatal
-        | Code::Inconsistent
-        | Code::GaplessGuarantee
-        | Code::OutOfOrderSequenceNumber
-        | Code::InvalidProducerEpoch
-        | Code::InvalidProducerIdMapping
-        | Code::UnknownProducerId
-        | Code::ProducerFenced
-        | Code::Fenced => Kind::Fatal,
+        code if is_fatal(code) => Kind::Fatal,
 
         Code::FencedInstanceId => Kind::Fenced,
 
@@ -57,16 +48,7 @@ pub(super) fn kind(code: Code) -> Kind {
         | Code::UnknownTopicId
         | Code::InvalidTopic => Kind::UnknownTopic,
 
-        Code::Authentication
-        | Code::SaslAuthenticationFailed
-        | Code::IllegalSASLState
-        | Code::SecurityDisabled
-        | Code::TopicAuthorizationFailed
-        | Code::GroupAuthorizationFailed
-        | Code::ClusterAuthorizationFailed
-        | Code::TransactionalIdAuthorizationFailed
-        | Code::DelegationTokenAuthorizationFailed
-        | Code::DelegationTokenExpired => Kind::Unauthorised,
+        code if is_unauthorised(code) => Kind::Unauthorised,
 
         // The topic refuses this very record: without a key where it is compacted, a time it does not take.
         Code::InvalidRecord
@@ -74,23 +56,7 @@ pub(super) fn kind(code: Code) -> Kind {
         | Code::UnsupportedForMessageFormat
         | Code::BadMessage => Kind::BadMessage,
 
-        Code::InvalidArgument
-        | Code::InvalidConfig
-        | Code::InvalidGroupId
-        | Code::InvalidPartitions
-        | Code::InvalidReplicaAssignment
-        | Code::InvalidReplicationFactor
-        | Code::InvalidRequiredAcks
-        | Code::InvalidSessionTimeout
-        | Code::InconsistentGroupProtocol
-        | Code::NotConfigured
-        | Code::NotImplemented
-        | Code::PolicyViolation
-        | Code::UnsupportedAssignor
-        | Code::UnsupportedCompressionType
-        | Code::UnsupportedFeature
-        | Code::UnsupportedSASLMechanism
-        | Code::UnsupportedVersion => Kind::BadConfig,
+        code if is_misconfigured(code) => Kind::BadConfig,
 
         Code::BrokerDestroy
         | Code::DestroyBroker
@@ -101,6 +67,63 @@ pub(super) fn kind(code: Code) -> Kind {
         code if is_outage(code) => Kind::Disconnected,
         _ => Kind::Other,
     }
+}
+
+/// The idempotent producer lost its place, or another process took ours: only a new client helps.
+fn is_fatal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Fatal
+            | Code::Inconsistent
+            | Code::GaplessGuarantee
+            | Code::OutOfOrderSequenceNumber
+            | Code::InvalidProducerEpoch
+            | Code::InvalidProducerIdMapping
+            | Code::UnknownProducerId
+            | Code::ProducerFenced
+            | Code::Fenced
+    )
+}
+
+/// What the configuration asks for cannot be done.
+fn is_misconfigured(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::InvalidConfig
+            | Code::InvalidGroupId
+            | Code::InvalidPartitions
+            | Code::InvalidReplicaAssignment
+            | Code::InvalidReplicationFactor
+            | Code::InvalidRequiredAcks
+            | Code::InvalidSessionTimeout
+            | Code::InconsistentGroupProtocol
+            | Code::NotConfigured
+            | Code::NotImplemented
+            | Code::PolicyViolation
+            | Code::UnsupportedAssignor
+            | Code::UnsupportedCompressionType
+            | Code::UnsupportedFeature
+            | Code::UnsupportedSASLMechanism
+            | Code::UnsupportedVersion
+    )
+}
+
+/// Who we are is not accepted, or not permitted to do this.
+fn is_unauthorised(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Authentication
+            | Code::SaslAuthenticationFailed
+            | Code::IllegalSASLState
+            | Code::SecurityDisabled
+            | Code::TopicAuthorizationFailed
+            | Code::GroupAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::DelegationTokenAuthorizationFailed
+            | Code::DelegationTokenExpired
+    )
 }
 
 /// The cluster, or the part of it that is needed, cannot be used at the moment.

@@ -130,7 +130,7 @@ impl WorkflowBinding {
         early: Early<'_>,
     ) -> Outcome {
         let id = execution.execution_id().clone();
-        let (tell, mut heard) = mpsc::channel(QUEUE_NEWS);
+        let (tell, heard) = mpsc::channel(QUEUE_NEWS);
         let started = News::Started {
             execution_id: id.clone(),
             operations: execution.operations(),
@@ -152,11 +152,7 @@ impl WorkflowBinding {
                 }
             }
         });
-        let mut telling = std::pin::pin!(async {
-            while let Some(news) = heard.recv().await {
-                self.publish_progress(client, &news).await;
-            }
-        });
+        let mut telling = std::pin::pin!(self.publish_all(client, heard));
         let mut ended = std::pin::pin!(run.ended());
         let (mut is_cancelled, mut is_told) = (false, false);
         let record = loop {
@@ -184,6 +180,13 @@ impl WorkflowBinding {
                 );
                 Outcome::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
             }
+        }
+    }
+
+    /// Publishes what happens until the execution is over.
+    async fn publish_all(&self, client: &WorkflowClient, mut heard: mpsc::Receiver<News>) {
+        while let Some(news) = heard.recv().await {
+            self.publish_progress(client, &news).await;
         }
     }
 
