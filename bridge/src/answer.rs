@@ -4,28 +4,18 @@
 //! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
 //! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
 use a2abus_plugin::{Data, Event, Kind, Limits, Text, extension, kind_of_event};
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
-use bytes::Bytes;
-use tokio::time::Instant;
-use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{CALL_ID_CHARS, CallId, Replica, ReplyId, shown_topic};
+use crate::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
 use crate::calls::said::{self, Body, Said};
-use crate::calls::{CallError, Calls, render};
-use crate::metrics::ReplyOutcome;
-use crate::outbound::Outgoing;
+use crate::calls::{Answered, CallError, Calls, Unanswerable, render};
 use crate::pending::{Asked, Handed, Parts, Progress};
-use crate::recent::Recent;
 use crate::reply::{FORWARDS, spring};
 use crate::reply_place::attribute_header;
 use crate::reply_token::Rejection;
-use crate::seldom::{LogLimits, Seldom};
 
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
@@ -51,56 +41,6 @@ pub enum Reader {
     ReplyLeg,
     /// A binding: what is at the place its call id names is read by the reply leg of that replica as well.
     Binding,
-}
-
-/// What became of one unit of a message that came to a place for answers.
-#[derive(Debug)]
-pub enum Answered {
-    /// Its caller has it.
-    Delivered,
-    /// It answers a call of this replica that has ended: it comes too late, or a second time.
-    Late(CallId),
-    /// It answers a call of another replica, which reads this place too.
-    Foreign(CallId),
-    /// It answers a call of another replica, which reads elsewhere: send it there, then settle.
-    Forward(Box<Outgoing>),
-    /// It is the request itself.
-    Request(CallId),
-    /// It is rejected: the call keeps waiting.
-    Rejected(CallId, Rejection),
-    /// It was sent on before, and answers a call of a replica that reads elsewhere still.
-    Looped(CallId),
-    /// It answers no call that can be named.
-    Uncorrelated(Unanswerable),
-}
-
-/// A unit that answers no call that can be named.
-#[derive(Debug)]
-pub struct Unanswerable {
-    /// A stable word.
-    pub code: &'static str,
-    /// What is wrong, and the cure.
-    pub detail: String,
-    /// Which unit of the message, and its bytes; `None` for the message as a whole.
-    pub unit: Option<(usize, Bytes)>,
-}
-
-impl Answered {
-    /// How metrics count it.
-    #[must_use]
-    pub fn outcome(&self) -> ReplyOutcome {
-        match self {
-            Self::Delivered => ReplyOutcome::Delivered,
-            Self::Late(_) => ReplyOutcome::Late,
-            Self::Foreign(_) => ReplyOutcome::Foreign,
-            Self::Forward(_) => ReplyOutcome::Forwarded,
-            Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
-            Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
-            Self::Rejected(_, Rejection::Shortened) => ReplyOutcome::Shortened,
-            Self::Rejected(_, Rejection::WrongPlace) => ReplyOutcome::Misplaced,
-            Self::Looped(_) => ReplyOutcome::Looped,
-        }
-    }
 }
 
 // === impl Calls ===
@@ -469,95 +409,4 @@ fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
 fn last_word(topic: &Topic) -> Option<ReplyId> {
     let last = topic.as_str().rsplit('.').next()?;
     last.parse().ok()
-}
-
-/// The calls that ended lately with their agents, and the log of answers that reached no caller.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    calls: Mutex<Recent<CallId, Text>>,
-    /// The other replicas whose answers were read here, and when that was last logged.
-    others: Mutex<Recent<Replica, Instant>>,
-    log: Seldom,
-    rejected: Seldom,
-    foreign: Seldom,
-}
-
-/// The most calls that are remembered once they have ended.
-const MAX_ENDED: usize = 4_096;
-/// The most other replicas that are remembered.
-const MAX_OTHERS: usize = 1_024;
-/// How often answers to calls of one other replica are logged: they are nothing unusual while it runs.
-const FOREIGN_EVERY: Duration = Duration::from_secs(600);
-
-// === impl Ended ===
-
-impl Ended {
-    pub(crate) fn new(log: &LogLimits) -> Self {
-        Self {
-            calls: Mutex::new(Recent::new(MAX_ENDED)),
-            others: Mutex::new(Recent::new(MAX_OTHERS)),
-            log: log.seldom(Level::WARN, "more answers reached no caller"),
-            rejected: log.seldom(Level::WARN, "more answers were rejected"),
-            foreign: log.seldom(Level::INFO, "more answers were for calls of other replicas"),
-        }
-    }
-
-    /// Notes that a call for this agent has ended.
-    pub(crate) fn note(&self, call: CallId, agent: &Text) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.insert(call, agent.clone());
-    }
-
-    /// Logs now and then that answers to calls of another replica are read here: that replica may be gone.
-    fn log_foreign(&self, call: CallId, topic: &Topic) {
-        let (replica, now) = (call.replica(), Instant::now());
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_logged = |last: &Instant| now.duration_since(*last) < FOREIGN_EVERY;
-        if others.get(&replica).is_some_and(is_logged) {
-            return;
-        }
-        if let Some(suppressed) = self.foreign.allow() {
-            others.insert(replica, now);
-            tracing::info!(
-                %replica, %call, topic = %shown_topic(topic.as_str()), suppressed,
-                "an answer is for a call of another replica; if that replica no longer runs, nobody takes it"
-            );
-        }
-    }
-
-    /// Logs what reached no caller, and why.
-    fn log(&self, answered: &Answered, topic: &Topic) {
-        let (call, why) = match answered {
-            // Replicas that share a reply partition read each other's answers.
-            Answered::Delivered
-            | Answered::Forward(_)
-            | Answered::Foreign(_)
-            | Answered::Rejected(..) => return,
-            Answered::Late(call) => (
-                Some(*call),
-                "its call has ended: it came after the deadline, or a second time",
-            ),
-            Answered::Looped(call) => (
-                Some(*call),
-                "another replica has sent it here, and it belongs elsewhere still: they disagree about the partitions of the reply topic",
-            ),
-            Answered::Request(call) => (
-                Some(*call),
-                "it is the request itself: something echoes requests to the reply address",
-            ),
-            Answered::Uncorrelated(unit) => (None, unit.detail.as_str()),
-        };
-        let Some(suppressed) = self.log.allow() else {
-            return;
-        };
-        let topic = shown_topic(topic.as_str());
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let agent = call.and_then(|call| calls.get(&call));
-        let call = call.map(|call| call.to_string());
-        tracing::warn!(
-            call, agent = agent.map(Text::as_str), %topic,
-            reason = answered.outcome().as_str(), why, suppressed,
-            "an answer reached no caller"
-        );
-    }
 }

@@ -12,6 +12,7 @@
 //! [`crate::answer`] what comes back. Source: docs/design.md §1, §2 and §5.
 
 mod answer;
+mod answered;
 mod error;
 mod open;
 mod part;
@@ -31,12 +32,13 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub use answer::Answer;
+pub(crate) use answered::Ended;
+pub use answered::{Answered, Unanswerable};
 pub use error::{Bound, CallError, NotTaken, Silence};
 pub(crate) use open::{Exchange, Opened};
 pub use part::Part;
 
 use crate::account::Account;
-use crate::answer::Ended;
 use crate::budget::Budget;
 use crate::callid::CallId;
 use crate::cancel::Canceller;

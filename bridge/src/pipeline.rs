@@ -32,10 +32,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::answer::{Answered, ReadAt, Reader, Unanswerable};
+use crate::answer::{ReadAt, Reader};
 use crate::bus::BusId;
 use crate::callid::shown_topic;
-use crate::calls::Calls;
+use crate::calls::{Answered, Calls, Unanswerable};
 use crate::claims::Claims;
 use crate::clock;
 use crate::config::{EventIds, OnUnknown, Role};

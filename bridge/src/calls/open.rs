@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{Bound, CallError, Calls, DOOR, Request};
 use crate::account::{self, Account};
+use crate::budget::{Charge, Purse};
 use crate::callid::{CallId, ReplyId};
 use crate::cancel::Cancel;
 use crate::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
@@ -169,10 +170,7 @@ impl Calls {
         let is_rpc = matches!(form, Form::JsonRpc { .. });
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
-        let peer = caller.and_then(|caller| caller.parse().ok());
-        let purse = self.budget.purse(peer);
-        let charge = purse.charge(PENDING_BYTES);
-        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
+        let (purse, charge) = self.memory_of(caller)?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
         let may_have_arrived = Arc::<AtomicBool>::default();
         let entry = Entry {
@@ -210,6 +208,15 @@ impl Calls {
             is_rpc,
             may_have_arrived,
         })
+    }
+
+    /// What the parts of an answer are charged to, and what the call itself costs.
+    fn memory_of(&self, caller: Option<&Text>) -> Result<(Purse, Charge), CallError> {
+        let peer = caller.and_then(|caller| caller.parse().ok());
+        let purse = self.budget.purse(peer);
+        let charge = purse.charge(PENDING_BYTES);
+        let charge = charge.map_err(|spent| CallError::Exhausted(spent.into()))?;
+        Ok((purse, charge))
     }
 
     /// Why the request of this copy is not published: its answer would not be read.
