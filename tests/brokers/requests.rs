@@ -1,7 +1,8 @@
-//! Requests on real buses that are refused, and calls that somebody else tries to end.
+//! Requests on real buses that are refused, that come again, and whose callers go away.
 
 use std::time::{Duration, Instant};
 
+use async_nats::jetstream::{self, consumer, stream};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use support::battery::within;
@@ -120,6 +121,111 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
         );
     }
     bridge.stop().await;
+}
+
+/// A stream, and everything in it from the beginning.
+async fn stored(
+    jetstream: &jetstream::Context,
+    name: &str,
+    subject: String,
+) -> consumer::pull::Stream {
+    let config = stream::Config {
+        name: name.to_owned(),
+        subjects: vec![subject],
+        ..stream::Config::default()
+    };
+    let stream = jetstream.create_stream(config).await.unwrap();
+    let reader = consumer::pull::Config::default();
+    let reader = stream.create_consumer(reader).await.unwrap();
+    reader.messages().await.unwrap()
+}
+
+fn header(copy: &async_nats::Message, name: &str) -> String {
+    let headers = copy.headers.as_ref().unwrap();
+    let value = headers.get(name);
+    value
+        .unwrap_or_else(|| panic!("no {name} in {headers:?}"))
+        .to_string()
+}
+
+fn method(copy: &async_nats::Message) -> String {
+    let body: Value = serde_json::from_slice(&copy.payload).unwrap();
+    body["method"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_again_and_a_cancel_are_no_duplicates_for_a_stream() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("again");
+    let flat = name.replace('.', "-");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let jetstream = jetstream::new(client.clone());
+    let requests = format!("{flat}-requests");
+    let mut agent = stored(
+        &jetstream,
+        &format!("{flat}-agents"),
+        format!("{name}.agents.>"),
+    )
+    .await;
+    drop(stored(&jetstream, &requests, format!("{name}.in")).await);
+    let durable = consumer::pull::Config {
+        durable_name: Some("bridge".to_owned()),
+        ..consumer::pull::Config::default()
+    };
+    let source = jetstream.get_stream(&requests).await.unwrap();
+    source.create_consumer(durable).await.unwrap();
+    let letters = format!("{flat}-letters");
+    drop(stored(&jetstream, &letters, format!("{name}.dlq")).await);
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{name}.in], stream: {requests}, durable: bridge, reply_topics: ['{name}.answers'], dead_letter: {{ topic: {name}.dlq }} }}]
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}', stored: true }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
+    );
+    let mut answers = client.subscribe(format!("{name}.answers")).await.unwrap();
+    let first = Running::start(&config).await;
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("ce-replyto", format!("{name}.answers").as_str());
+    let sent =
+        jetstream.publish_with_headers(format!("{name}.in"), headers, request(7, "weather").into());
+    sent.await.unwrap().await.unwrap();
+    let mut ids = Vec::new();
+    let mut copy = within("the request", agent.next()).await.unwrap().unwrap();
+    ids.push(header(&copy, "Nats-Msg-Id"));
+    // It ends without the answer and cancels its call; the next one reads the request again.
+    first.stop().await;
+    let cancel = within("the cancel", agent.next()).await.unwrap().unwrap();
+    assert_eq!(header(&cancel, "ce-callid"), header(&copy, "ce-callid"));
+    assert_eq!(method(&cancel), "notifications/cancelled");
+    let second = Running::start(&config).await;
+    copy = within("the request again", agent.next())
+        .await
+        .unwrap()
+        .unwrap();
+    ids.push(header(&copy, "Nats-Msg-Id"));
+    assert_ne!(ids[0], ids[1]);
+    let call: Value = serde_json::from_slice(&copy.payload).unwrap();
+    let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
+    let reply = header(&copy, "ce-replyto");
+    client.publish(reply, answer.into()).await.unwrap();
+    let heard = within("the answer", answers.next()).await.unwrap();
+    let heard: Value = serde_json::from_slice(&heard.payload).unwrap();
+    assert_eq!(heard, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+
+    // A caller of HTTP that goes away.
+    let post = second.post("/rpc/weather", request(9, "weather"));
+    let asked = async { within("the call", agent.next()).await.unwrap().unwrap() };
+    tokio::select! {
+        _ = post => panic!("nobody answers"),
+        copy = asked => drop(copy),
+    }
+    let cancel = within("the cancel", agent.next()).await.unwrap().unwrap();
+    assert_eq!(method(&cancel), "notifications/cancelled");
+    second.stop().await;
 }
 
 /// Publishes what only a server should: the status line that says that nobody listens.

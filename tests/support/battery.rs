@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
 /// How long a condition may take to come true: far more than it should, since brokers elect and rebalance.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long nothing has to happen before it counts as not happening.
 const QUIET: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::http::{Readiness, Report};
 use a2abus_bridge::metrics::Metrics;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::battery::within;
+use crate::battery::{DEADLINE, within};
 
 /// A bridge that runs until it is stopped.
 #[derive(Debug)]
@@ -45,12 +45,14 @@ impl Running {
     /// When the configuration is wrong or the bridge does not become ready.
     pub async fn start(configuration: &str) -> Self {
         let running = Self::launch(configuration).await;
-        within("the bridge is ready", async {
+        let ready = async {
             while !running.readiness.is_ready() {
                 sleep(Duration::from_millis(10)).await;
             }
-        })
-        .await;
+        };
+        if timeout(DEADLINE, ready).await.is_err() {
+            panic!("the bridge is not ready: {:?}", running.readiness.report());
+        }
         running
     }
 
