@@ -1,5 +1,10 @@
 //! The buses of one bridge, by name and by number.
 
+pub mod deadletter;
+pub mod delivery;
+pub mod headers;
+pub mod outbound;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,16 +9,29 @@
 //!
 //! `impl Calls` is in four files: here what others may ask of it, in `calls/open.rs` what comes before a request is
 //! published, in `calls/publish.rs` requests, notifications and cancels on their way to the bus, and in
-//! [`crate::answer`] what comes back. Source: docs/design.md §1, §2 and §5.
+//! [`crate::calls::resolve`] what comes back. Source: docs/design.md §1, §2 and §5.
 
 mod answer;
 mod answered;
+pub mod callid;
+pub mod cancel;
 mod error;
+pub mod exchange;
 mod open;
 mod part;
+pub mod pending;
+#[cfg(test)]
+mod pending_model;
+#[cfg(test)]
+mod pending_tests;
 mod publish;
 pub(crate) mod render;
+pub mod reply;
+pub mod reply_place;
+pub mod reply_token;
+pub mod resolve;
 pub(crate) mod said;
+mod sync;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,14 +53,14 @@ pub use part::Part;
 
 use crate::account::Account;
 use crate::budget::Budget;
-use crate::callid::CallId;
-use crate::cancel::Canceller;
-use crate::delivery::Publisher;
+use crate::bus::delivery::Publisher;
+use crate::bus::outbound::{Outbound, Outgoing};
+use crate::calls::callid::CallId;
+use crate::calls::cancel::Canceller;
+use crate::calls::pending::PendingCalls;
+use crate::calls::reply::ReplyLegs;
+use crate::calls::reply_token::ReplyTokens;
 use crate::metrics::{Metrics, ReplyOutcome};
-use crate::outbound::{Outbound, Outgoing};
-use crate::pending::PendingCalls;
-use crate::reply::ReplyLegs;
-use crate::reply_token::ReplyTokens;
 use crate::seldom::{LogLimits, Seldom};
 use crate::shares::Shares;
 

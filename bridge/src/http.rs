@@ -44,8 +44,8 @@ pub(crate) use self::connection::Peer;
 
 use self::reply::{Failure, Reason, Recipient, refusal};
 use crate::budget::{Charge, Purse};
+use crate::bus::headers::PassedHeaders;
 use crate::calls::{CallError, Calls};
-use crate::headers::PassedHeaders;
 use crate::metrics::Metrics;
 
 /// The state of the HTTP listener.

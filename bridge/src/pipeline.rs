@@ -5,11 +5,13 @@
 //! ```
 //!
 //! One task runs each binding. What becomes of a message is decided when it is read, and whoever waits for the answer to
-//! a request in it waits from then on, even if its lane cannot go on. Messages of one lane (a Kafka partition) are published in order; a lane whose message
-//! cannot be published waits and tries again while the other lanes go on ([`crate::delivery`] has the rules). A message
+//! a request in it waits from then on, even if its lane cannot go on. Messages of one lane (a Kafka partition) are
+//! published in order; a lane whose message cannot be published waits and tries again while the other lanes go on ([`crate::bus::delivery`] has the rules). A message
 //! is settled after every copy of it, or its dead letter, is confirmed. What is held is bounded by the budget of the
 //! subscription.
 
+pub mod adapt;
+pub mod claims;
 mod lane;
 mod refused;
 mod request;
@@ -32,21 +34,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::answer::{ReadAt, Reader};
 use crate::bus::BusId;
-use crate::callid::shown_topic;
+use crate::bus::deadletter::{DeadLetters, Reason, Stage, Undelivered};
+use crate::bus::delivery::{Holder, Publisher, Verdict};
+use crate::bus::headers::PassedHeaders;
+use crate::bus::outbound::{Outbound, Outgoing, Provenance, Unit};
+use crate::calls::callid::shown_topic;
+use crate::calls::exchange::room::{Parts, WaitingRoom};
+use crate::calls::exchange::{Exchanges, InHand, Unsettled};
+use crate::calls::reply_place;
+use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{Answered, Calls, Unanswerable};
-use crate::claims::Claims;
 use crate::clock;
 use crate::config::{EventIds, OnUnknown, Role};
-use crate::deadletter::{DeadLetters, Reason, Stage, Undelivered};
-use crate::delivery::{Holder, Publisher, Verdict};
-use crate::exchange::room::{Parts, WaitingRoom};
-use crate::exchange::{Exchanges, InHand, Unsettled};
-use crate::headers::PassedHeaders;
 use crate::metrics::{BindingMetrics, Metrics};
-use crate::outbound::{Outbound, Outgoing, Provenance, Unit};
-use crate::reply_place;
+use crate::pipeline::claims::Claims;
 use crate::stage;
 use lane::{Lane, Task};
 

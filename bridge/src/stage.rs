@@ -16,7 +16,7 @@ use a2abus_plugin::Text;
 use a2abus_transports::Topic;
 use tracing::{Span, trace_span};
 
-use crate::callid::CallId;
+use crate::calls::callid::CallId;
 
 const TARGET: &str = "a2abus::stage";
 

@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 
 use super::{CallError, Calls, Opened, Part, Silence, render};
 use crate::account::Account;
-use crate::callid::CallId;
-use crate::cancel::Cancel;
-use crate::outbound::Outgoing;
-use crate::pending::{Handed, Piece};
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::CallId;
+use crate::calls::cancel::Cancel;
+use crate::calls::pending::{Handed, Piece};
 
 /// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);

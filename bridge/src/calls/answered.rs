@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::Level;
 
-use crate::callid::{CallId, Replica, shown_topic};
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::{CallId, Replica, shown_topic};
+use crate::calls::reply_token::Rejection;
 use crate::metrics::ReplyOutcome;
-use crate::outbound::Outgoing;
 use crate::recent::Recent;
-use crate::reply_token::Rejection;
 use crate::seldom::{LogLimits, Seldom};
 
 /// What became of one unit of a message that came to a place for answers.

@@ -7,9 +7,9 @@ use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
 
 use crate::budget::Spent;
+use crate::bus::outbound::{Outgoing, Place, RoutingError};
+use crate::calls::reply_token::Rejection;
 use crate::metrics::CallOutcome;
-use crate::outbound::{Outgoing, Place, RoutingError};
-use crate::reply_token::Rejection;
 
 /// Why a call has no (further) answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use super::{Bound, CallError, Calls, DOOR, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, Purse};
-use crate::callid::{CallId, ReplyId};
-use crate::cancel::Cancel;
-use crate::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
-use crate::pending::{Asked, Entry, Fingerprint, Form, Piece};
+use crate::bus::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
+use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::cancel::Cancel;
+use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Piece};
 use crate::shares::{Share, client};
 
 /// A request that expects an answer, before it is routed.
@@ -244,7 +244,7 @@ impl Calls {
     /// The copies of a call: the one that is to be answered has its reply address.
     ///
     /// # Errors
-    /// As [`crate::outbound::Outbound::route`].
+    /// As [`crate::bus::outbound::Outbound::route`].
     pub(crate) fn route_call(
         &self,
         exchange: &Exchange,

@@ -1,4 +1,4 @@
-//! How what callers send gets onto the bus: by the one delivery policy ([`crate::delivery`]), until a deadline.
+//! How what callers send gets onto the bus: by the one delivery policy ([`crate::bus::delivery`]), until a deadline.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tokio::time::timeout_at;
 use super::{CallError, Calls, Request, Silence};
 use crate::account::{self, Line};
 use crate::bus::BusId;
-use crate::callid::CallId;
-use crate::cancel::Cancel;
-use crate::outbound::Outgoing;
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::CallId;
+use crate::calls::cancel::Cancel;
 
 // === impl Calls ===
 

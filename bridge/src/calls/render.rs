@@ -27,8 +27,8 @@ use smallvec::smallvec;
 
 use super::said::{Body, Said};
 use super::{CallError, Part};
-use crate::callid::ReplyId;
-use crate::pending::{Asked, Form, Parts, Progress};
+use crate::calls::callid::ReplyId;
+use crate::calls::pending::{Asked, Form, Parts, Progress};
 
 /// What the caller gets for one unit of a message.
 ///

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::Written;
-use crate::headers::TRACE_HEADERS;
+use crate::bus::headers::TRACE_HEADERS;
 use crate::names::{Name, Pattern};
 
 /// Topics of one transport that the bridge reads, and how it processes them.

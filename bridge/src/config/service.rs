@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::value::{LogFilter, Written};
-use crate::headers::DOOR_HEADERS;
+use crate::bus::headers::DOOR_HEADERS;
 use crate::names::Pattern;
 
 /// Calls: requests that expect an answer. Like all events they follow `routes`.

@@ -372,8 +372,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::bus::outbound::Place;
     use crate::calls::Bound;
-    use crate::outbound::Place;
     use a2abus_plugin::{Hint, Limits, decode};
     use a2abus_transports::TransportErrorKind;
 

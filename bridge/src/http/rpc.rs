@@ -34,7 +34,7 @@ use super::reply::{Failure, Reason, Recipient, accepted, refusal};
 use super::{Door, Refusal, body, negotiate, sse};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};
-use crate::callid::CallId;
+use crate::calls::callid::CallId;
 use crate::calls::{self, Answer, CallError, Part};
 use crate::metrics::HttpPath;
 

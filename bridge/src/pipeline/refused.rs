@@ -13,14 +13,14 @@ use a2abus_transports::Message;
 use serde::de::IgnoredAny;
 
 use super::{Pipeline, Routed, undelivered};
-use crate::answer::ReadAt;
+use crate::bus::deadletter::{Reason, Stage};
+use crate::bus::outbound::Unit;
 use crate::calls::CallError;
+use crate::calls::exchange::{How, InHand, Language};
+use crate::calls::reply_place;
+use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
-use crate::deadletter::{Reason, Stage};
-use crate::exchange::{How, InHand, Language};
 use crate::http::reply::{self, Failure};
-use crate::outbound::Unit;
-use crate::reply_place;
 
 /// Counts the routes that a payload of no known family has passed.
 const PASSED_HOPS: &str = "bus-hops";

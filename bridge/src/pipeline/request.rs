@@ -8,17 +8,17 @@ use a2abus_transports::Address;
 
 use super::{Pipeline, Routed};
 use crate::account::{self, Account};
-use crate::answer::ReadAt;
-use crate::callid::CallId;
+use crate::bus::deadletter::{Stage, Undelivered};
+use crate::bus::outbound::{Provenance, Unit};
+use crate::calls::callid::CallId;
+use crate::calls::exchange::room::Part;
+use crate::calls::exchange::{How, InHand, Language, Requester, Waits};
+use crate::calls::reply::spring;
+use crate::calls::reply_place;
+use crate::calls::resolve::ReadAt;
 use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
 use crate::clock;
-use crate::deadletter::{Stage, Undelivered};
-use crate::exchange::room::Part;
-use crate::exchange::{How, InHand, Language, Requester, Waits};
 use crate::http::reply::Failure;
-use crate::outbound::{Provenance, Unit};
-use crate::reply::spring;
-use crate::reply_place;
 use crate::stage;
 
 // === impl Pipeline ===

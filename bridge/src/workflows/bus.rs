@@ -56,14 +56,14 @@ use self::waiting::{Early, Waiting};
 use super::Workflows;
 use super::turns::Turns;
 use crate::bus::BusId;
+use crate::bus::deadletter::{DeadLetters, Reason, Stage};
+use crate::bus::delivery::Publisher;
+use crate::bus::headers::PassedHeaders;
+use crate::bus::outbound::Outbound;
+use crate::calls::reply_place;
 use crate::config::BindingConfig;
-use crate::deadletter::{DeadLetters, Reason, Stage};
-use crate::delivery::Publisher;
-use crate::headers::PassedHeaders;
 use crate::metrics::{self, BindingMetrics, Metrics};
-use crate::outbound::Outbound;
 use crate::pipeline::Pipeline;
-use crate::reply_place;
 use crate::seldom::{LogLimits, Seldom};
 
 /// A binding whose messages are workflows.

@@ -10,8 +10,8 @@ use super::super::reply::{Failure, Reason, accepted};
 use super::common::Common;
 use super::unit::{Ask, Item};
 use super::{CALL_ID, header_of, last, not_published, parts_of};
-use crate::callid::CallId;
 use crate::calls::CallError;
+use crate::calls::callid::CallId;
 
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 64;

@@ -19,7 +19,7 @@ use super::super::reply::json_response;
 use super::super::sse;
 use crate::account::Line;
 use crate::budget::Purse;
-use crate::callid::CallId;
+use crate::calls::callid::CallId;
 use crate::calls::{self, Answer, CallError, Calls, Silence};
 
 /// What all units of one HTTP request have in common.

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::refused::Refused;
-use crate::claims::is_of_http_caller;
-use crate::reply::spring;
-use crate::reply_place::{self, ReplyPlaces};
+use crate::calls::reply::spring;
+use crate::calls::reply_place::{self, ReplyPlaces};
+use crate::pipeline::claims::is_of_http_caller;
 
 /// What an event asks.
 #[derive(Debug)]

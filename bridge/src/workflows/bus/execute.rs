@@ -15,7 +15,7 @@ use super::answer::{Answer, News, Outcome};
 use super::ask::{Action, Job, WorkflowClient};
 use super::refused::Refused;
 use super::waiting::Early;
-use crate::delivery::{BACKOFF, jittered};
+use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, Reports};
 

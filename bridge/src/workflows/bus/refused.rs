@@ -74,7 +74,7 @@ impl Refused {
         Self::new(
             code::INVALID_PARAMS,
             "PermissionError",
-            crate::reply_place::Refused::REASON,
+            crate::calls::reply_place::Refused::REASON,
             message,
             "leave out replyto and progressto, or ask the operator to add the topic to reply_topics of the binding",
         )

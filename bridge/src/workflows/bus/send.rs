@@ -8,9 +8,9 @@ use super::WorkflowBinding;
 use super::answer::{Answer, News, Size};
 use super::ask::{Action, Progress, WorkflowClient};
 use super::held::Held;
-use crate::deadletter::{Reason, Stage, Undelivered};
-use crate::outbound::{Outgoing, Provenance, RoutingError};
-use crate::reply::spring;
+use crate::bus::deadletter::{Reason, Stage, Undelivered};
+use crate::bus::outbound::{Outgoing, Provenance, RoutingError};
+use crate::calls::reply::spring;
 
 /// Why an answer is not on the bus, and never will be.
 #[derive(Debug, thiserror::Error)]

@@ -21,9 +21,9 @@ use a2abus_transports::{Address, Message, NATS_REPLY_HEADER, Topic, TopicError, 
 use bytes::Bytes;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::callid::shown_topic;
+use crate::calls::callid::shown_topic;
+use crate::calls::reply::spring;
 use crate::names::Pattern;
-use crate::reply::spring;
 
 /// The reply places that requests of one binding may name.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 use self::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
 use crate::budget::Budget;
-use crate::callid::{CallId, Replica, ReplyId};
+use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::{CallError, Part};
 
 /// Schedules of each kind that are tried.

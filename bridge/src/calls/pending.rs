@@ -18,9 +18,9 @@ use tokio::sync::{Notify, mpsc};
 use super::sync::{AtomicUsize, DashMap, Mutex};
 use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
-use crate::callid::{CallId, ReplyId};
+use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::reply_token::Rejection;
 use crate::calls::{CallError, Part};
-use crate::reply_token::Rejection;
 use crate::shares::Share;
 
 /// Calls that wait for an answer, by call id.

@@ -31,14 +31,14 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{CallId, ReplyId, shown_topic};
+use crate::bus::delivery::Publisher;
+use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
+use crate::calls::callid::{CallId, ReplyId, shown_topic};
+use crate::calls::reply::spring;
 use crate::calls::{Answer, CallError, Part};
-use crate::delivery::Publisher;
 use crate::http::reply::{Failure, Recipient};
 use crate::metrics::BindingMetrics;
-use crate::outbound::{Outbound, Outgoing, RoutingError};
 use crate::recent::Recent;
-use crate::reply::spring;
 use crate::seldom::{LogLimits, Seldom};
 use room::Part as RoomPart;
 use unsettled::Publishing;
@@ -493,12 +493,12 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
-    use crate::adapt::Adapters;
     use crate::bus::Buses;
+    use crate::bus::delivery::Destinations;
     use crate::config::Config;
-    use crate::delivery::Destinations;
     use crate::http::Readiness;
     use crate::metrics::Metrics;
+    use crate::pipeline::adapt::Adapters;
     use crate::route::RouteTable;
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{

@@ -13,7 +13,7 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
-use crate::callid::{CallId, ReplyId, ReplyToken};
+use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::config::ReplyTokenMode;
 
 /// Makes the reply tokens of this process, and verifies those that come back.
@@ -129,7 +129,7 @@ impl Rejection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callid::Replica;
+    use crate::calls::callid::Replica;
 
     fn tokens(mode: ReplyTokenMode) -> ReplyTokens {
         ReplyTokens::draw(mode).unwrap()

@@ -11,11 +11,11 @@ use a2abus_transports::{
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use crate::adapt::{AdaptError, Adapters};
+use crate::bus::headers::carries;
 use crate::bus::{BusId, Buses};
-use crate::callid;
-use crate::headers::carries;
+use crate::calls::callid;
 use crate::names::{Mode, Name};
+use crate::pipeline::adapt::{AdaptError, Adapters};
 use crate::route::{Resolved, RouteError, RouteTable};
 use crate::stage;
 

@@ -8,9 +8,9 @@ use prometheus::IntGauge;
 use tokio::sync::mpsc;
 
 use crate::budget::Budget;
-use crate::callid::{CallId, Replica, ReplyId};
+use crate::calls::callid::{CallId, Replica, ReplyId};
+use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
 use crate::calls::{CallError, Part};
-use crate::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
     let (parts, receiver) = mpsc::channel(capacity);

@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::{Event, Kind, Source, Text, extension, kind_of_event};
 
-use crate::answer::ReadAt;
+use crate::calls::reply_place::ReplyPlaces;
+use crate::calls::resolve::ReadAt;
 use crate::calls::{DOOR, UNKNOWN_CALLER};
 use crate::config::Claim;
 use crate::metrics::BindingMetrics;
-use crate::reply_place::ReplyPlaces;
 
 /// What the writers of a binding's topics may say of their events.
 #[derive(Debug)]

@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 use tracing::Level;
 
+use crate::bus::outbound::{Outgoing, Place};
 use crate::bus::{BusId, Buses};
-use crate::callid::shown_topic;
+use crate::calls::callid::shown_topic;
 use crate::http::Readiness;
-use crate::outbound::{Outgoing, Place};
 use crate::seldom::{LogLimits, Seldom};
 
 /// The first and the longest wait before the next probe.

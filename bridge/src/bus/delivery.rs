@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub use destinations::{Destinations, Holder};
 
 use crate::bus::BusId;
-use crate::outbound::{Outbound, Outgoing, Place};
+use crate::bus::outbound::{Outbound, Outgoing, Place};
 use destinations::{Destination, Patience, needs_a_person};
 
 pub(crate) use destinations::{BACKOFF, jittered};

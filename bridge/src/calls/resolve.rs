@@ -9,13 +9,13 @@ use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
 
 use crate::bus::BusId;
-use crate::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
+use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
+use crate::calls::pending::{Asked, Handed, Parts, Progress};
+use crate::calls::reply::{FORWARDS, spring};
+use crate::calls::reply_place::attribute_header;
+use crate::calls::reply_token::Rejection;
 use crate::calls::said::{self, Body, Said};
 use crate::calls::{Answered, CallError, Calls, Unanswerable, render};
-use crate::pending::{Asked, Handed, Parts, Progress};
-use crate::reply::{FORWARDS, spring};
-use crate::reply_place::attribute_header;
-use crate::reply_token::Rejection;
 
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]

@@ -18,13 +18,13 @@ use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
-use crate::callid::{self, ReplyId};
-use crate::headers::carries;
+use crate::bus::headers::carries;
+use crate::bus::outbound::{Letter, Outgoing, Place};
+use crate::calls::callid::{self, ReplyId};
+use crate::calls::reply::spring;
+use crate::calls::reply_place::is_attribute;
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
-use crate::outbound::{Letter, Outgoing, Place};
-use crate::reply::spring;
-use crate::reply_place::is_attribute;
 use crate::seldom::{LogLimits, Seldom};
 
 /// Where a binding's dead letters go.

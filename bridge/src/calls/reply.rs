@@ -20,10 +20,10 @@ use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicErr
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use crate::bus::outbound::{Outgoing, Place};
 use crate::bus::{BusId, Buses};
-use crate::callid::{CallId, Replica, ReplyId};
+use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::names::Mode;
-use crate::outbound::{Outgoing, Place};
 
 /// Where the answers of this replica come back to, on every bus.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tracing::Level;
 
-use crate::callid::{CallId, ReplyId};
-use crate::outbound::Outgoing;
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::{CallId, ReplyId};
 use crate::seldom::{LogLimits, Seldom};
 
 /// A call to cancel: whose it was and where its request went.
@@ -189,7 +189,7 @@ fn task_id(part: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callid::Replica;
+    use crate::calls::callid::Replica;
 
     fn payload(dialect: Dialect, part: Option<&'static str>) -> Value {
         let call = CallId::new(Replica(0)).unwrap();
