@@ -361,7 +361,7 @@ impl Pipeline {
 
     /// Whether a copy that has waited is still to be sent. Nobody waits for the answer to a request whose call has ended.
     fn is_wanted(&self, copy: &Outgoing) -> bool {
-        if copy.letter.is_some() {
+        if copy.dead_letter.is_some() {
             return true;
         }
         let call = copy.call.as_ref().filter(|_| copy.is_awaited);
@@ -499,8 +499,8 @@ impl Pipeline {
                  request, or on a topic that a binding with role: responses reads"
             );
             let reason = "answer_on_request_topic";
-            let letter = self.dead(at, unit, Some(&event), reason, Stage::Resolve, &detail);
-            return outgoing.copies.push(letter);
+            let dead_letter = self.dead(at, unit, Some(&event), reason, Stage::Resolve, &detail);
+            return outgoing.copies.push(dead_letter);
         }
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
@@ -574,7 +574,7 @@ impl Pipeline {
         };
         let body = unit.map(|unit| unit.bytes.clone());
         let of = undelivered(at).with_event(event);
-        self.dead_letters.letter(&of, body, &reason)
+        self.dead_letters.dead_letter(&of, body, &reason)
     }
 
     /// Hands those copies to their buses, in order, that are still wanted. Waits at most while the queue of a bus is full.
@@ -601,7 +601,8 @@ impl Pipeline {
     fn has_failed(&self, in_flight: &InFlight) -> bool {
         let holds = |copy: &Copy| {
             let error = copy.handed.as_ref().err();
-            error.is_some_and(|error| self.publisher.judge(&copy.outgoing, error) == Verdict::Hold)
+            error
+                .is_some_and(|error| self.publisher.verdict(&copy.outgoing, error) == Verdict::Hold)
         };
         in_flight.copies.iter().any(holds)
     }
@@ -652,13 +653,13 @@ impl Pipeline {
                 self.calls.note_published(&copy);
                 return Ok(());
             };
-            if self.publisher.judge(&copy, &error) == Verdict::Hold {
+            if self.publisher.verdict(&copy, &error) == Verdict::Hold {
                 let holder = self.publisher.held(&copy, &error);
                 return Err(((copy, holder), error.kind()));
             }
             self.publisher.refused(&copy, &error);
             match self.instead(copy, &error, original) {
-                Some(letter) => copy = letter,
+                Some(dead_letter) => copy = dead_letter,
                 None => return Ok(()),
             }
             sent = Instant::now();
@@ -693,7 +694,7 @@ impl Pipeline {
         error: &TransportError,
         original: &Original,
     ) -> Option<Outgoing> {
-        if copy.letter.is_some() {
+        if copy.dead_letter.is_some() {
             return self.dead_letters.instead(copy, error);
         }
         self.calls.undeliverable(&copy, error);
@@ -709,7 +710,7 @@ impl Pipeline {
             ..original.undelivered()
         };
         let body = copy.unit.map(|unit| unit.bytes);
-        Some(self.dead_letters.letter(&of, body, &reason))
+        Some(self.dead_letters.dead_letter(&of, body, &reason))
     }
 
     /// Settles a message all of whose copies are confirmed; puts the others back into their lane, which is returned.

@@ -661,9 +661,9 @@ impl Runner {
     async fn warn_of_lost_letters(&self, transport: &AnyTransport) {
         #[cfg(feature = "nats")]
         if let AnyTransport::Nats(nats) = transport {
-            let (letters, binding) = (self.work.dead_letters(), self.work.name());
-            let topic = letters.topic.as_str();
-            if !letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
+            let (dead_letters, binding) = (self.work.dead_letters(), self.work.name());
+            let topic = dead_letters.topic.as_str();
+            if !dead_letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
                 tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
             }
         }

@@ -264,7 +264,7 @@ impl Workflows {
             return None;
         }
         let (executor, asked) = (self.0.executor.clone(), Arc::clone(agent));
-        let judge = async move {
+        let verdict = async move {
             let Request {
                 workflow,
                 input,
@@ -273,7 +273,7 @@ impl Workflows {
             } = request;
             executor.validate(&asked, &workflow, &input, strictness)
         };
-        self.0.workers.ask(agent.id(), judge).await
+        self.0.workers.ask(agent.id(), verdict).await
     }
 
     /// Runs an execution to its end, on the threads of the executor. `on_progress` is told of each operation there; it

@@ -19,7 +19,7 @@ use tracing::Level;
 
 use crate::bus::BusId;
 use crate::bus::headers::carries;
-use crate::bus::outbound::{Letter, Outgoing, Place};
+use crate::bus::outbound::{DeadLetter, Outgoing, Place};
 use crate::calls::callid::{self, ReplyId};
 use crate::calls::reply::spring;
 use crate::calls::reply_place::is_attribute;
@@ -38,7 +38,7 @@ pub struct DeadLetters {
     pub binding: Binding,
     /// The topic.
     pub topic: Topic,
-    /// Whether the source keeps a message until its letter is confirmed. Where it does not (core NATS), a letter that no
+    /// Whether the source keeps a message until its dead letter is confirmed. Otherwise (core NATS), a dead letter that no
     /// stream takes is lost.
     pub is_backed: bool,
     /// The counters of the binding.
@@ -50,7 +50,7 @@ pub struct DeadLetters {
 /// The log lines of one binding, each kind rate-limited on its own.
 #[derive(Debug)]
 pub struct Log {
-    letters: Seldom,
+    dead_letters: Seldom,
     drops: Seldom,
     reductions: Seldom,
     losses: Seldom,
@@ -116,7 +116,7 @@ impl Stage {
     }
 }
 
-/// What the letter's own topic would not take.
+/// What the dead letter's own topic would not take.
 const OMITTED: &str = "bus-dlq-omitted";
 
 fn is_ours(name: &str) -> bool {
@@ -141,7 +141,7 @@ impl Log {
     pub fn new(binding: &Text, limits: &LogLimits) -> Self {
         let seldom = |level, more| limits.seldom_of(binding, level, more);
         Self {
-            letters: seldom(Level::WARN, "more messages became dead letters"),
+            dead_letters: seldom(Level::WARN, "more messages became dead letters"),
             drops: seldom(Level::WARN, "more messages were dropped"),
             reductions: seldom(
                 Level::ERROR,
@@ -157,7 +157,12 @@ impl Log {
 impl DeadLetters {
     /// The dead letter of a message, or of one unit of it whose bytes are `body`. Counts and logs it.
     #[must_use]
-    pub fn letter(&self, of: &Undelivered<'_>, body: Option<Bytes>, reason: &Reason) -> Outgoing {
+    pub fn dead_letter(
+        &self,
+        of: &Undelivered<'_>,
+        body: Option<Bytes>,
+        reason: &Reason,
+    ) -> Outgoing {
         self.metrics.dead_lettered(reason.code);
         self.log_letter(of, reason);
         let original = of.message;
@@ -201,7 +206,7 @@ impl DeadLetters {
             is_awaited: false,
             expires: None,
             unit: None,
-            letter: Some(Letter {
+            dead_letter: Some(DeadLetter {
                 is_reduced: false,
                 is_backed: self.is_backed,
             }),
@@ -209,7 +214,7 @@ impl DeadLetters {
     }
 
     fn log_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
-        if let Some(suppressed) = self.log.letters.allow() {
+        if let Some(suppressed) = self.log.dead_letters.allow() {
             tracing::warn!(
                 binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
                 call = of.call.as_deref(), origin = of.origin.map(Text::as_str),
@@ -231,36 +236,36 @@ impl DeadLetters {
         }
     }
 
-    /// What to send in place of a letter that its own topic does not take: a smaller one, or nothing. Then it is lost,
+    /// What to send in place of a dead letter that its own topic does not take: a smaller one, or nothing. Then it is lost,
     /// and logged.
     #[must_use]
-    pub fn instead(&self, letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
-        let state = letter.letter?;
+    pub fn instead(&self, dead_letter: Outgoing, error: &TransportError) -> Option<Outgoing> {
+        let state = dead_letter.dead_letter?;
         if error.disposition() == Disposition::DeadLetter && !state.is_reduced {
             if let Some(suppressed) = self.log.reductions.allow() {
                 tracing::error!(
-                    binding = %self.name, topic = %letter.address.topic, %error, suppressed,
+                    binding = %self.name, topic = %dead_letter.address.topic, %error, suppressed,
                     "the dead letter is too large for its topic: it is stored without its body"
                 );
             }
-            return Some(self.reduced(letter, error));
+            return Some(self.reduced(dead_letter, error));
         }
         self.metrics.dead_letters_lost.inc();
         if let Some(suppressed) = self.log.losses.allow() {
             tracing::error!(
-                binding = %self.name, topic = %letter.address.topic, agent = letter.agent.as_deref(),
-                call = letter.call.as_deref(), %error, suppressed,
+                binding = %self.name, topic = %dead_letter.address.topic, agent = dead_letter.agent.as_deref(),
+                call = dead_letter.call.as_deref(), %error, suppressed,
                 "a dead letter is lost: no JetStream stream stored it, and core NATS keeps nothing; create a stream for the topic"
             );
         }
         None
     }
 
-    /// What is kept of a letter that its own topic refuses for good, as too large: everything but the body and the
+    /// What is kept of a dead letter that its own topic refuses for good, as too large: everything but the body and the
     /// foreign headers.
-    fn reduced(&self, letter: Outgoing, error: &TransportError) -> Outgoing {
+    fn reduced(&self, dead_letter: Outgoing, error: &TransportError) -> Outgoing {
         let mut headers = Headers::new();
-        for header in letter
+        for header in dead_letter
             .message
             .headers
             .iter()
@@ -271,7 +276,7 @@ impl DeadLetters {
                 header.value.clone().unwrap_or_default(),
             );
         }
-        let size = letter.message.body.as_ref().map_or(0, Bytes::len);
+        let size = dead_letter.message.body.as_ref().map_or(0, Bytes::len);
         headers.push(OMITTED, self.header_text(&format!("{size} bytes: {error}")));
         Outgoing {
             message: Message {
@@ -279,15 +284,15 @@ impl DeadLetters {
                 headers,
                 body: None,
             },
-            letter: Some(Letter {
+            dead_letter: Some(DeadLetter {
                 is_reduced: true,
                 is_backed: self.is_backed,
             }),
-            ..letter
+            ..dead_letter
         }
     }
 
-    /// The headers of the original that the bus of the letters can carry, without what an earlier letter said and without
+    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter and without
     /// reply tokens.
     fn headers_of(&self, original: &Message) -> Headers {
         let mut headers = Headers::new();

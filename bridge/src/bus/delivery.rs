@@ -66,16 +66,21 @@ impl Publisher {
     /// What to do with a copy of a message that was read and failed in this way. A request that somebody waits for fails
     /// at once where a person has to repair something first, and holds up nobody.
     #[must_use]
-    pub fn judge(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
+    pub fn verdict(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
         if copy.is_awaited && needs_a_person(error) {
             return Verdict::Refuse;
         }
-        self.judge_place(copy, error)
+        self.verdict_of_place(copy, error)
     }
 
-    fn judge_place(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
-        if let Some(letter) = copy.letter {
-            return self.judge_letter(copy, letter.is_reduced, letter.is_backed, error);
+    fn verdict_of_place(&self, copy: &Outgoing, error: &TransportError) -> Verdict {
+        if let Some(dead_letter) = copy.dead_letter {
+            return self.verdict_of_dead_letter(
+                copy,
+                dead_letter.is_reduced,
+                dead_letter.is_backed,
+                error,
+            );
         }
         match error.disposition() {
             Disposition::DeadLetter => Verdict::Refuse,
@@ -87,15 +92,15 @@ impl Publisher {
     }
 
     /// A dead letter waits for its topic as long as its source keeps the message. One that cannot be made smaller, too.
-    fn judge_letter(
+    fn verdict_of_dead_letter(
         &self,
-        letter: &Outgoing,
+        dead_letter: &Outgoing,
         is_reduced: bool,
         is_backed: bool,
         error: &TransportError,
     ) -> Verdict {
         let can_be_reduced = error.disposition() == Disposition::DeadLetter && !is_reduced;
-        if can_be_reduced || (!is_backed && self.is_up(letter.bus)) {
+        if can_be_reduced || (!is_backed && self.is_up(dead_letter.bus)) {
             Verdict::Refuse
         } else {
             Verdict::Hold
@@ -253,7 +258,7 @@ impl Publisher {
                 // Dead letters are reported on their own; here a caller may have more copies, or be gone.
                 interest.unreported = Some(error.clone());
             }
-            match (self.judge_place(copy, &error), probe) {
+            match (self.verdict_of_place(copy, &error), probe) {
                 (Verdict::Refuse, probe) => {
                     if let Some(probe) = probe {
                         probe.refused();

@@ -46,7 +46,7 @@ pub struct Outgoing {
     /// What it was made of, where that was a part of a message that was read.
     pub unit: Option<Unit>,
     /// Set on dead letters.
-    pub letter: Option<Letter>,
+    pub dead_letter: Option<DeadLetter>,
 }
 
 /// One unit of a message as it was read: what the dead letter of its copies has.
@@ -60,10 +60,10 @@ pub struct Unit {
 
 /// How a dead letter is treated that its own topic does not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Letter {
+pub struct DeadLetter {
     /// The body was left out already.
     pub is_reduced: bool,
-    /// The source keeps the message until the letter is confirmed. Without that there is nothing to wait for.
+    /// The source keeps the message until the dead letter is confirmed. Without that there is nothing to wait for.
     pub is_backed: bool,
 }
 
@@ -308,7 +308,7 @@ impl Outbound {
             is_awaited: false,
             expires: crate::clock::expiry(event),
             unit: None,
-            letter: None,
+            dead_letter: None,
         })
     }
 

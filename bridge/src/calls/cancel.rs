@@ -170,7 +170,7 @@ fn without_content(copy: &Outgoing) -> Outgoing {
         is_awaited: copy.is_awaited,
         expires: copy.expires,
         unit: None,
-        letter: copy.letter,
+        dead_letter: copy.dead_letter,
     }
 }
 

@@ -214,7 +214,7 @@ impl ReplyLegs {
             is_awaited: false,
             expires: None,
             unit: None,
-            letter: None,
+            dead_letter: None,
         })
     }
 

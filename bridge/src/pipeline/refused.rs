@@ -63,7 +63,7 @@ impl Pipeline {
         let before = routed.copies.len();
         self.route(at, Some(unit), event, routed);
         let copies = routed.copies.iter_mut().skip(before);
-        for copy in copies.filter(|copy| copy.letter.is_none()) {
+        for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
             let key = copy.message.key.take();
             copy.message = Message {
                 key,
@@ -88,8 +88,10 @@ impl Pipeline {
             unit: Some(refused.index),
         };
         let body = Some(refused.bytes.clone());
-        let letter = self.dead_letters.letter(&undelivered(at), body, &reason);
-        routed.copies.push(letter);
+        let dead_letter = self
+            .dead_letters
+            .dead_letter(&undelivered(at), body, &reason);
+        routed.copies.push(dead_letter);
         if is_answer(refused) {
             return;
         }
@@ -105,8 +107,8 @@ impl Pipeline {
     /// A message whose headers are no CloudEvent, though they should be.
     pub(super) fn unreadable(&self, at: ReadAt<'_>, error: &EventError, routed: &mut Routed) {
         let code = error.kind().as_str();
-        let letter = self.dead(at, None, None, code, Stage::Receive, error);
-        routed.copies.push(letter);
+        let dead_letter = self.dead(at, None, None, code, Stage::Receive, error);
+        routed.copies.push(dead_letter);
         let language = Language::JsonRpc {
             id: Text::from_static("null"),
             dialect: Dialect::JsonRpc,
@@ -126,8 +128,8 @@ impl Pipeline {
         routed: &mut Routed,
     ) {
         let reason = reply_place::Refused::REASON;
-        let letter = self.dead(at, unit, Some(event), reason, Stage::Receive, refused);
-        routed.copies.push(letter);
+        let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Receive, refused);
+        routed.copies.push(dead_letter);
         let index = unit.map_or(0, |unit| unit.index);
         let language = self.language_of(event);
         let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));

@@ -216,8 +216,8 @@ impl Pipeline {
         let copies = copies.map_err(|error| {
             self.counts.unrouted.inc();
             let event = Some(&exchange.event);
-            let letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
-            routed.copies.push(letter);
+            let dead_letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
+            routed.copies.push(dead_letter);
             CallError::unroutable(&error, &exchange.event)
         })?;
         let is_kept = requester.comes_again;

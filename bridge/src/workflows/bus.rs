@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive ─> Ask::of ─┬─ workflow ───────────────┬─> turn ─> run ─> answer ─> confirmed ─> settle
-//!                     ├─ line ─> Assemblies ─────┘            └─> news (best effort)
+//!                     ├─ line ─> Assemblies ─────┘            └─> progress (best effort)
 //!                     ├─ cancel ─> Waiting
 //!                     └─ anything else ─> dead letter
 //! ```
@@ -47,7 +47,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use self::answer::{Answer, Outcome, Voice};
+use self::answer::{Answer, EventFactory, Outcome};
 use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, Rejected, WorkflowClient};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
 use self::held::Held;
@@ -85,7 +85,7 @@ pub struct WorkflowBinding {
     outbound: Outbound,
     publisher: Publisher,
     workflows: Workflows,
-    voice: Voice,
+    events: EventFactory,
     turns: Turns,
     waiting: Waiting,
     /// What the subscription may hold.
@@ -151,7 +151,7 @@ impl WorkflowBinding {
             passed: pipeline.passed,
             outbound: pipeline.outbound,
             publisher: pipeline.publisher,
-            voice: Voice {
+            events: EventFactory {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
                 type_prefix: pipeline.options.type_prefix.text().clone(),
@@ -548,7 +548,7 @@ impl WorkflowBinding {
         let own = cancel
             .requester
             .as_ref()
-            .filter(|_| !is_known && self.voice.run_as.is_none());
+            .filter(|_| !is_known && self.events.run_as.is_none());
         let agent = own.and_then(|requester| self.workflows.agent(requester));
         let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
         is_known || agent.is_some_and(ends)

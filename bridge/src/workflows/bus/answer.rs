@@ -11,7 +11,7 @@ use super::refused::Refused;
 
 /// The executor as it signs its events.
 #[derive(Debug, Clone)]
-pub(super) struct Voice {
+pub(super) struct EventFactory {
     /// The `source`.
     pub(super) source: Text,
     /// The `sourceagent`: the name requests are addressed to.
@@ -24,7 +24,7 @@ pub(super) struct Voice {
 
 /// What happens while an execution runs.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum ProgressMessage {
     /// It has begun.
     Started {
         execution_id: Text,
@@ -183,13 +183,17 @@ fn too_large(suggestion: &str) -> Value {
     .error
 }
 
-// === impl Voice ===
+// === impl EventFactory ===
 
-impl Voice {
+impl EventFactory {
     /// What happens while an execution runs.
-    pub(super) fn news(&self, client: &WorkflowClient, news: &News) -> Result<Event, EventError> {
-        let (name, execution_id, seq, value) = match news {
-            News::Started {
+    pub(super) fn progress(
+        &self,
+        client: &WorkflowClient,
+        progress: &ProgressMessage,
+    ) -> Result<Event, EventError> {
+        let (name, execution_id, seq, value) = match progress {
+            ProgressMessage::Started {
                 execution_id,
                 operations,
             } => {
@@ -200,7 +204,7 @@ impl Voice {
                 ];
                 ("execution.started", execution_id, 0, Value::object(members))
             }
-            News::Operation {
+            ProgressMessage::Operation {
                 execution_id,
                 seq,
                 progress,

@@ -95,7 +95,7 @@ pub(super) struct WorkflowClient {
 #[derive(Debug, Clone)]
 pub(super) enum Progress {
     /// Nowhere: he takes one answer, and nothing else.
-    Untold,
+    Nowhere,
     /// Where the answer goes.
     BesideTheAnswer,
     /// At a place of its own.
@@ -342,7 +342,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
         client.form = Form::JsonRpc(id.token().clone());
         if matches!(client.progress, Progress::BesideTheAnswer) {
             // To a caller anything there would be the response.
-            client.progress = Progress::Untold;
+            client.progress = Progress::Nowhere;
         }
     }
     match (method, id) {
@@ -523,7 +523,7 @@ impl WorkflowClient {
             // The requester at the inbox of the message gets the reason.
             Err(refused) => {
                 let inbox = envelope.reply_to.cloned().map(Address::topic);
-                (inbox, Progress::Untold, Some(refused))
+                (inbox, Progress::Nowhere, Some(refused))
             }
         };
         Self {
@@ -627,7 +627,7 @@ fn places(
         (Some(topic), Some(own)) if topic == own.topic => Progress::BesideTheAnswer,
         (Some(topic), _) => Progress::At(Address::topic(topic)),
         // A requester with an inbox takes the first message there for the answer.
-        (None, Some(_)) => Progress::Untold,
+        (None, Some(_)) => Progress::Nowhere,
         (None, None) => Progress::BesideTheAnswer,
     };
     let replies = || places.replies.clone().map(Address::topic);

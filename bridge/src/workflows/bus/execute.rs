@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::WorkflowBinding;
-use super::answer::{Answer, News, Outcome};
+use super::answer::{Answer, Outcome, ProgressMessage};
 use super::ask::{Action, Job, WorkflowClient};
 use super::refused::Refused;
 use super::waiting::Early;
@@ -19,9 +19,9 @@ use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
 use crate::workflows::{NotBegun, Reports};
 
-/// News of one execution that wait for the bus. More is dropped: the run never waits for it.
+/// Progress messages of one execution that wait for the bus. More are dropped: the run never waits for the bus.
 const QUEUE_NEWS: usize = 64;
-/// How long the last news may take, before the answer goes out without them.
+/// How long the last progress messages may take before the answer is published without them.
 const LAST_NEWS: Duration = Duration::from_secs(1);
 
 // === impl WorkflowBinding ===
@@ -29,7 +29,11 @@ const LAST_NEWS: Duration = Duration::from_secs(1);
 impl WorkflowBinding {
     /// Does what is asked for.
     pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Outcome {
-        let named = self.voice.run_as.as_ref().or(job.client.requester.as_ref());
+        let named = self
+            .events
+            .run_as
+            .as_ref()
+            .or(job.client.requester.as_ref());
         let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
             self.workflows.refused(metrics::Refused::Forbidden);
             return Outcome::Answered(Answer::refused(Refused::unknown_agent(named)));
@@ -131,7 +135,7 @@ impl WorkflowBinding {
     ) -> Outcome {
         let id = execution.execution_id().clone();
         let (tell, heard) = mpsc::channel(QUEUE_NEWS);
-        let started = News::Started {
+        let started = ProgressMessage::Started {
             execution_id: id.clone(),
             operations: execution.operations(),
         };
@@ -142,12 +146,12 @@ impl WorkflowBinding {
         let (count, execution_id) = (Arc::clone(&told), id.clone());
         let run = self.workflows.run(agent, execution, move |progress| {
             if reports == Reports::Operations {
-                let news = News::Operation {
+                let progress = ProgressMessage::Operation {
                     execution_id: execution_id.clone(),
                     seq: count.fetch_add(1, Ordering::Relaxed),
                     progress: Box::new(progress),
                 };
-                if tell.try_send(news).is_err() {
+                if tell.try_send(progress).is_err() {
                     tracing::debug!(%execution_id, "the bus is slow: progress was not published");
                 }
             }
@@ -184,9 +188,13 @@ impl WorkflowBinding {
     }
 
     /// Publishes what happens until the execution is over.
-    async fn publish_all(&self, client: &WorkflowClient, mut heard: mpsc::Receiver<News>) {
-        while let Some(news) = heard.recv().await {
-            self.publish_progress(client, &news).await;
+    async fn publish_all(
+        &self,
+        client: &WorkflowClient,
+        mut heard: mpsc::Receiver<ProgressMessage>,
+    ) {
+        while let Some(progress) = heard.recv().await {
+            self.publish_progress(client, &progress).await;
         }
     }
 

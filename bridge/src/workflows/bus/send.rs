@@ -5,7 +5,7 @@ use a2abus_transports::{Address, Confirmation, TransportError, TransportErrorKin
 use bytes::Bytes;
 
 use super::WorkflowBinding;
-use super::answer::{Answer, News, Size};
+use super::answer::{Answer, ProgressMessage, Size};
 use super::ask::{Action, Progress, WorkflowClient};
 use super::held::Held;
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
@@ -80,7 +80,7 @@ impl WorkflowBinding {
         answer: &Answer,
         size: Size,
     ) -> Result<(), Undeliverable> {
-        let event = self.voice.answer(client, action, answer, size);
+        let event = self.events.answer(client, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
         for copy in self.copies(client, client.reply_to.as_ref(), &event)? {
             self.publisher
@@ -100,22 +100,26 @@ impl WorkflowBinding {
             agent: None,
             call: None,
         };
-        let dead_letter = self.dead_letters.letter(&of, body, reason);
+        let dead_letter = self.dead_letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| self.dead_letters.instead(copy, error);
         // What can go nowhere is counted and logged there.
         drop(self.publisher.until_settled(dead_letter, instead).await);
     }
 
     /// Publishes what happens, as far as the bus takes it at once: nobody waits for it.
-    pub(super) async fn publish_progress(&self, client: &WorkflowClient, news: &News) {
+    pub(super) async fn publish_progress(
+        &self,
+        client: &WorkflowClient,
+        progress: &ProgressMessage,
+    ) {
         let place = match &client.progress {
-            Progress::Untold => return,
+            Progress::Nowhere => return,
             Progress::BesideTheAnswer => client.reply_to.as_ref(),
             Progress::At(place) => Some(place),
         };
         let event = self
-            .voice
-            .news(client, news)
+            .events
+            .progress(client, progress)
             .map_err(RoutingError::Unwritable);
         let copies = event.and_then(|event| self.copies(client, place, &event));
         match copies {
