@@ -392,6 +392,34 @@ async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_the_rules_of_json_rpc_fails_its_call_at_once() {
+    let mut world = World::new().await;
+    for broken in [
+        r#"{"jsonrpc":"2.0","id":"ID","result":1,"error":{"code":1,"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","id":"ID"}"#,
+        r#"{"jsonrpc":"2.0","id":"ID","error":"no object"}"#,
+        r#"[{"jsonrpc":"2.0","id":7,"result":1},{"jsonrpc":"2.0","id":"ID"}]"#,
+    ] {
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        let broken = broken.replace("ID", &request.id);
+        world.publish("responses", Message::plain(broken)).await;
+        let error = within("the failure", answer.next()).await.unwrap();
+        assert!(matches!(error, Err(CallError::BadAnswer(_))), "{error:?}");
+    }
+    // Without the token it fails nothing.
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let forged = format!(r#"{{"jsonrpc":"2.0","id":"{}"}}"#, &request.id[..26]);
+    world.publish("responses", Message::plain(forged)).await;
+    let forged = r#"a2abus_replies_total{outcome="forged"}"#;
+    world.until_counted(forged, 1).await;
+    world.publish("responses", response(&request.id, "1")).await;
+    part(&mut answer).await;
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_bus_that_breaks_fails_its_calls_at_once_with_the_cause() {
     let mut world = World::new().await;
     let mut answer = world.call("tools/call").await;

@@ -100,7 +100,7 @@ impl Reply<'_> {
             return Ok(Parts::new());
         }
         let body = match &said.body {
-            Body::Broken(why) => return Err(CallError::BadAnswer(why.clone())),
+            Body::Broken { why, .. } => return Err(CallError::BadAnswer(why.clone())),
             Body::Rpc(message) if message.is_call() => self.notification(&said.bytes, message)?,
             Body::Rpc(message) => self.response(&said.bytes, message),
             Body::Json => result(self.id, &said.bytes),

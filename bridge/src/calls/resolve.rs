@@ -347,7 +347,7 @@ impl Batch<'_> {
 
 fn uncorrelated(said: Said, is_one_of_several: bool) -> Unanswerable {
     let (code, detail) = match &said.body {
-        Body::Broken(why) => ("unreadable", why.to_string()),
+        Body::Broken { why, .. } => ("unreadable", why.to_string()),
         _ if said.is_request() => (
             "not_an_answer",
             "expected an answer, but the message is a request".to_owned(),

@@ -42,7 +42,12 @@ pub(crate) enum Body {
     /// JSON of no family.
     Json,
     /// Something that is no JSON, or breaks the rules of its family.
-    Broken(Text),
+    Broken {
+        /// What is wrong.
+        why: Text,
+        /// The JSON-RPC id in it, where there is one beyond doubt.
+        id: Option<Id>,
+    },
 }
 
 /// The units of one message; nearly every message has one.
@@ -144,7 +149,10 @@ impl Said {
             body: if is_other_json {
                 Body::Json
             } else {
-                Body::Broken(refused.error.to_string().into())
+                Body::Broken {
+                    why: refused.error.to_string().into(),
+                    id: refused.id,
+                }
             },
             event: event.cloned(),
         }
@@ -157,11 +165,13 @@ impl Said {
             Body::Rpc(message) if message.is_call() => {
                 message.progress.as_deref().and_then(Id::text)
             }
-            Body::Rpc(message) => message.id.as_ref().and_then(Id::text),
+            Body::Rpc(JsonRpc { id, .. }) | Body::Broken { id, .. } => {
+                id.as_ref().and_then(Id::text)
+            }
             Body::Mapped { event, .. } => {
                 event.extension_text(extension::COLLABORATION_ID).cloned()
             }
-            Body::Json | Body::Broken(_) => None,
+            Body::Json => None,
         }
     }
 
@@ -170,7 +180,7 @@ impl Said {
         match &self.body {
             Body::Rpc(message) => !message.is_call(),
             Body::Mapped { kind, .. } => matches!(kind, Kind::Response | Kind::Stream),
-            Body::Json | Body::Broken(_) => false,
+            Body::Json | Body::Broken { .. } => false,
         }
     }
 
@@ -183,7 +193,7 @@ impl Said {
                 .event
                 .as_ref()
                 .is_some_and(|event| kind_of_event(event) == Kind::Request),
-            Body::Broken(_) => false,
+            Body::Broken { .. } => false,
         }
     }
 
@@ -228,7 +238,7 @@ impl Said {
             } => !is_agreement(event),
             Body::Mapped { kind, .. } => *kind != Kind::Stream,
             Body::Json => !self.is_progress(),
-            Body::Broken(_) => true,
+            Body::Broken { .. } => true,
         }
     }
 
