@@ -456,6 +456,7 @@ impl Parts<'_> {
             binding: kind,
             topic: binding.dead_letter.topic.0.clone(),
             is_backed: kind != Binding::Nats || binding.is_at_least_once(own.transport.binding()),
+            calls: Arc::clone(self.calls),
             metrics: self.metrics.binding(name),
             log: Arc::new(Log::new(name, self.log)),
         })

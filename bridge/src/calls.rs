@@ -55,7 +55,7 @@ use crate::account::Account;
 use crate::budget::Budget;
 use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing};
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Canceller;
 use crate::calls::pending::PendingCalls;
 use crate::calls::reply::ReplyLegs;
@@ -184,6 +184,14 @@ impl Calls {
     /// Whether this is a call of this replica that no longer waits.
     pub(crate) fn has_ended(&self, call: CallId) -> bool {
         self.legs.is_ours(call) && !self.pending.contains(call)
+    }
+
+    /// Whether this proves to come from somebody who has the request of a call of this process, which waits or ended
+    /// lately.
+    pub(crate) fn has_made(&self, id: ReplyId) -> bool {
+        let waiting = self.pending.asked(id.call).map(|asked| asked.id);
+        let made = waiting.or_else(|| self.ended.reply_id(id.call));
+        made.is_some_and(|made| self.tokens.verify(made, id.token).is_ok())
     }
 
     /// The memory for requests and answers in progress.

@@ -24,6 +24,7 @@ use bytes::Bytes;
 pub use self::error::RouteError;
 pub use self::explain::{Explanation, Mismatch, Step, Taken};
 
+use crate::calls::callid::without_token;
 use crate::config::{Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
 use crate::names::{Attribute, Mode, Name, Names, Part, Template, with_extension};
 
@@ -368,7 +369,7 @@ impl Destination {
     }
 
     /// Where an event goes. `source_key` is the key of the message it came in; the key of the copy is the configured
-    /// one, else that, else the `collaborationid`, else none.
+    /// one, else that, else the `collaborationid` without a reply token, else none.
     ///
     /// # Errors
     /// `MissingAttribute`, `BadName` or `BadTopic`.
@@ -387,9 +388,9 @@ impl Destination {
             .map(Bytes::from)
             .or_else(|| source_key.cloned())
             .or_else(|| {
-                event
-                    .extension_text(extension::COLLABORATION_ID)
-                    .map(|id| id.to_bytes())
+                let id = event.extension_text(extension::COLLABORATION_ID)?;
+                // A key is shown in tools and logs: a token has no place in it.
+                Some(without_token(id).to_bytes())
             });
         Ok(Resolved {
             transport: &self.transport,

@@ -16,13 +16,13 @@ use a2abus_plugin::Text;
 use a2abus_transports::Topic;
 use tracing::{Span, trace_span};
 
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, shown_topic};
 
 const TARGET: &str = "a2abus::stage";
 
 pub(crate) fn receive(binding: &Text, topic: &Topic, origin: Option<&Text>) -> Span {
     let origin = origin.map(Text::as_str);
-    trace_span!(target: TARGET, "receive", %binding, %topic, origin)
+    trace_span!(target: TARGET, "receive", %binding, topic = %shown_topic(topic.as_str()), origin)
 }
 
 pub(crate) fn map() -> Span {
@@ -34,7 +34,7 @@ pub(crate) fn route() -> Span {
 }
 
 pub(crate) fn publish(topic: &Topic) -> Span {
-    trace_span!(target: TARGET, "publish", %topic)
+    trace_span!(target: TARGET, "publish", topic = %shown_topic(topic.as_str()))
 }
 
 pub(crate) fn settle() -> Span {

@@ -2,7 +2,8 @@
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use support::battery::within;
@@ -543,5 +544,110 @@ async fn a_request_that_names_a_call_and_goes_nowhere_does_not_end_that_call() {
         body(&part(&mut answer).await),
         r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#
     );
+    world.end().await;
+}
+
+/// Messages that go nowhere, with `ID` where the call is named.
+const UNDELIVERABLE: [(&str, &str, &str); 8] = [
+    (
+        "events",
+        "",
+        r#"{"jsonrpc":"2.0","id":"ID","result":1,"error":{"code":1,"message":"m"}}"#,
+    ),
+    (
+        "events",
+        "",
+        r#"[{"jsonrpc":"2.0","id":"ID","result":1},{"jsonrpc":"2.0","id":"\nID","#,
+    ),
+    (
+        "events",
+        "",
+        r#"{"message_type":"tool/call/resp","req_id":"ID","#,
+    ),
+    (
+        "events",
+        "",
+        r#"{"protocol":"acp","request_id":"ID","kind":"#,
+    ),
+    ("events", "", "no JSON: ID"),
+    (
+        "events",
+        "application/cloudevents+json",
+        r#"{"specversion":"1.0","id":"1","source":"/a","callid":"ID","collaborationid":"ID","replyto":"replies.ID"}"#,
+    ),
+    (
+        "events",
+        "application/cloudevents+json",
+        r#"{"specversion":"1.0","id":"1","source":"/a","type":"t","mcptype":"request","callid":"ID","data":{"jsonrpc":"2.0","id":"ID","result":1}}"#,
+    ),
+    (
+        "responses",
+        "application/cloudevents+json",
+        r#"{"specversion":"1.0","id":"1","source":"/a","callid":"ID"}"#,
+    ),
+];
+
+#[tokio::test]
+async fn a_dead_letter_of_any_family_holds_no_token() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let (call, token) = request.id.split_at(CALL_ID);
+    for (topic, content_type, body) in UNDELIVERABLE {
+        let mut message = Message::plain(body.replace("ID", &request.id));
+        message.key = Some(request.id.clone().into());
+        message.headers.push("x-own", format!("of {}", request.id));
+        if !content_type.is_empty() {
+            message.headers.push("content-type", content_type);
+        }
+        world.publish(topic, message).await;
+        let (letter, _) = next(&mut dead).await;
+        let text = all_of(&letter);
+        assert!(!text.contains(token), "{text}");
+        let kept = body.replace("ID", call);
+        assert_eq!(letter.body, Some(kept.into()));
+        assert_eq!(letter.key, Some(call.to_owned().into()));
+        assert_eq!(letter.headers.get("x-own").unwrap(), &format!("of {call}"));
+    }
+    world.publish("responses", response(&request.id, "1")).await;
+    part(&mut answer).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_keeps_what_only_looks_like_a_token() {
+    let mut world = World::with(&config(AGENT, "")).await;
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
+    let _answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let _other_answer = world.call("tools/call").await;
+    let other = world.received().await;
+    // As the request of another bridge, or of somebody who makes ids like it.
+    let id = with_another_token(&request, &other);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"tools/call"}}"#);
+    let mut message = Message::plain(body.clone());
+    message.key = Some(id.clone().into());
+    message.headers.push("kafka_correlationId", id.clone());
+    world.publish("events", message).await;
+    let (letter, _) = next(&mut dead).await;
+    assert_eq!(letter.headers.get("bus-dlq-reason").unwrap(), "no_route");
+    assert_eq!(letter.body, Some(body.into()));
+    assert_eq!(letter.key, Some(id.clone().into()));
+    assert_eq!(letter.headers.get("kafka_correlationId").unwrap(), &id);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_key_of_a_request_holds_no_token() {
+    let world = World::with(&config(AGENT, "")).await;
+    let mut group = group("agents.weather");
+    group.reading = Reading::Group("beside".into());
+    let mut agent = world.memory.subscribe(group).await.unwrap();
+    let _answer = world.call("tools/call").await;
+    let (request, _) = next(&mut agent).await;
+    let id = std::str::from_utf8(request.headers.get("ce_callid").unwrap()).unwrap();
+    assert_eq!(id.len(), 2 * CALL_ID);
+    assert_eq!(request.key, Some(id[..CALL_ID].to_owned().into()));
     world.end().await;
 }

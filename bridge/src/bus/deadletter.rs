@@ -4,25 +4,20 @@
 //! begin `bus-dlq-`. It can be read, repaired and sent again. Each leaves a line in the log, rate-limited, and is counted.
 //! Source: docs/design.md §6.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use a2abus_plugin::protocol::jsonrpc::{Id, splice};
-use a2abus_plugin::{Event, Hint, Limits, Text, blank_secrets, decode, extension};
+use a2abus_plugin::{Event, Text, blank_secrets, extension};
 use a2abus_transports::content_mode::Binding;
-use a2abus_transports::{
-    Address, Disposition, Guarantee, Header, Headers, Message, Topic, TransportError,
-};
+use a2abus_transports::{Address, Disposition, Guarantee, Headers, Message, Topic, TransportError};
 use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
 use crate::bus::headers::carries;
 use crate::bus::outbound::{DeadLetter, Outgoing, Place};
-use crate::calls::callid::{self, ReplyId};
-use crate::calls::reply::spring;
-use crate::calls::reply_place::is_attribute;
+use crate::calls::Calls;
+use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
 use crate::seldom::{LogLimits, Seldom};
@@ -41,6 +36,8 @@ pub struct DeadLetters {
     /// Whether the source keeps a message until its dead letter is confirmed. Otherwise (core NATS), a dead letter that no
     /// stream takes is lost.
     pub is_backed: bool,
+    /// The calls whose reply tokens are kept out of dead letters.
+    pub calls: Arc<Calls>,
     /// The counters of the binding.
     pub metrics: BindingMetrics,
     /// Its log lines.
@@ -123,13 +120,6 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("bus-dlq-")
 }
 
-/// The attributes that may hold a reply token.
-const OF_CALLS: [&str; 3] = [
-    extension::CALL_ID,
-    extension::COLLABORATION_ID,
-    extension::REPLY_TO,
-];
-
 /// The longest detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 4_096;
 
@@ -166,12 +156,15 @@ impl DeadLetters {
         self.metrics.dead_lettered(reason.code);
         self.log_letter(of, reason);
         let original = of.message;
+        // Whoever reads dead letters must not be able to answer a call. The id of somebody else's request stays as it is;
+        // an answer repeats the id of a call, of this replica or of another.
+        let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
+        let kept = |bytes: &Bytes| without_tokens(bytes, is_secret);
+        let body = body.or_else(|| original.body.clone());
         let mut message = Message {
-            key: original.key.clone(),
-            headers: self.headers_of(original),
-            body: body
-                .or_else(|| original.body.clone())
-                .map(|body| without_tokens(&blank_secrets(&body))),
+            key: original.key.as_ref().map(kept),
+            headers: self.headers_of(original, kept),
+            body: body.map(|body| kept(&blank_secrets(&body))),
         };
         let mut say =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
@@ -216,7 +209,7 @@ impl DeadLetters {
     fn log_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
         if let Some(suppressed) = self.log.dead_letters.allow() {
             tracing::warn!(
-                binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
+                binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
                 call = of.call.as_deref(), origin = of.origin.map(Text::as_str),
                 reason = reason.code, stage = reason.stage.as_str(), detail = cut(&reason.detail), suppressed,
                 "a message becomes a dead letter"
@@ -229,7 +222,7 @@ impl DeadLetters {
         self.metrics.dropped(reason);
         if let Some(suppressed) = self.log.drops.allow() {
             tracing::warn!(
-                binding = %self.name, topic = %of.topic, agent = of.agent.map(Text::as_str),
+                binding = %self.name, topic = %shown_topic(of.topic.as_str()), agent = of.agent.map(Text::as_str),
                 call = of.call.as_deref(), origin = of.origin.map(Text::as_str), reason, suppressed,
                 "a message is dropped"
             );
@@ -292,16 +285,16 @@ impl DeadLetters {
         }
     }
 
-    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter and without
-    /// reply tokens.
-    fn headers_of(&self, original: &Message) -> Headers {
+    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter;
+    /// `kept` is what is kept of a value.
+    fn headers_of(&self, original: &Message, kept: impl Fn(&Bytes) -> Bytes) -> Headers {
         let mut headers = Headers::new();
         for header in original.headers.iter() {
             if is_ours(&header.name) || !carries(self.binding, header) {
                 continue;
             }
             match &header.value {
-                Some(value) => headers.push(header.name.clone(), without_token(header, value)),
+                Some(value) => headers.push(header.name.clone(), kept(value)),
                 None => headers.push_null(header.name.clone()),
             }
         }
@@ -332,51 +325,6 @@ impl<'a> Undelivered<'a> {
             call: event.and_then(callid::shown),
             ..self
         }
-    }
-}
-
-/// A body without the reply tokens in the ids of the JSON-RPC message that it is.
-fn without_tokens(body: &Bytes) -> Bytes {
-    let decoded = decode(body, &Hint::default(), &Limits::default()).into_only();
-    let Some(unit) = decoded.ok().and_then(Result::ok) else {
-        return body.clone();
-    };
-    let message = unit.json_rpc.as_ref();
-    let ids = message.map(|message| [message.id.as_ref(), message.progress.as_deref()]);
-    let shown = |id: &Id| match id.text()?.parse() {
-        Ok(ReplyId {
-            call,
-            token: Some(_),
-        }) => Some((id.span(), format!("\"{call}\""))),
-        _ => None,
-    };
-    let mut shown: Vec<_> = ids
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(shown)
-        .collect();
-    if shown.is_empty() {
-        return body.clone();
-    }
-    // The later one first, so that the place of the other stays what it is.
-    shown.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
-    shown
-        .into_iter()
-        .fold(unit.bytes.clone(), |body, (place, call)| {
-            splice(&body, place, call.as_str())
-        })
-}
-
-/// The value of a header, without the reply token where it is one of those by which calls are answered.
-fn without_token(header: &Header, value: &Bytes) -> Bytes {
-    let of_calls = OF_CALLS.iter().any(|name| is_attribute(&header.name, name));
-    if !of_calls && header.name != spring::CORRELATION_ID {
-        return value.clone();
-    }
-    match std::str::from_utf8(value).map(callid::shown_topic) {
-        Ok(Cow::Owned(shown)) => shown.into(),
-        Ok(Cow::Borrowed(_)) | Err(_) => value.clone(),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::{CallError, Calls, Opened, Part, Silence, render};
 use crate::account::Account;
 use crate::bus::outbound::Outgoing;
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{Handed, Piece};
 
@@ -25,7 +25,7 @@ const GAP_PATIENCE: Duration = Duration::from_secs(2);
 /// The answer to one call as it comes. Dropping it before the last part cancels the call.
 #[derive(Debug)]
 pub struct Answer {
-    call: CallId,
+    id: ReplyId,
     parts: mpsc::Receiver<Piece>,
     /// The copies of the request that the bus has not confirmed. None where a binding publishes it.
     publishing: FuturesUnordered<BoxFuture<'static, Published>>,
@@ -58,7 +58,7 @@ impl Opened {
     pub(crate) fn answer(self, account: Account, calls: &Arc<Calls>) -> Answer {
         let started = account.started();
         Answer {
-            call: self.call,
+            id: self.id,
             parts: self.parts,
             publishing: FuturesUnordered::new(),
             deadline: started + self.patience,
@@ -168,7 +168,7 @@ impl Answer {
                     // The missing record does not come: what waited for it is what there is.
                     self.gap_deadline = None;
                     let is_over = wake == deadline;
-                    let released = self.calls.pending.hand_over(self.call, |asked, progress| {
+                    let released = self.calls.pending.hand_over(self.id.call, |asked, progress| {
                         let parts = render::released(asked, progress);
                         (!parts.is_empty()).then_some(Ok(parts))
                     });
@@ -196,7 +196,7 @@ impl Answer {
             rejected: self
                 .calls
                 .pending
-                .asked(self.call)
+                .asked(self.id.call)
                 .and_then(|asked| asked.rejected()),
         })
     }
@@ -229,13 +229,13 @@ impl Answer {
     /// The identity of the call.
     #[must_use]
     pub fn call_id(&self) -> CallId {
-        self.call
+        self.id.call
     }
 
     fn end(&mut self) {
         self.ended = true;
-        self.calls.pending.remove(self.call);
-        self.calls.ended.note(self.call, self.account.agent());
+        self.calls.pending.remove(self.id.call);
+        self.calls.ended.note(self.id, self.account.agent());
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::Level;
 
 use crate::bus::outbound::Outgoing;
-use crate::calls::callid::{CallId, Replica, shown_topic};
+use crate::calls::callid::{CallId, Replica, ReplyId, shown_topic};
 use crate::calls::reply_token::Rejection;
 use crate::metrics::ReplyOutcome;
 use crate::recent::Recent;
@@ -66,10 +66,10 @@ impl Answered {
     }
 }
 
-/// The calls that ended lately with their agents, and the log of answers that reached no caller.
+/// The calls that ended lately with their reply ids and agents, and the log of answers that reached no caller.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    calls: Mutex<Recent<CallId, Text>>,
+    calls: Mutex<Recent<CallId, (ReplyId, Text)>>,
     /// The other replicas whose answers were read here, and when that was last logged.
     others: Mutex<Recent<Replica, Instant>>,
     log: Seldom,
@@ -98,9 +98,15 @@ impl Ended {
     }
 
     /// Notes that a call for this agent has ended.
-    pub(crate) fn note(&self, call: CallId, agent: &Text) {
+    pub(crate) fn note(&self, id: ReplyId, agent: &Text) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.insert(call, agent.clone());
+        calls.insert(id.call, (id, agent.clone()));
+    }
+
+    /// What agents repeated to answer a call, if it ended lately.
+    pub(crate) fn reply_id(&self, call: CallId) -> Option<ReplyId> {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.get(&call).map(|(id, _)| *id)
     }
 
     /// Logs now and then that answers to calls of another replica are read here: that replica may be gone.
@@ -147,7 +153,9 @@ impl Ended {
         };
         let topic = shown_topic(topic.as_str());
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let agent = call.and_then(|call| calls.get(&call));
+        let agent = call
+            .and_then(|call| calls.get(&call))
+            .map(|(_, agent)| agent);
         let call = call.map(|call| call.to_string());
         tracing::warn!(
             call, agent = agent.map(Text::as_str), %topic,

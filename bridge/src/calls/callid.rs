@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use a2abus_plugin::{Event, Text, extension};
+use bytes::Bytes;
 use subtle::{Choice, ConstantTimeEq};
 
 /// The identity of one call, written as 26 characters of base32.
@@ -206,12 +207,45 @@ impl FromStr for ReplyId {
     }
 }
 
-/// What `callid` of an event says, for the log and for dead letters: the call id alone where it is one of ours.
+/// What `callid` of an event says, for the log and for dead letters: the call id alone.
 #[must_use]
 pub fn shown(event: &Event) -> Option<Text> {
-    let text = event.extension_text(extension::CALL_ID)?;
-    let ours = text.parse().map(|id: ReplyId| id.call.to_string().into());
-    Some(ours.unwrap_or_else(|_| text.clone()))
+    event.extension_text(extension::CALL_ID).map(without_token)
+}
+
+/// The call id alone of a reply id; other text as it is.
+pub(crate) fn without_token(text: &Text) -> Text {
+    let call = text.parse().map(|id: ReplyId| id.call.to_string().into());
+    call.unwrap_or_else(|_| text.clone())
+}
+
+/// Bytes of any kind with the call id alone in place of each reply id that `is_secret`. A reply id is found where it is
+/// a word: as a string of JSON, in a string within a string, or in a subject, also where the JSON is broken.
+pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool) -> Bytes {
+    let (mut kept, mut copied, mut at) = (Vec::new(), 0, 0);
+    for word in bytes.split(|byte| !matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
+        let end = at + word.len();
+        // The letter of an escape, as in `\n`, is no part of the word.
+        let follows_backslash = at > 0 && bytes.get(at - 1) == Some(&b'\\');
+        let word = match word.split_first() {
+            Some((_, rest)) if follows_backslash && rest.len() == 2 * CALL_ID_CHARS => rest,
+            _ => word,
+        };
+        let id = std::str::from_utf8(word)
+            .ok()
+            .and_then(|it| it.parse().ok());
+        if id.is_some_and(|id: ReplyId| id.token.is_some() && is_secret(id)) {
+            let token = end - CALL_ID_CHARS;
+            kept.extend_from_slice(bytes.get(copied..token).unwrap_or_default());
+            copied = end;
+        }
+        at = end + 1;
+    }
+    if copied == 0 {
+        return bytes.clone();
+    }
+    kept.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+    kept.into()
 }
 
 #[cfg(test)]
@@ -262,6 +296,31 @@ mod tests {
             assert!(text.parse::<ReplyId>().is_err(), "{text}");
         }
         assert!("é".repeat(26).parse::<ReplyId>().is_err());
+    }
+
+    #[test]
+    fn tokens_are_cut_wherever_they_are_a_word() {
+        let call = CallId::new(Replica(7)).unwrap();
+        let token = Some(ReplyToken([0xa5; 16]));
+        let id = ReplyId { call, token }.to_string();
+        let cut = |text: &str, is_secret: fn(ReplyId) -> bool| {
+            let text = Bytes::from(text.replace("ID", &id));
+            String::from_utf8(without_tokens(&text, is_secret).into()).unwrap()
+        };
+        let call = call.to_string();
+        for text in [
+            "ID",
+            r#"{"id":"ID","_meta":{"progressToken":"ID"}}"#,
+            r#"{"data":"{\"id\":\"ID\"}\nID"#,
+            "replies.ID ID\nID",
+            "IDé",
+        ] {
+            assert_eq!(cut(text, |_| true), text.replace("ID", &call), "{text}");
+            assert_eq!(cut(text, |_| false), text.replace("ID", &id), "{text}");
+        }
+        for text in ["", "xID", "IDx", "\\nxID", "no reply id"] {
+            assert_eq!(cut(text, |_| true), text.replace("ID", &id), "{text}");
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
 
 /// A call that is registered and not yet published.
 pub(crate) struct Opened {
-    pub(super) call: CallId,
+    pub(super) id: ReplyId,
     pub(super) parts: mpsc::Receiver<Piece>,
     pub(super) cancel: Cancel,
     pub(super) patience: Duration,
@@ -200,7 +200,7 @@ impl Calls {
             return Err(CallError::Exhausted(Bound::Calls));
         }
         Ok(Opened {
-            call: id.call,
+            id,
             parts,
             cancel: Cancel::new(id, dialect, target, copies),
             patience,
