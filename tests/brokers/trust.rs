@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use async_nats::{Client, ConnectOptions};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
@@ -311,24 +311,99 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
             assert_eq!(reason.as_deref(), Some("reply_place_refused"), "{place}");
         }
     }
-    for (topic, body) in [("in", REQUEST.to_owned()), ("work", workflow(&service))] {
-        for reply in ["$SYS.REQ.SERVER.PING", "$JS.API.INFO"] {
+    // Whoever writes a message chooses its reply subject too.
+    let (victim, own) = (format!("{name}.agents.victim"), format!("{name}.dlq"));
+    let mut other = client.subscribe(victim.clone()).await.unwrap();
+    client.flush().await.unwrap();
+    let of_http = [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "1"),
+        ("ce-source", "/a2abus/test/http/10.0.0.1"),
+        ("ce-type", "org.apache.eventmesh.a2a.workflows.execute.req"),
+        ("ce-a2amethod", "workflows/execute"),
+    ];
+    for (topic, headers, body) in [
+        ("in", &[][..], REQUEST.to_owned()),
+        ("in", &[][..], "no request".to_owned()),
+        ("work", &[][..], workflow(&service)),
+        ("work", &[][..], workflow_call(&service)),
+        ("work", &[][..], "no workflow".to_owned()),
+        ("work", &of_http[..], workflow(&service)),
+    ] {
+        let is_read = !body.starts_with("no ");
+        for reply in ["$SYS.REQ.SERVER.PING", "$JS.API.INFO", &victim, &own] {
+            let mut with = async_nats::HeaderMap::new();
+            for (name, value) in headers {
+                with.insert(*name, *value);
+            }
+            let (to, reply_to) = (format!("{name}.{topic}"), reply.to_owned());
             client
-                .publish_with_reply(format!("{name}.{topic}"), reply, body.clone().into())
+                .publish_with_reply_and_headers(to, reply_to, with, body.clone().into())
                 .await
                 .unwrap();
             let letter = within("the dead letter", letters.next()).await.unwrap();
-            let headers = letter.headers.unwrap();
-            let said = |name| headers.get(name).map(ToString::to_string).unwrap();
-            assert_eq!(said("bus-dlq-reason"), "reply_place_refused");
-            assert!(said("bus-dlq-detail").contains(reply));
+            let headers = letter.headers.unwrap_or_default();
+            let said = |name| headers.get(name).map(ToString::to_string);
+            let reason = said("bus-dlq-reason");
+            let Some(reason) = reason else {
+                panic!("{topic} {body} {reply}: {:?}", letter.payload);
+            };
+            if is_read {
+                assert_eq!(reason, "reply_place_refused", "{topic} {body} {reply}");
+                assert!(said("bus-dlq-detail").unwrap().contains(reply));
+            }
         }
     }
+    // Nothing is left to be published.
+    for binding in ["in", "work"] {
+        let series = format!("a2abus_in_flight{{binding=\"{binding}\"}}");
+        within("every message is settled", async {
+            while count(&bridge, &series) > 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    client.publish(victim, "end".into()).await.unwrap();
+    let first = within("the end", other.next()).await.unwrap();
+    assert_eq!(first.payload, "end".as_bytes());
+    assert!(letters.next().now_or_never().is_none());
     // The server keeps the order of one connection: what the bridge had published there would be here.
     client.publish("_INBOX.x", "end".into()).await.unwrap();
     let first = within("the end", inbox.next()).await.unwrap();
     assert_eq!(first.payload, "end".as_bytes());
     assert_eq!(service.posts(), 0);
+    bridge.stop().await;
+}
+
+/// A message that is no request: what is not answered by the bridge is answered by the agent, wherever it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_nats_no_event_leads_the_answer_of_an_agent_to_a_place_that_is_not_allowed() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, service) = (unique("events"), Service::open().await);
+    let client = async_nats::connect(&nats).await.unwrap();
+    let bus = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
+    let agent = client.subscribe(format!("{name}.agents.weather"));
+    let mut agent = agent.await.unwrap();
+    client.flush().await.unwrap();
+    let victim = format!("{name}.agents.victim");
+    let overruled = r#"a2abus_attributes_overruled_total{attribute="replyto",binding="in"}"#;
+    for (reply, expected) in [("_INBOX.a", Some("_INBOX.a")), (victim.as_str(), None)] {
+        let body =
+            r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"weather"}}"#;
+        client
+            .publish_with_reply(format!("{name}.in"), reply.to_owned(), body.into())
+            .await
+            .unwrap();
+        let event = within("the event", agent.next()).await.unwrap();
+        let headers = event.headers.unwrap();
+        let said = headers.get("ce-replyto").map(ToString::to_string);
+        assert_eq!(said.as_deref(), expected);
+    }
+    assert_eq!(count(&bridge, overruled), 1);
     bridge.stop().await;
 }
 

@@ -222,14 +222,14 @@ impl Ask {
     ) -> Result<Self, NotAWorkflow> {
         let expiry = event.extension_text(extension::EXPIRY_TIME);
         let ask = Self::read(event, inside, envelope)?;
-        if !envelope.rpc && is_of_http_caller(event.source()) {
-            let client = ask.client().ok_or(NotAWorkflow::RPC)?;
-            return Ok(Self::Refuse(Box::new(client.clone()), Refused::rpc()));
-        }
         if let Some(client) = ask.client()
             && let Some(refused) = client.place_refused.clone()
         {
             return Ok(Self::Forbidden(Box::new(client.clone()), refused));
+        }
+        if !envelope.rpc && is_of_http_caller(event.source()) {
+            let client = ask.client().ok_or(NotAWorkflow::RPC)?;
+            return Ok(Self::Refuse(Box::new(client.clone()), Refused::rpc()));
         }
         match ask {
             // To run without the deadline that was meant would be worse.
@@ -520,9 +520,13 @@ impl WorkflowClient {
         let deadline = text(extension::EXPIRY_TIME);
         let (reply_to, progress, place_refused) = match places(event, envelope) {
             Ok((reply_to, progress)) => (reply_to, progress, None),
-            // The requester at the inbox of the message gets the reason.
+            // The requester at the inbox of the message gets the reason, if the binding allows that place.
             Err(refused) => {
-                let inbox = envelope.reply_to.cloned().map(Address::topic);
+                let places = &envelope.places.named;
+                let inbox = envelope
+                    .reply_to
+                    .and_then(|inbox| places.inbox(inbox).ok())
+                    .map(Address::topic);
                 (inbox, Progress::Nowhere, Some(refused))
             }
         };
