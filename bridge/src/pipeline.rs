@@ -38,7 +38,7 @@ use crate::bus::BusId;
 use crate::bus::deadletter::{DeadLetters, Reason, Stage, Undelivered};
 use crate::bus::delivery::{Holder, Publisher, Verdict};
 use crate::bus::headers::PassedHeaders;
-use crate::bus::outbound::{Outbound, Outgoing, Provenance, Unit};
+use crate::bus::outbound::{Outbound, Outgoing, Provenance, RoutingError, Unit};
 use crate::calls::callid::shown_topic;
 use crate::calls::exchange::room::{Parts, WaitingRoom};
 use crate::calls::exchange::{Exchanges, InHand, Unsettled};
@@ -186,16 +186,15 @@ struct Original {
 
 /// How a message is settled once its copies are confirmed.
 enum Settlement {
-    /// At once. `None` only until the message is routed.
-    Now(Option<Acknowledger>),
+    /// At once.
+    Now(Acknowledger),
     /// When the requests in it are answered too.
     Shared(Unsettled),
 }
 
 /// What becomes of a message.
+#[derive(Default)]
 struct Routed {
-    /// What settles it, until something shares it.
-    acknowledger: Option<Acknowledger>,
     /// What settles it once the requests in it are answered.
     unsettled: Option<Unsettled>,
     /// What is published.
@@ -204,6 +203,8 @@ struct Routed {
     in_hand: Vec<InHand>,
     /// What these hold of the budget.
     room: Parts,
+    /// Tells the message from others that were read at its position, once that is asked.
+    fingerprint: Option<u64>,
 }
 
 // === impl Pipeline ===
@@ -281,15 +282,15 @@ impl Pipeline {
             reply_to: reply_to.as_ref(),
             reader: Reader::Binding,
         };
-        let mut routed = Routed::new(acknowledger);
+        let mut routed = Routed::default();
         match self.role {
             Role::Responses => self.answers(at, &mut routed),
             Role::Events | Role::Workflows => self.events(at, &mut routed),
         }
         let settlement = match routed.unsettled {
-            None => Settlement::Now(routed.acknowledger),
+            None => Settlement::Now(acknowledger),
             Some(unsettled) => {
-                unsettled.hold(routed.room.message());
+                unsettled.hold(acknowledger, routed.room.message());
                 self.exchanges.start(routed.in_hand);
                 Settlement::Shared(unsettled)
             }
@@ -493,14 +494,8 @@ impl Pipeline {
 
     fn route(&self, at: ReadAt<'_>, unit: Option<&Unit>, mut event: Event, outgoing: &mut Routed) {
         self.claims.of_event(at, &mut event);
-        if let Some(call) = self.calls.misplaced_answer(at, &event, &self.limits) {
-            let detail = format!(
-                "it answers the call {call} under the headers of its request: answers belong at the reply address of the \
-                 request, or on a topic that a binding with role: responses reads"
-            );
-            let reason = "answer_on_request_topic";
-            let dead_letter = self.dead(at, unit, Some(&event), reason, Stage::Resolve, &detail);
-            return outgoing.copies.push(dead_letter);
+        if self.is_misplaced(at, unit, &event, outgoing) {
+            return;
         }
         if is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
@@ -516,6 +511,38 @@ impl Pipeline {
             Err(refused) => return self.misdirected(at, unit, &event, &refused, outgoing),
         }
         self.mark(at, &mut event);
+        self.route_unasked(at, unit, &event, outgoing);
+    }
+
+    /// Whether an event answers a call, where no answers are taken: then it is a dead letter.
+    fn is_misplaced(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: &Event,
+        outgoing: &mut Routed,
+    ) -> bool {
+        let Some(call) = self.calls.misplaced_answer(at, event, &self.limits) else {
+            return false;
+        };
+        let detail = format!(
+            "it answers the call {call} under the headers of its request: answers belong at the reply address of the \
+             request, or on a topic that a binding with role: responses reads"
+        );
+        let reason = "answer_on_request_topic";
+        let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Resolve, &detail);
+        outgoing.copies.push(dead_letter);
+        true
+    }
+
+    /// Routes an event whose answer the bridge does not take.
+    fn route_unasked(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: &Event,
+        outgoing: &mut Routed,
+    ) {
         let origin = at
             .origin
             .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
@@ -525,33 +552,40 @@ impl Pipeline {
             origin,
             headers: &self.passed.of(self.binding, at.message),
         };
-        let routed = stage::route().in_scope(|| self.outbound.route(&event, from, None));
+        let routed = stage::route().in_scope(|| self.outbound.route(event, from, None));
         match routed {
             Ok(copies) => outgoing.publish(copies, unit),
             Err(error) => {
-                self.counts.unrouted.inc();
+                self.count_unrouted(&error);
                 let reason = error.reason();
-                outgoing.copies.push(self.dead(
-                    at,
-                    unit,
-                    Some(&event),
-                    reason,
-                    Stage::Route,
-                    &error,
-                ));
+                let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Route, &error);
+                outgoing.copies.push(dead_letter);
             }
+        }
+    }
+
+    /// Counts an event that no route takes. What a route takes and cannot publish is counted among the dead letters only.
+    fn count_unrouted(&self, error: &RoutingError) {
+        if matches!(error, RoutingError::NoRoute) {
+            self.counts.unrouted.inc();
         }
     }
 
     /// Puts on an event where its answer goes, unless it says so itself.
     fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
+        if event.extension(extension::REPLY_TO).is_some() {
+            return;
+        }
         // The sender's own inbox, else where the binding's answers go.
-        let reply_to = at
-            .reply_to
-            .or(self.replies.as_ref())
-            .map(|topic| Text::from(topic.as_str()));
-        if let (None, Some(place)) = (event.extension(extension::REPLY_TO), reply_to) {
-            let set = event.set(extension::REPLY_TO, place);
+        let reply_to = match at.reply_to {
+            Some(inbox) => match self.claims.reply_places.inbox(inbox) {
+                Ok(inbox) => Some(inbox),
+                Err(_) => return self.claims.overruled(extension::REPLY_TO, at),
+            },
+            None => self.replies.clone(),
+        };
+        if let Some(place) = reply_to {
+            let set = event.set(extension::REPLY_TO, Text::from(place.as_str()));
             debug_assert!(set.is_ok(), "topics are legal attributes");
         }
     }
@@ -738,8 +772,7 @@ impl Pipeline {
 
     fn settle(&self, original: Original) {
         let acknowledger = match original.settlement {
-            Settlement::Now(Some(acknowledger)) => acknowledger,
-            Settlement::Now(None) => return,
+            Settlement::Now(acknowledger) => acknowledger,
             Settlement::Shared(unsettled) => return unsettled.done(),
         };
         self.metrics.in_flight.dec();
@@ -756,16 +789,6 @@ impl Pipeline {
 // === impl Routed ===
 
 impl Routed {
-    fn new(acknowledger: Acknowledger) -> Self {
-        Self {
-            acknowledger: Some(acknowledger),
-            unsettled: None,
-            copies: Vec::new(),
-            in_hand: Vec::new(),
-            room: Parts::default(),
-        }
-    }
-
     /// Copies of one unit.
     fn publish(&mut self, copies: Vec<Outgoing>, unit: Option<&Unit>) {
         let copies = copies.into_iter().map(|copy| Outgoing {
@@ -777,10 +800,9 @@ impl Routed {
 
     /// A share of the message, which is settled when that is done too.
     fn share(&mut self, metrics: &BindingMetrics) -> Unsettled {
-        let acknowledger = &mut self.acknowledger;
         let unsettled = self
             .unsettled
-            .get_or_insert_with(|| Unsettled::new(acknowledger.take(), metrics.clone()));
+            .get_or_insert_with(|| Unsettled::new(metrics.clone()));
         unsettled.another()
     }
 }

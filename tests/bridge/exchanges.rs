@@ -1122,3 +1122,107 @@ async fn a_plain_request_may_state_its_deadline_and_hears_what_applies_on_the_bu
     assert_eq!(body(&world.heard().await)["id"], 2);
     world.end().await;
 }
+
+#[tokio::test]
+async fn each_of_two_bindings_that_read_a_request_publishes_it() {
+    let two = CONFIG.replace(
+        "bindings:\n",
+        "bindings:\n  - { name: second, transport: bus, topics: [requests], group: second, reply_topics: ['clients.*'] }\n",
+    );
+    let mut world = World::with(&two).await;
+    world.ask(request("7")).await;
+    for _ in 0..2 {
+        let asked = world.received().await;
+        world.answer(&asked, Message::plain("{}")).await;
+        assert_eq!(body(&world.heard().await)["id"], 7);
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_passed_on_as_it_came_is_no_call_of_the_bridge() {
+    let passing = CONFIG.replace(
+        "topics: [requests],",
+        "topics: [requests], on_unknown: pass,",
+    );
+    let passing = passing + "default_route: [{ transport: bus, topic: agents.weather }]\n";
+    let mut world = World::with(&passing).await;
+    for says in [Says::Inbox, Says::Attribute, Says::Spring] {
+        let mut message = Message::plain(r#"{"a":1}"#);
+        message.headers.push("kafka_correlationId", "spring-7");
+        world.ask_by(says, message).await;
+        let passed = world.received().await;
+        assert_eq!(text(&passed.message), r#"{"a":1}"#);
+        assert_eq!(header(&passed.message, "kafka_correlationId"), "spring-7");
+        let own = match says {
+            Says::Inbox => passed.reply_to.as_ref().map_or("", Topic::as_str),
+            Says::Attribute => header(&passed.message, "ce_replyto"),
+            _ => header(&passed.message, "kafka_replyTopic"),
+        };
+        assert_eq!(own, "clients.me", "{says:?}");
+    }
+    within("every message is settled", async {
+        while world.count("a2abus_settled_total{binding=\"requests\"}") != 3 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+    .await;
+    assert!(
+        world.inbox.try_recv().is_none(),
+        "it is not the bridge's to answer"
+    );
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
+    let mut world = World::with(&small()).await;
+    let place = TopicFilter::new("clients.stuck").unwrap();
+    let timed_out = Some(TransportErrorKind::TimedOut);
+    world.memory.set_refused(place.clone(), timed_out);
+    let mut stuck = world
+        .memory
+        .subscribe(group("clients.stuck"))
+        .await
+        .unwrap();
+    let to = Address {
+        reply_to: Some(topic("clients.stuck")),
+        ..Address::topic(topic("requests"))
+    };
+    // What an agent may hold, and four times what the binding may.
+    for id in 0..50 {
+        let asking = large("weather", id, 20);
+        world.publish(to.clone(), asking).await;
+        if id < 3 {
+            let asked = world.received().await;
+            world.answer(&asked, Message::plain("{}")).await;
+        }
+    }
+    let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
+    within("what finds no room is not kept", async {
+        while world.count(undeliverable) != 47 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let other = world.memory.subscribe(group("agents.weather-2"));
+    let mut other = other.await.unwrap();
+    world.ask(large("weather-2", 100, 1)).await;
+    let asked = take(&mut other, "a request for another agent").await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 100);
+
+    world.memory.set_refused(place, None);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let heard = take(&mut stuck, "an answer that has waited").await.message;
+        ids.extend(body(&heard)["id"].as_u64());
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 2]);
+    world.ask(large("weather", 101, 20)).await;
+    let asked = world.received().await;
+    world.answer(&asked, Message::plain("{}")).await;
+    assert_eq!(body(&world.heard().await)["id"], 101);
+    world.end().await;
+}

@@ -42,6 +42,9 @@ pub enum CallError {
     /// The agent answered with something that is no answer.
     #[error("the agent's answer cannot be used: {0}")]
     BadAnswer(Text),
+    /// The agent has answered, and the requester's bus does not take the answer.
+    #[error("the agent has answered, but the answer cannot be published to the reply address: {0}")]
+    Undeliverable(Text),
 }
 
 /// A call that nobody answered in time.
@@ -108,6 +111,7 @@ impl CallError {
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
+            Self::Undeliverable(_) => "reply_undeliverable",
         }
     }
 
@@ -121,7 +125,8 @@ impl CallError {
             | Self::Draining
             | Self::Refused(_)
             | Self::SlowCaller
-            | Self::BadAnswer(_) => CallOutcome::Failed,
+            | Self::BadAnswer(_)
+            | Self::Undeliverable(_) => CallOutcome::Failed,
         }
     }
 

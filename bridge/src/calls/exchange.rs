@@ -13,6 +13,7 @@
 pub mod room;
 mod unsettled;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use a2abus_plugin::{
     Event, EventId, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text,
     extension, map, wrap_unknown,
 };
-use a2abus_transports::{Address, Header, Topic, TransportError, TransportErrorKind};
+use a2abus_transports::{Address, Header, Message, Topic, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -53,10 +54,12 @@ pub struct Exchanges {
     running: DashMap<Text, Vec<Unsettled>>,
     /// Those that were answered lately, so that one that comes again is not answered twice.
     answered: Mutex<Recent<Text>>,
+    hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
     undelivered: Seldom,
     left: Seldom,
+    again: Seldom,
 }
 
 /// Who made a request on the bus, and how it is answered.
@@ -104,7 +107,7 @@ pub(crate) enum Language {
 /// What was made of one request.
 #[derive(Debug)]
 pub(crate) struct InHand {
-    /// Where it was read; `None` where the source has no positions.
+    /// Names the request: the same when it is redelivered; `None` where the source has no positions.
     pub(crate) position: Option<Text>,
     /// What keeps its message until it is answered.
     pub(crate) share: Unsettled,
@@ -117,7 +120,7 @@ pub(crate) enum How {
     /// It is published, and this is its answer.
     Waits(Box<Waits>),
     /// It cannot be made.
-    Failed(Box<(Failure, Requester)>),
+    Failed(Box<Failed>),
 }
 
 /// A request that waits for its answer.
@@ -125,13 +128,24 @@ pub(crate) enum How {
 pub(crate) struct Waits {
     pub(crate) answer: Answer,
     pub(crate) requester: Requester,
-    /// What the agent holds of the budget of the binding until it has answered.
+    /// What the agent holds of the budget of the binding until the requester has its answer.
     pub(crate) room: Arc<RoomPart<Text>>,
+}
+
+/// A request that cannot be made.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Why.
+    pub(crate) failure: Failure,
+    pub(crate) requester: Requester,
+    /// What the error holds of the budget of the binding until the requester has it. One that found no room does not wait
+    /// for a destination that takes nothing.
+    pub(crate) room: Option<Arc<RoomPart<Text>>>,
 }
 
 /// The most requests that are remembered once they are answered.
 const MAX_RECENT: usize = 65_536;
-/// How long an answer waits for a bus whose requester keeps nothing.
+/// How long an answer waits for a bus whose requester keeps nothing, and an error that holds no part of the budget.
 const REPLY_PATIENCE: Duration = Duration::from_secs(30);
 
 // === impl Exchanges ===
@@ -145,10 +159,31 @@ impl Exchanges {
             publisher,
             running: DashMap::new(),
             answered: Mutex::new(Recent::new(MAX_RECENT)),
+            hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             undelivered: log.seldom(Level::WARN, "more answers did not reach their requesters"),
             left: log.seldom(Level::INFO, "more requests are answered by other replicas"),
+            again: log.seldom(Level::INFO, "more requests were redelivered"),
+        }
+    }
+
+    /// Tells messages apart that were read at the same position: those of a topic that was deleted and created again.
+    /// The same for a message that is redelivered, whose headers may be in another order.
+    pub(crate) fn fingerprint(&self, message: &Message) -> u64 {
+        let headers = message.headers.iter();
+        let headers = headers.map(|header| self.hasher.hash_one((&header.name, &header.value)));
+        let rest = self.hasher.hash_one((&message.key, &message.body));
+        headers.fold(rest, u64::wrapping_add)
+    }
+
+    /// Logs a request that came again, and is answered once.
+    pub(crate) fn log_redelivered(&self, binding: &Text, origin: Option<&Text>) {
+        if let Some(suppressed) = self.again.allow() {
+            tracing::info!(
+                %binding, origin = origin.map(Text::as_str), suppressed,
+                "a request was redelivered: it is answered once"
+            );
         }
     }
 
@@ -183,9 +218,8 @@ impl Exchanges {
                 let answered = match how {
                     How::Waits(waits) => this.carry(*waits, position.as_ref(), &share).await,
                     How::Failed(failed) => {
-                        let (failure, requester) = *failed;
                         let publishing = share.publishing();
-                        this.fail(&requester, &failure).await;
+                        this.refuse(*failed).await;
                         Some(publishing)
                     }
                 };
@@ -261,16 +295,13 @@ impl Exchanges {
         let Waits {
             mut answer,
             requester,
-            room,
+            // Until the requester has its answer: one whose topic takes nothing leaves the rest of the budget to others.
+            room: _room,
         } = waits;
-        let (requester, mut room) = (&requester, Some(room));
+        let requester = &requester;
         let mut number = 0_u32;
         while let Some(part) = answer.next().await {
             let is_last = part.as_ref().map_or(true, |part| part.last);
-            if is_last {
-                // What is left is not for the agent to do.
-                drop(room.take());
-            }
             let Some(publishing) = self.publishing(position, share) else {
                 if let Some(suppressed) = self.left.allow() {
                     tracing::info!(topic = %requester.topic, suppressed, "another replica reads the request now, and answers it");
@@ -283,9 +314,9 @@ impl Exchanges {
                     number += 1;
                     if let Err(why) = self.reply(requester, &event).await {
                         // A stream with a hole in it would end as if nothing were missing.
-                        let why = format!("it cannot be published to the requester: {why}");
-                        let failure = Failure::on_bus(&CallError::BadAnswer(why.into()));
-                        self.fail(requester, &failure).await;
+                        let failure = Failure::on_bus(&CallError::Undeliverable(why));
+                        // That the answer is lost is counted and logged already.
+                        drop(self.send(requester, &requester.failure(&failure)).await);
                         return Some(publishing);
                     }
                 }
@@ -309,14 +340,39 @@ impl Exchanges {
         drop(self.reply(requester, &requester.failure(failure)).await);
     }
 
+    /// Publishes the error of a request that cannot be made.
+    async fn refuse(&self, failed: Failed) {
+        let Failed {
+            failure,
+            mut requester,
+            room,
+        } = failed;
+        if room.is_none() {
+            // It is published now or never.
+            requester.comes_again = false;
+            let copy = self.copy(&requester, &requester.failure(&failure)).ok();
+            if let Some(error) = copy.and_then(|copy| self.publisher.known_failure(&copy)) {
+                return self.undelivered(&requester, &error.to_string().into());
+            }
+        }
+        self.fail(&requester, &failure).await;
+    }
+
     /// Publishes one message to the requester, and waits until the bus has it. What is not delivered is counted and logged.
     async fn reply(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
-        let sent = match self.copy(requester, event) {
-            Ok(copy) if requester.comes_again => self.publisher.until_confirmed(&copy).await,
-            Ok(copy) => self.publish_now(&copy).await,
-            Err(error) => return Err(self.undelivered(requester, &error)),
+        let sent = self.send(requester, event).await;
+        sent.inspect_err(|why| self.undelivered(requester, why))
+    }
+
+    async fn send(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
+        let copy = self.copy(requester, event);
+        let copy = copy.map_err(|error| Text::from(error.to_string()))?;
+        let sent = if requester.comes_again {
+            self.publisher.until_confirmed(&copy).await
+        } else {
+            self.publish_now(&copy).await
         };
-        sent.map_err(|error| self.undelivered(requester, &error))
+        sent.map_err(|error| error.to_string().into())
     }
 
     /// Publishes to a requester whose bus keeps nothing: its inbox is gone when it no longer waits.
@@ -330,7 +386,7 @@ impl Exchanges {
         }
     }
 
-    fn undelivered(&self, requester: &Requester, why: &dyn std::fmt::Display) -> Text {
+    fn undelivered(&self, requester: &Requester, why: &Text) {
         requester.metrics.dropped("reply_undeliverable");
         if let Some(suppressed) = self.undelivered.allow() {
             tracing::warn!(
@@ -339,7 +395,6 @@ impl Exchanges {
                 "an answer did not reach its requester"
             );
         }
-        why.to_string().into()
     }
 
     fn copy(&self, requester: &Requester, event: &Event) -> Result<Outgoing, RoutingError> {
@@ -559,7 +614,9 @@ default_route: [{ transport: bus, topic: t }]
                 let delivery = self.consumer.recv().await.unwrap();
                 // It may be taken away before it is read.
                 if delivery.acknowledger.is_current() {
-                    return Unsettled::new(Some(delivery.acknowledger), self.metrics.clone());
+                    let unsettled = Unsettled::new(self.metrics.clone());
+                    unsettled.hold(delivery.acknowledger, None);
+                    return unsettled;
                 }
             }
         }
@@ -595,7 +652,7 @@ default_route: [{ transport: bus, topic: t }]
         assert!(world.publishing(&third).is_some());
         let position = Some(world.position.clone());
         world.exchanges.finish(position, third);
-        let fourth = Unsettled::new(None, world.metrics.clone());
+        let fourth = Unsettled::new(world.metrics.clone());
         assert!(world.enter(fourth).is_none(), "it was answered");
     }
 

@@ -40,6 +40,8 @@ pub(crate) enum Reason {
     Unsupported,
     /// The agent's answer is no answer.
     BadAgentReply,
+    /// The agent's answer cannot be brought to the requester.
+    ReplyUndeliverable,
 }
 
 /// One failure, ready to be told.
@@ -102,6 +104,7 @@ impl Reason {
             Self::ContentType      => (PARAMS,   -32_005,  -32_005,  "content_type",      "CONTENT_TYPE_NOT_SUPPORTED"),
             Self::Unsupported      => (-32_004,  -32_004,  -32_004,  "unsupported",       "UNSUPPORTED_OPERATION"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
+            Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
         };
         Row { jaf_doc, a2a, other, word, error_info }
     }
@@ -213,6 +216,9 @@ impl Failure {
                 BadAgentReply,
                 format!("the agent's answer cannot be used: {why}"),
             ),
+            undeliverable @ CallError::Undeliverable(_) => {
+                Self::new(Reason::ReplyUndeliverable, undeliverable.to_string())
+            }
         }
     }
 
@@ -452,6 +458,11 @@ mod tests {
                 CallError::BadAnswer(agent()),
                 "bad_agent_reply",
                 [-32603, -32006, -32603],
+            ),
+            (
+                CallError::Undeliverable(agent()),
+                "reply_undeliverable",
+                [-32603, -32603, -32603],
             ),
         ];
         for (error, word, [jaf, a2a, other]) in rows {

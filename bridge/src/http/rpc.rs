@@ -298,7 +298,8 @@ fn not_published(common: &Common, error: &CallError) -> Response {
         | CallError::Unavailable(_)
         | CallError::Draining
         | CallError::SlowCaller
-        | CallError::BadAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
+        | CallError::BadAnswer(_)
+        | CallError::Undeliverable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     refusal(
         status,

@@ -144,7 +144,8 @@ impl Claims {
         }
     }
 
-    fn overruled(&self, name: &'static str, at: ReadAt<'_>) {
+    /// Counts that an attribute is removed, overwritten or not set, and logs it the first time.
+    pub(crate) fn overruled(&self, name: &'static str, at: ReadAt<'_>) {
         self.metrics.overruled(name);
         let logged = OVERRULED.iter().zip(&self.logged);
         let mut logged = logged.filter(|(known, _)| **known == name);

@@ -13,10 +13,11 @@ use a2abus_transports::Message;
 use serde::de::IgnoredAny;
 
 use super::{Pipeline, Routed, undelivered};
+use crate::account;
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
-use crate::calls::exchange::{How, InHand, Language};
+use crate::calls::exchange::{InHand, Language};
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
@@ -54,16 +55,30 @@ impl Pipeline {
         }
     }
 
-    /// A payload of no known family, on its way as it came; `event` stands for it while it is routed.
+    /// A payload of no known family, on its way as it came; `event` stands for it while it is routed. It is no call of the
+    /// bridge: whoever gets it answers its sender.
     fn pass(&self, at: ReadAt<'_>, unit: &Unit, mut event: Event, routed: &mut Routed) {
         // There is no event on the bus to count the hops, so a header of our own does.
         let hops = passed_hops(at.message);
         let counted = event.set(extension::HOPS, hops);
         debug_assert!(counted.is_ok(), "hops are a number");
+        self.claims.of_event(at, &mut event);
+        if self.is_misplaced(at, Some(unit), &event, routed) {
+            return;
+        }
+        if let Err(refused) = self.requester(at, &event) {
+            return self.misdirected(at, Some(unit), &event, &refused, routed);
+        }
+        let inbox = at
+            .reply_to
+            .map(|inbox| self.claims.reply_places.inbox(inbox));
+        let inbox = inbox.and_then(Result::ok);
         let before = routed.copies.len();
-        self.route(at, Some(unit), event, routed);
+        self.route_unasked(at, Some(unit), &event, routed);
         let copies = routed.copies.iter_mut().skip(before);
         for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
+            // On another bus nobody listens there.
+            copy.address.reply_to = inbox.clone().filter(|_| copy.bus == self.bus);
             let key = copy.message.key.take();
             copy.message = Message {
                 key,
@@ -157,13 +172,12 @@ impl Pipeline {
         let Some(address) = places.of_refused(named, at.reply_to) else {
             return;
         };
-        let position = self.position(at, index);
-        let share = routed.share(&self.metrics);
-        let Some(share) = self.exchanges.enter(position.as_ref(), share) else {
+        let Some((position, share)) = self.enter(at, index, routed) else {
             return;
         };
         let requester = self.requester_at(at, event, address, language);
-        let how = How::Failed(Box::new((failure, requester)));
+        let agent = event.map_or_else(Text::default, account::agent_of);
+        let how = self.failed(at, &agent, (failure, requester), routed);
         routed.in_hand.push(InHand {
             position,
             share,

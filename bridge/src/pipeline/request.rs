@@ -12,7 +12,7 @@ use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::CallId;
 use crate::calls::exchange::room::Part;
-use crate::calls::exchange::{How, InHand, Language, Requester, Waits};
+use crate::calls::exchange::{Failed, How, InHand, Language, Requester, Unsettled, Waits};
 use crate::calls::reply::spring;
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
@@ -103,10 +103,27 @@ impl Pipeline {
         units.into_only().ok()?.ok()
     }
 
-    /// Where one unit of a message was read; `None` where the source has no positions.
-    pub(super) fn position(&self, at: ReadAt<'_>, index: usize) -> Option<Text> {
-        let position = |origin| Text::from(format!("{:?}/{origin}#{index}", self.bus));
-        at.origin.map(position)
+    /// Takes in hand the request in one unit of a message: what names it, and its share of the message. `None` when it was
+    /// redelivered, and is answered with the first one.
+    pub(super) fn enter(
+        &self,
+        at: ReadAt<'_>,
+        index: usize,
+        routed: &mut Routed,
+    ) -> Option<(Option<Text>, Unsettled)> {
+        let position = at.origin.map(|origin| {
+            let fingerprint = || self.exchanges.fingerprint(at.message);
+            let fingerprint = routed.fingerprint.get_or_insert_with(fingerprint);
+            // Every binding that reads the message publishes the request.
+            Text::from(format!("{}/{origin}#{index}/{fingerprint:x}", self.name))
+        });
+        let share = routed.share(&self.metrics);
+        let share = self.exchanges.enter(position.as_ref(), share);
+        if share.is_none() {
+            self.metrics.dropped("redelivered");
+            self.exchanges.log_redelivered(&self.name, at.origin);
+        }
+        Some((position, share?))
     }
 
     /// A request that somebody waits for: its copies carry a call id and a reply address of the bridge.
@@ -118,24 +135,43 @@ impl Pipeline {
         mut requester: Requester,
         routed: &mut Routed,
     ) {
-        let position = self.position(at, index_of(unit));
-        let share = routed.share(&self.metrics);
-        let Some(share) = self.exchanges.enter(position.as_ref(), share) else {
+        let Some((position, share)) = self.enter(at, index_of(unit), routed) else {
             return;
         };
+        let agent = account::agent_of(&event);
         let how = match self.open(at, unit, event, &mut requester, routed) {
             Ok((answer, room)) => How::Waits(Box::new(Waits {
                 answer,
                 requester,
                 room,
             })),
-            Err(error) => How::Failed(Box::new((Failure::on_bus(&error), requester))),
+            Err(error) => {
+                let failure = Failure::on_bus(&error);
+                self.failed(at, &agent, (failure, requester), routed)
+            }
         };
         routed.in_hand.push(InHand {
             position,
             share,
             how,
         });
+    }
+
+    /// A request for this agent that cannot be made. Its error holds a part of the budget like any other answer.
+    pub(super) fn failed(
+        &self,
+        at: ReadAt<'_>,
+        agent: &Text,
+        (failure, requester): (Failure, Requester),
+        routed: &mut Routed,
+    ) -> How {
+        let size = at.message.size_bytes();
+        let room = self.waiting.enter(agent, size, &mut routed.room).ok();
+        How::Failed(Box::new(Failed {
+            failure,
+            requester,
+            room,
+        }))
     }
 
     fn open(
@@ -214,7 +250,7 @@ impl Pipeline {
         };
         let copies = stage::route().in_scope(|| self.calls.route_call(&exchange, from));
         let copies = copies.map_err(|error| {
-            self.counts.unrouted.inc();
+            self.count_unrouted(&error);
             let event = Some(&exchange.event);
             let dead_letter = self.dead(at, unit, event, error.reason(), Stage::Route, &error);
             routed.copies.push(dead_letter);

@@ -26,7 +26,8 @@ pub(super) struct Publishing(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    acknowledger: Option<Acknowledger>,
+    /// Set once the message is routed.
+    acknowledger: OnceLock<Acknowledger>,
     is_abandoned: AtomicBool,
     /// How many things are on their way.
     publishing: Mutex<usize>,
@@ -39,9 +40,9 @@ struct Shared {
 
 impl Unsettled {
     /// A message whose copies are about to be published.
-    pub(crate) fn new(acknowledger: Option<Acknowledger>, metrics: BindingMetrics) -> Self {
+    pub(crate) fn new(metrics: BindingMetrics) -> Self {
         let shared = Arc::new(Shared {
-            acknowledger,
+            acknowledger: OnceLock::new(),
             is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
             part: OnceLock::new(),
@@ -54,10 +55,11 @@ impl Unsettled {
         }
     }
 
-    /// Holds this part of the budget until it is settled.
-    pub(crate) fn hold(&self, part: Option<Part<()>>) {
+    /// What settles it, and the part of the budget that it holds until then.
+    pub(crate) fn hold(&self, acknowledger: Acknowledger, part: Option<Part<()>>) {
+        // Once for each message.
+        drop(self.shared.acknowledger.set(acknowledger));
         if let Some(part) = part {
-            // Once for each message.
             drop(self.shared.part.set(part));
         }
     }
@@ -86,7 +88,7 @@ impl Unsettled {
     pub(super) fn publishing_if_current(&self) -> Option<Publishing> {
         // In this order: a source that takes the message away from now on waits.
         let publishing = self.publishing();
-        let acknowledger = self.shared.acknowledger.as_ref();
+        let acknowledger = self.shared.acknowledger.get();
         let is_current = acknowledger.is_none_or(Acknowledger::is_current);
         is_current.then_some(publishing)
     }
@@ -122,7 +124,7 @@ impl Shared {
         *publishing = (before + begun).saturating_sub(ended);
         let (was_waiting, is_waiting) = (before == 0, *publishing == 0);
         if was_waiting != is_waiting
-            && let Some(acknowledger) = &self.acknowledger
+            && let Some(acknowledger) = self.acknowledger.get()
         {
             acknowledger.set_waiting(is_waiting);
         }
