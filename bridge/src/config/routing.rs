@@ -102,7 +102,7 @@ pub struct DestinationConfig {
     /// whose topic does not exist. If a topic without attributes does not exist, its events wait.
     pub topic: Written<Template>,
     /// The key that orders events, with `{attribute}` as in `topic`. Without it, or if the event lacks an attribute in
-    /// it: the key of the original message, else the `collaborationid`, else none.
+    /// it: the key of the original message, else the `collaborationid` without its reply token, else none.
     ///
     /// Wrong: events that share no key arrive in any order.
     #[serde(default)]
