@@ -52,7 +52,7 @@ pub use self::service::{
     AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, ReplyTokenMode, TelemetryConfig,
 };
 pub use self::transport::{TransportConfig, TransportType};
-pub use self::value::{LogFilter, Wording, Written};
+pub use self::value::{AsText, LogFilter, TextFormat};
 pub use self::workflows::{
     AgentConfig, ApiConfig, ApiKey, CredentialConfig, CredentialType, EndpointConfig, Grant,
     HttpMethod, RatesConfig, RetryUnsafe, WorkflowsConfig,

@@ -494,7 +494,7 @@ const CANCELS_DROPPED: Definition = Definition {
     name: "a2abus_cancels_dropped_total",
     unit: "cancels",
     labels: &[],
-    help: "Cancels that were not sent because too many were waiting.",
+    help: "Cancels that were not sent because too many were waiting, or the bridge was stopping.",
 };
 const PUBLISH: Definition = Definition {
     name: "a2abus_publish_seconds",

@@ -73,7 +73,7 @@ struct Process {
     order: Stop,
     /// The bindings of events, which end first.
     events: JoinSet<()>,
-    /// The other bindings and the front door.
+    /// The other bindings and the HTTP listener.
     intake: JoinSet<()>,
     /// Everything else.
     rest: JoinSet<()>,
@@ -161,7 +161,7 @@ impl Bridge {
 // Every condition is noted before the task that meets it runs: else the bridge is ready for a moment in which nothing is
 // connected yet.
 impl Process {
-    /// Opens the operators' door.
+    /// Opens the admin listener.
     fn open_admin(&mut self, socket: TcpListener, hosts: Vec<String>, bounds: ConnectionBounds) {
         let door = AdminDoor {
             readiness: Arc::clone(&self.readiness),
@@ -262,7 +262,7 @@ impl Process {
         }
     }
 
-    /// Opens the front door.
+    /// Opens the HTTP listener.
     fn open_door(
         &mut self,
         socket: TcpListener,
@@ -349,7 +349,7 @@ impl Process {
                 .fail_where(|_| true, &CallError::Draining);
             tracing::warn!(
                 calls = failed,
-                "the grace period is over: calls are abandoned"
+                "the grace period is over: pending calls fail, and messages that are not published yet stay at their source"
             );
         }
         // Answers that arrived are still on their way to requesters on the bus.
@@ -461,7 +461,8 @@ async fn watch_health(
             }
             Health::Down(cause) => {
                 if was_up {
-                    tracing::error!(transport = %bus.name.text(), %cause, "lost the connection; connecting again");
+                    was_up = false;
+                    tracing::error!(transport = %bus.name.text(), %cause, "the transport is down: trying again until it is back");
                 } else {
                     tracing::info!(transport = %bus.name.text(), "{cause}");
                 }
@@ -519,7 +520,7 @@ async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
         match result {
             Ok(started) => return Some(started),
             Err(error) => {
-                tracing::warn!(condition, error = %chain(&error), "not started, trying again");
+                tracing::warn!(condition, error = %chain(&error), "a part of the bridge did not start; trying again");
                 readiness.set(condition, Err(chain(&error)));
             }
         }
@@ -632,7 +633,7 @@ impl Runner {
                 for partition in now.iter().filter(|partition| !before.contains(*partition)) {
                     if let Some(suppressed) = self.pauses.allow() {
                         tracing::warn!(binding = %name, %partition, suppressed,
-                            "a partition is paused: a request in it waits for its answer, and too many records came after it");
+                            "partition paused: too many records were read after a request that is still unanswered");
                     }
                 }
                 for partition in before.iter().filter(|partition| !now.contains(partition)) {

@@ -144,7 +144,7 @@ pub fn carries(binding: Binding, header: &Header) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Wording as _;
+    use crate::config::TextFormat as _;
 
     fn passed(patterns: &[&str], headers: &[(&str, &str)]) -> Vec<String> {
         let patterns: Vec<_> = patterns

@@ -334,7 +334,7 @@ impl Outbound {
         )
     }
 
-    /// An event for the address that somebody who waits for it has named. It has these headers, and those that pass.
+    /// An event for the reply address that the requester named. It has these headers, and those that pass.
     ///
     /// # Errors
     /// When the event cannot be written there.

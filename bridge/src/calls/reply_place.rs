@@ -116,7 +116,7 @@ pub(crate) fn take_deadline(message: &Message, event: &mut Event) {
     }
 }
 
-/// A name as far as it is text: what is not is no topic, and is refused as such.
+/// A name as text. Bytes that are not UTF-8 are not a legal topic and are refused.
 pub(crate) fn lossy(name: &[u8]) -> Text {
     String::from_utf8_lossy(name).into_owned().into()
 }
@@ -226,7 +226,7 @@ impl Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Wording as _;
+    use crate::config::TextFormat as _;
 
     fn topic(name: &str) -> Topic {
         Topic::new(Text::from(name)).unwrap()

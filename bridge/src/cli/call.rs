@@ -16,7 +16,7 @@ use crate::Bridge;
 use crate::calls::{CallError, Calls, Request, Silence};
 use crate::cli::output::Output;
 use crate::cli::{Misuse, load, telemetry};
-use crate::config::{LogFilter, Written};
+use crate::config::{AsText, LogFilter};
 use crate::http::Readiness;
 
 /// Arguments of `a2abus call`.
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let payload = payload(&args)?;
     let mut config = load(&args.config)?;
     check_timeout(&args, config.calls.max_timeout.0)?;
-    config.telemetry.log = Written(LogFilter::warn());
+    config.telemetry.log = AsText(LogFilter::warn());
     telemetry::start(&config.telemetry)?;
     config.bindings.clear();
     config.http.enabled = false;

@@ -55,7 +55,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
         .clone();
     let transports = BTreeMap::from([(name, memory.clone().into())]);
     let bridge = Bridge::build_on(config, transports).await?;
-    let door = bridge.door_address().context("the front door is open")?;
+    let door = bridge.door_address().context("the HTTP listener is open")?;
     let readiness = std::sync::Arc::clone(bridge.readiness());
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &MapArgs) -> anyhow::Result<Status> {
 
 /// The members of the line for a mapped unit, without the event.
 #[derive(Serialize)]
-struct Told<'a> {
+struct UnitOutput<'a> {
     index: usize,
     ok: bool,
     family: &'static str,
@@ -89,7 +89,7 @@ struct Nothing {}
 pub(crate) fn line(outcome: &Outcome, more: &impl Serialize) -> Vec<u8> {
     let mut line = match outcome {
         Ok(mapped) => {
-            let mut line = members(&told(mapped));
+            let mut line = members(&unit_output(mapped));
             line.extend_from_slice(b",\"event\":");
             write_on_one_line(&mapped.event, &mut line);
             line
@@ -105,13 +105,13 @@ pub(crate) fn line(outcome: &Outcome, more: &impl Serialize) -> Vec<u8> {
     line
 }
 
-fn told(mapped: &Mapped) -> Told<'_> {
+fn unit_output(mapped: &Mapped) -> UnitOutput<'_> {
     let because = mapped.because;
     let json_rpc = mapped.json_rpc.as_ref().map(|message| ToldOfJsonRpc {
         dialect: message.dialect.as_str(),
         id_raw: message.id.as_ref().map(|id| id.token().as_str()),
     });
-    Told {
+    UnitOutput {
         index: mapped.index,
         ok: true,
         family: because.family.as_str(),

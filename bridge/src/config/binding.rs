@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::Written;
+use super::value::AsText;
 use crate::bus::headers::TRACE_HEADERS;
 use crate::names::{Name, Pattern};
 
@@ -25,7 +25,7 @@ pub struct BindingConfig {
     ///
     /// Wrong: while a topic does not exist, the binding is paused, with an alarm.
     #[schemars(length(min = 1))]
-    pub topics: Vec<Written<TopicFilter>>,
+    pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
     ///
     /// Wrong: after a change of the name everything is read again. A name that other software uses takes messages away
@@ -65,7 +65,7 @@ pub struct BindingConfig {
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
     #[serde(default)]
-    pub convert: Option<Written<&'static Conversion>>,
+    pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse A2E messages, A2E workflows and E2A records that break the model of their family (with `role: events`).
     ///
     /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
@@ -85,7 +85,7 @@ pub struct BindingConfig {
     /// Wrong: too small slows the binding down, too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
-    pub budget_bytes: Written<ByteSize>,
+    pub budget_bytes: AsText<ByteSize>,
     /// Most messages received and not yet acknowledged; then the source is paused. Waiting requests have the same
     /// shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many records (at least 4096) were
     /// read after one that is not acknowledged yet.
@@ -103,7 +103,7 @@ pub struct BindingConfig {
     ///
     /// Wrong: `*` lets writers of the topics send instructions to the consumers of the destinations.
     #[serde(default = "default_pass_headers")]
-    pub pass_headers: Vec<Written<Pattern>>,
+    pub pass_headers: Vec<AsText<Pattern>>,
     /// Which attributes the bridge accepts from writers of the topics: `sourceagent` (the agent that sent the event)
     /// and `source` (of a CloudEvent, also that of a bridge). Without it `sourceagent` is removed, and a CloudEvent
     /// whose `source` begins with `/a2abus/`, or is the `mapping.source` of a binding, gets the `source` and an `id` of
@@ -118,7 +118,7 @@ pub struct BindingConfig {
     /// The topic, on the binding's transport, for answers to requests that name no reply address; it becomes their
     /// `replyto`.
     #[serde(default)]
-    pub replies: Option<Written<Topic>>,
+    pub replies: Option<AsText<Topic>>,
     /// The topics, on the binding's transport, to which a request may direct its answer (`replyto`, `kafka_replyTopic`,
     /// a NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
     /// the reply addresses below `calls.reply_topic`, and the NATS reply subject of the message itself if it begins
@@ -128,13 +128,13 @@ pub struct BindingConfig {
     /// Wrong: anyone who can write requests can have answers published to every listed topic, with the permissions of
     /// the bridge; with `*` also to topics of other agents and to the dead-letter topic.
     #[serde(default)]
-    pub reply_topics: Vec<Written<Pattern>>,
+    pub reply_topics: Vec<AsText<Pattern>>,
     /// The topic, on the binding's transport, for progress of executions (with `role: workflows`) whose request names
     /// none (`progressto`). Without it, progress goes where the answer goes according to `replies` or the routes. If
     /// the request names its reply address, no progress is sent, because its requester would take the first message for
     /// the answer.
     #[serde(default)]
-    pub progress: Option<Written<Topic>>,
+    pub progress: Option<AsText<Topic>>,
 }
 
 /// What the writers of a topic say of their events.
@@ -200,7 +200,7 @@ pub struct DeadLetterConfig {
     ///
     /// Wrong: while the topic cannot be written, the binding is paused; no dead letter is dropped.
     #[serde(default = "default_dead_letter_topic")]
-    pub topic: Written<Topic>,
+    pub topic: AsText<Topic>,
     /// The transport, if it is not the binding's own.
     #[serde(default)]
     pub transport: Option<Name>,
@@ -416,13 +416,13 @@ fn default_group() -> Name {
     Name::from_static("a2abus")
 }
 
-fn default_dead_letter_topic() -> Written<Topic> {
-    Written(const { Topic::from_static("a2abus.dlq") })
+fn default_dead_letter_topic() -> AsText<Topic> {
+    AsText(const { Topic::from_static("a2abus.dlq") })
 }
 
-fn default_pass_headers() -> Vec<Written<Pattern>> {
+fn default_pass_headers() -> Vec<AsText<Pattern>> {
     TRACE_HEADERS
-        .map(|name| Written(Pattern::from_static(name)))
+        .map(|name| AsText(Pattern::from_static(name)))
         .to_vec()
 }
 
@@ -430,8 +430,8 @@ fn default_type_prefix() -> Text {
     Text::from_static("org.apache.eventmesh.a2a.")
 }
 
-fn default_budget_bytes() -> Written<ByteSize> {
-    Written(ByteSize::mib(64))
+fn default_budget_bytes() -> AsText<ByteSize> {
+    AsText(ByteSize::mib(64))
 }
 
 const fn default_budget_messages() -> u32 {

@@ -6,7 +6,7 @@ use a2abus_models::convert::Conversion;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::Written;
+use super::value::AsText;
 use crate::names::{Attribute, GlobText, Mode, Name, Names, Pattern, Template};
 
 /// The name of the route that stands for `default_route`.
@@ -25,7 +25,7 @@ pub struct RouteConfig {
     /// `default_route`; without one it becomes a dead letter with the reason `no_route`.
     #[serde(default)]
     #[schemars(extend("propertyNames" = {"format": "attribute"}))]
-    pub when: BTreeMap<Written<Attribute>, ConditionConfig>,
+    pub when: BTreeMap<AsText<Attribute>, ConditionConfig>,
     /// The destinations: a matching event goes to all of them. One of them answers requests: the first, or the one with
     /// `answers: true`.
     #[schemars(length(min = 1, max = 64))]
@@ -34,7 +34,7 @@ pub struct RouteConfig {
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
     #[serde(default)]
-    pub convert: Option<Written<&'static Conversion>>,
+    pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse records that break the model of their family, like `validate` of a binding, before they are converted.
     ///
     /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
@@ -51,9 +51,9 @@ pub struct RouteConfig {
 #[serde(untagged)]
 pub enum ConditionConfig {
     /// This value; a glob when it holds `*`, `?` or `[...]`.
-    Pattern(Written<Pattern>),
+    Pattern(AsText<Pattern>),
     /// Any of these values or globs.
-    AnyOf(#[schemars(length(min = 1))] Vec<Written<Pattern>>),
+    AnyOf(#[schemars(length(min = 1))] Vec<AsText<Pattern>>),
     /// All members that are given.
     Dialects(Box<DialectsConfig>),
 }
@@ -76,7 +76,7 @@ pub struct DialectsConfig {
     pub suffix: Option<String>,
     /// The attribute matches this glob: `*` any text, `?` one byte, `[a-z]` a class, `{a,b}` a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub glob: Option<Written<GlobText>>,
+    pub glob: Option<AsText<GlobText>>,
     /// One of these conditions holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
@@ -100,13 +100,13 @@ pub struct DestinationConfig {
     ///
     /// Wrong: an event that lacks the attribute, or whose value `names` refuses, becomes a dead letter. So does one
     /// whose topic does not exist. If a topic without attributes does not exist, its events wait.
-    pub topic: Written<Template>,
+    pub topic: AsText<Template>,
     /// The key that orders events, with `{attribute}` as in `topic`. Without it, or if the event lacks an attribute in
     /// it: the key of the original message, else the `collaborationid` without its reply token, else none.
     ///
     /// Wrong: events that share no key arrive in any order.
     #[serde(default)]
-    pub key: Option<Written<Template>>,
+    pub key: Option<AsText<Template>>,
     /// The CloudEvents content mode.
     #[serde(default)]
     pub mode: Mode,

@@ -16,7 +16,7 @@ use super::nearest::nearest;
 use super::path::ValuePath;
 use super::problem::ConfigErrors;
 use super::raw::Node;
-use super::value::{FORMATS, Wording};
+use super::value::{FORMATS, TextFormat};
 
 /// Checks every value alone against the schema of the file and notes every problem.
 pub(super) fn check(root: &Node, schema: &Value, problems: &mut ConfigErrors) {
@@ -93,7 +93,7 @@ impl Bounds {
     }
 
     /// Text that cannot be read is the business of `format`.
-    fn holds_as<T: Wording + Ord>(&self, text: &str) -> bool {
+    fn holds_as<T: TextFormat + Ord>(&self, text: &str) -> bool {
         match (
             T::read(&self.smallest),
             T::read(text),

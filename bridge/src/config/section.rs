@@ -3,14 +3,14 @@
 //! Checks that look at several values (`validate`) run over these, so that one bad value does not hide the problems of
 //! the rest, and does not make problems where there are none.
 
-mod alone;
+mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use self::alone::Alone;
+use self::partial::PartialEntries;
 use super::path::ValuePath;
 use super::problem::ConfigErrors;
 use super::raw::Node;
@@ -33,7 +33,7 @@ pub(super) struct Sections {
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
     /// What is read by itself, in entries that cannot be read as well.
-    pub(super) alone: Alone,
+    pub(super) partial: PartialEntries,
     pub(super) workflows: Option<WorkflowsConfig>,
     /// Lists and maps that are something else altogether, so that nothing is known of what should be in them.
     broken: BTreeSet<&'static str>,
@@ -51,7 +51,7 @@ struct Reader<'a> {
 impl Sections {
     pub(super) fn new(root: &Node, problems: &mut ConfigErrors) -> Self {
         let json = root.to_json();
-        let alone = Alone::read(&json, problems);
+        let partial = PartialEntries::read(&json, problems);
         let sections = match json {
             Value::Object(sections) => sections,
             _ => Map::new(),
@@ -73,7 +73,7 @@ impl Sections {
             admin: reader.section("admin"),
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
-            alone,
+            partial,
             workflows: reader.section("workflows"),
             broken: reader.broken,
         }

@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::value::{LogFilter, Written};
+use super::value::{AsText, LogFilter};
 use crate::bus::headers::DOOR_HEADERS;
 use crate::names::Pattern;
 
@@ -24,7 +24,7 @@ pub struct CallsConfig {
     /// and agents the right to publish there.
     ///
     /// Wrong: give each deployment its own reply topic. Two deployments that share one will miss answers.
-    pub reply_topic: Written<Topic>,
+    pub reply_topic: AsText<Topic>,
     /// How many partitions `reply_topic` gets when the bridge creates it (Kafka); at least the number of replicas.
     ///
     /// Wrong: replicas that share a partition read each other's answers too.
@@ -43,13 +43,13 @@ pub struct CallsConfig {
     ///
     /// Wrong: too short fails calls that would have been answered; too long makes callers of dead agents wait.
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
-    pub timeout: Written<Duration>,
+    pub timeout: AsText<Duration>,
     /// The longest timeout that a caller may ask for.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
-    pub max_timeout: Written<Duration>,
+    pub max_timeout: AsText<Duration>,
     /// How long a streamed answer may take in total.
     #[schemars(extend("bounds" = ["1ms", "1day"]))]
-    pub stream_timeout: Written<Duration>,
+    pub stream_timeout: AsText<Duration>,
     /// Most calls waiting for an answer; further callers get `429` with `Retry-After`.
     ///
     /// Wrong: too small refuses calls, too large costs memory (about 1 KiB each).
@@ -72,7 +72,7 @@ pub struct CallsConfig {
     ///
     /// Wrong: too small refuses requests; too large lets callers make the process that large.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
-    pub budget_bytes: Written<ByteSize>,
+    pub budget_bytes: AsText<ByteSize>,
     /// Most parts of one streamed answer that wait for a slow caller; above it the stream ends with an error.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_parts_buffered: u32,
@@ -100,7 +100,7 @@ pub struct HttpConfig {
     /// The address to listen on.
     ///
     /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` from everywhere.
-    pub listen: Written<SocketAddr>,
+    pub listen: AsText<SocketAddr>,
     /// The web pages that may send requests, by origin, as `https://app.example.com`. A browser's request from any
     /// other page is refused with 403. Programs send no origin and are not affected.
     ///
@@ -114,22 +114,22 @@ pub struct HttpConfig {
     ///
     /// Wrong: `*` puts the credentials of callers on the bus; `baggage` may be large and is sent with each request of a
     /// batch.
-    pub pass_headers: Vec<Written<Pattern>>,
+    pub pass_headers: Vec<AsText<Pattern>>,
     /// Largest request body; a larger one gets 413. The default is above `limits.max_bytes`, to leave room for the
     /// JSON-RPC around a payload.
     #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
-    pub body_limit: Written<ByteSize>,
+    pub body_limit: AsText<ByteSize>,
     /// How long a client may take to send its request head, and then its body.
     ///
     /// Wrong: too long lets idle clients hold connections.
     #[schemars(extend("bounds" = ["100ms", "10m"]))]
-    pub header_timeout: Written<Duration>,
+    pub header_timeout: AsText<Duration>,
     /// How long a connection may stay open without a request. Before the first request, and between two of HTTP/1, it is
     /// `header_timeout`.
     ///
     /// Wrong: too long lets idle clients hold connections, too short makes clients connect again.
     #[schemars(extend("bounds" = ["100ms", "1h"]))]
-    pub idle_timeout: Written<Duration>,
+    pub idle_timeout: AsText<Duration>,
     /// Most connections at a time; more wait in the kernel. Where the process may open fewer files it is less, with a
     /// warning: some are reserved for brokers, files and the admin listener.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -151,7 +151,7 @@ pub struct HttpConfig {
     /// Wrong: too short ends calls with 503; if it is longer than the grace period of the platform, the platform kills
     /// the process first.
     #[schemars(extend("bounds" = ["0s", "1h"]))]
-    pub drain_grace: Written<Duration>,
+    pub drain_grace: AsText<Duration>,
 }
 
 /// The HTTP listener for operators: health, readiness, metrics.
@@ -163,7 +163,7 @@ pub struct AdminConfig {
     /// The address to listen on.
     ///
     /// Wrong: it has no authentication: keep it off public addresses.
-    pub listen: Written<SocketAddr>,
+    pub listen: AsText<SocketAddr>,
     /// The names that a request may have in `Host`, as for `http.allowed_hosts`.
     #[schemars(inner(length(min = 1, max = 256)))]
     pub allowed_hosts: Vec<String>,
@@ -177,7 +177,7 @@ pub struct LimitsConfig {
     ///
     /// Wrong: a payload that is too large for its destination topic becomes a dead letter.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
-    pub max_bytes: Written<ByteSize>,
+    pub max_bytes: AsText<ByteSize>,
     /// Deepest nesting of objects and arrays.
     #[schemars(range(min = 8, max = 128))]
     pub max_depth: u32,
@@ -198,7 +198,7 @@ pub struct LimitsConfig {
 pub struct TelemetryConfig {
     /// What to log: levels by module, as `info,a2abus_bridge=debug`. The access log is `a2abus::access`: one INFO line
     /// for each request; `info,a2abus::access=off` switches it off.
-    pub log: Written<LogFilter>,
+    pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,
     /// Most agents with metrics of their own: those named in a route, from their first call on; others, from their
@@ -226,16 +226,16 @@ impl Default for CallsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            reply_topic: Written(const { Topic::from_static("a2abus.replies") }),
+            reply_topic: AsText(const { Topic::from_static("a2abus.replies") }),
             reply_partitions: 32,
             reply_token: ReplyTokenMode::default(),
-            timeout: Written(Duration::from_secs(30)),
-            max_timeout: Written(Duration::from_secs(300)),
-            stream_timeout: Written(Duration::from_secs(600)),
+            timeout: AsText(Duration::from_secs(30)),
+            max_timeout: AsText(Duration::from_secs(300)),
+            stream_timeout: AsText(Duration::from_secs(600)),
             max_pending: 10_000,
             max_pending_per_agent: None,
             max_pending_per_caller: None,
-            budget_bytes: Written(ByteSize::mib(64)),
+            budget_bytes: AsText(ByteSize::mib(64)),
             max_parts_buffered: 256,
         }
     }
@@ -245,18 +245,18 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            listen: AsText(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
             allowed_origins: Vec::new(),
             pass_headers: DOOR_HEADERS
-                .map(|name| Written(Pattern::from_static(name)))
+                .map(|name| AsText(Pattern::from_static(name)))
                 .to_vec(),
-            body_limit: Written(ByteSize::kib(1024 + 64)),
-            header_timeout: Written(Duration::from_secs(10)),
-            idle_timeout: Written(Duration::from_secs(60)),
+            body_limit: AsText(ByteSize::kib(1024 + 64)),
+            header_timeout: AsText(Duration::from_secs(10)),
+            idle_timeout: AsText(Duration::from_secs(60)),
             max_connections: 4096,
             max_connections_per_client: None,
             allowed_hosts: Vec::new(),
-            drain_grace: Written(Duration::from_secs(25)),
+            drain_grace: AsText(Duration::from_secs(25)),
         }
     }
 }
@@ -265,7 +265,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            listen: Written(SocketAddr::from((Ipv4Addr::LOCALHOST, 9090))),
+            listen: AsText(SocketAddr::from((Ipv4Addr::LOCALHOST, 9090))),
             allowed_hosts: Vec::new(),
         }
     }
@@ -276,7 +276,7 @@ impl Default for LimitsConfig {
         let limits = Limits::default();
         Self {
             // With headers and key it fits in a message of the transports' own defaults: 1000000 bytes on Kafka.
-            max_bytes: Written(ByteSize::kib(960)),
+            max_bytes: AsText(ByteSize::kib(960)),
             max_depth: limits.max_depth,
             max_members: limits.max_members,
             max_units: u32::try_from(limits.max_units).unwrap_or(u32::MAX),
@@ -288,7 +288,7 @@ impl Default for LimitsConfig {
 impl Default for TelemetryConfig {
     fn default() -> Self {
         Self {
-            log: Written(LogFilter::info()),
+            log: AsText(LogFilter::info()),
             log_format: LogFormat::default(),
             max_agents: 100,
         }

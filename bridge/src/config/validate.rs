@@ -136,14 +136,14 @@ impl<'a> Checker<'a> {
     }
 
     fn names(&mut self) {
-        let alone = &self.sections.alone;
-        for (path, name) in &alone.routes {
+        let partial = &self.sections.partial;
+        for (path, name) in &partial.routes {
             if name.as_str() == DEFAULT_ROUTE {
                 let message = "is the name of default_route: write another one";
                 self.error(path.clone(), message);
             }
         }
-        for named in [&alone.bindings, &alone.routes] {
+        for named in [&partial.bindings, &partial.routes] {
             let mut first: HashMap<&Name, ValuePath> = HashMap::new();
             for (path, name) in named {
                 match first.get(name) {
@@ -161,7 +161,7 @@ impl<'a> Checker<'a> {
 
     fn transports(&mut self) {
         let known = !self.sections.is_broken("transports");
-        for (path, name) in self.sections.alone.transports.iter().filter(|_| known) {
+        for (path, name) in self.sections.partial.transports.iter().filter(|_| known) {
             if !self.sections.transports.contains_key(name.as_str()) {
                 let message = self.no_such_transport(name);
                 self.error(path.clone(), message);
@@ -202,7 +202,7 @@ impl<'a> Checker<'a> {
     /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
     /// asked when there are none.
     fn unused_transports(&mut self) {
-        let named = self.sections.alone.transports.iter();
+        let named = self.sections.partial.transports.iter();
         let used: BTreeSet<&str> = named.map(|(_, name)| name.as_str()).collect();
         let transports = &self.sections.transports;
         if transports.len() == 1 || self.problems.has_errors() {
@@ -340,7 +340,7 @@ impl<'a> Checker<'a> {
     }
 
     fn destinations(&mut self) {
-        for (path, config) in &self.sections.alone.destinations {
+        for (path, config) in &self.sections.partial.destinations {
             let transport = self.transport_type(&config.transport);
             if config.stored && transport.is_some_and(|t| t != TransportType::Nats) {
                 let message = "is only for JetStream, on a transport of type nats";
@@ -549,7 +549,7 @@ impl<'a> Checker<'a> {
                 }
             }
         }
-        for (path, destination) in &self.sections.alone.destinations {
+        for (path, destination) in &self.sections.partial.destinations {
             let topic = [("topic", &destination.topic.0)];
             let key = destination.key.iter().map(|key| ("key", &key.0));
             for (place, template) in topic.into_iter().chain(key) {

@@ -1,6 +1,6 @@
 //! What kinds of values does the file hold that YAML has no type for?
 //!
-//! Durations, sizes, topics and the like are written as text. [`Wording`] says how each is read and written; [`Written`]
+//! Durations, sizes, topics and the like are written as text. [`TextFormat`] says how each is read and written; [`AsText`]
 //! carries one in a configuration struct. The same reader serves the schema's `format` and the typed value, so the two
 //! cannot disagree.
 
@@ -23,7 +23,7 @@ use super::nearest::nearest;
 use crate::names::{Attribute, GlobText, Name, Pattern, Template};
 
 /// How a value is written in the file.
-pub trait Wording: Sized {
+pub trait TextFormat: Sized {
     /// The `format` of the JSON Schema.
     const FORMAT: &'static str;
 
@@ -36,13 +36,13 @@ pub trait Wording: Sized {
     /// What is wrong with it and what would be right, as the end of a sentence.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Writes it so that [`Wording::read`] reads the same value.
+    /// Writes it so that [`TextFormat::read`] reads the same value.
     fn write(&self) -> String;
 }
 
 /// A value that the file writes as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Written<T>(pub T);
+pub struct AsText<T>(pub T);
 
 /// What to log, as `tracing_subscriber::EnvFilter` reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,13 +68,13 @@ pub(super) const FORMATS: &[(&str, FormatCheck)] = &[
     check::<&'static Conversion>(),
 ];
 
-const fn check<T: Wording>() -> (&'static str, FormatCheck) {
+const fn check<T: TextFormat>() -> (&'static str, FormatCheck) {
     (T::FORMAT, |text| T::read(text).map(drop))
 }
 
-// === impl Written ===
+// === impl AsText ===
 
-impl<T> Deref for Written<T> {
+impl<T> Deref for AsText<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -82,13 +82,13 @@ impl<T> Deref for Written<T> {
     }
 }
 
-impl<T: Wording> Serialize for Written<T> {
+impl<T: TextFormat> Serialize for AsText<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0.write())
     }
 }
 
-impl<'de, T: Wording> Deserialize<'de> for Written<T> {
+impl<'de, T: TextFormat> Deserialize<'de> for AsText<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer
             .deserialize_any(WordingVisitor(std::marker::PhantomData))
@@ -98,7 +98,7 @@ impl<'de, T: Wording> Deserialize<'de> for Written<T> {
 
 struct WordingVisitor<T>(std::marker::PhantomData<T>);
 
-impl<T: Wording> Visitor<'_> for WordingVisitor<T> {
+impl<T: TextFormat> Visitor<'_> for WordingVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,7 +114,7 @@ impl<T: Wording> Visitor<'_> for WordingVisitor<T> {
     }
 }
 
-impl<T: Wording> JsonSchema for Written<T> {
+impl<T: TextFormat> JsonSchema for AsText<T> {
     fn inline_schema() -> bool {
         true
     }
@@ -133,7 +133,7 @@ impl<T: Wording> JsonSchema for Written<T> {
 
 // === the wordings ===
 
-impl Wording for Duration {
+impl TextFormat for Duration {
     const FORMAT: &'static str = "duration";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -146,7 +146,7 @@ impl Wording for Duration {
     }
 }
 
-impl Wording for ByteSize {
+impl TextFormat for ByteSize {
     const FORMAT: &'static str = "size";
     const JSON_TYPES: &'static [&'static str] = &["string", "integer"];
 
@@ -166,7 +166,7 @@ impl Wording for ByteSize {
     }
 }
 
-impl Wording for SocketAddr {
+impl TextFormat for SocketAddr {
     const FORMAT: &'static str = "socket-address";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -181,7 +181,7 @@ impl Wording for SocketAddr {
     }
 }
 
-impl Wording for Topic {
+impl TextFormat for Topic {
     const FORMAT: &'static str = "topic";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -193,7 +193,7 @@ impl Wording for Topic {
     }
 }
 
-impl Wording for TopicFilter {
+impl TextFormat for TopicFilter {
     const FORMAT: &'static str = "topic-filter";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -205,7 +205,7 @@ impl Wording for TopicFilter {
     }
 }
 
-impl Wording for ApiBase {
+impl TextFormat for ApiBase {
     const FORMAT: &'static str = "base-url";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -220,7 +220,7 @@ impl Wording for ApiBase {
     }
 }
 
-impl Wording for &'static Conversion {
+impl TextFormat for &'static Conversion {
     const FORMAT: &'static str = "conversion";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -237,7 +237,7 @@ impl Wording for &'static Conversion {
     }
 }
 
-impl Wording for Template {
+impl TextFormat for Template {
     const FORMAT: &'static str = "template";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -249,7 +249,7 @@ impl Wording for Template {
     }
 }
 
-impl Wording for Attribute {
+impl TextFormat for Attribute {
     const FORMAT: &'static str = "attribute";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -261,7 +261,7 @@ impl Wording for Attribute {
     }
 }
 
-impl Wording for LogFilter {
+impl TextFormat for LogFilter {
     const FORMAT: &'static str = "log-filter";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -277,7 +277,7 @@ impl Wording for LogFilter {
     }
 }
 
-impl Wording for Pattern {
+impl TextFormat for Pattern {
     const FORMAT: &'static str = "pattern";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -289,7 +289,7 @@ impl Wording for Pattern {
     }
 }
 
-impl Wording for GlobText {
+impl TextFormat for GlobText {
     const FORMAT: &'static str = "glob";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -301,7 +301,7 @@ impl Wording for GlobText {
     }
 }
 
-impl Wording for Name {
+impl TextFormat for Name {
     const FORMAT: &'static str = "name";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -344,7 +344,7 @@ impl Serialize for Name {
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Written::<Self>::deserialize(deserializer).map(|written| written.0)
+        AsText::<Self>::deserialize(deserializer).map(|written| written.0)
     }
 }
 
@@ -358,6 +358,6 @@ impl JsonSchema for Name {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Written::<Self>::json_schema(generator)
+        AsText::<Self>::json_schema(generator)
     }
 }

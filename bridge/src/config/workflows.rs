@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::value::Written;
+use super::value::AsText;
 use crate::names::Name;
 
 /// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the
@@ -77,7 +77,7 @@ pub struct WorkflowsConfig {
     ///
     /// Wrong: too long: workflows work on outdated data.
     #[schemars(extend("bounds" = ["0s", "24h"]))]
-    pub cache_time: Written<Duration>,
+    pub cache_time: AsText<Duration>,
     /// When a POST or PATCH without an `Idempotency-Key` is sent again: `rarely`: only if it cannot have had an effect,
     /// or the service asked for a retry; `always`: like any other request.
     ///
@@ -122,7 +122,7 @@ pub struct ApiConfig {
     ///
     /// Wrong: workflows can reach a base URL inside your network, which is otherwise forbidden; `http:` sends
     /// everything unencrypted, including credentials.
-    pub base_url: Written<ApiBase>,
+    pub base_url: AsText<ApiBase>,
     /// What it is for, as shown to agents.
     #[serde(default)]
     pub description: Option<String>,
@@ -176,8 +176,8 @@ pub struct CredentialConfig {
     pub kind: CredentialType,
     /// The secret: a file or an environment variable.
     ///
-    /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
-    /// credential is absent until the secret is back.
+    /// Wrong: the bridge does not start if the secret is missing or empty. If it disappears later, the credential is absent
+    /// until it is back.
     pub value: Secret,
     /// The ids of the APIs to which it may be sent; it is sent to no others.
     #[serde(default)]
@@ -211,8 +211,8 @@ pub struct AgentConfig {
     pub id: Name,
     /// The API keys it sends over HTTP. Without a key the agent exists on the bus only.
     ///
-    /// Wrong: one that does not exist, or is empty, keeps the bridge from starting. If it goes while the bridge runs, the
-    /// key is revoked until it is back.
+    /// Wrong: the bridge does not start if a key is missing or empty. If it disappears later, the key is revoked until it is
+    /// back.
     #[serde(default)]
     pub keys: Vec<ApiKey>,
     /// The types of operations it may use, as `ApiCall`, or `*` for all.
@@ -237,7 +237,7 @@ pub struct AgentConfig {
     /// Longest execution.
     #[serde(default = "default_max_execution_time")]
     #[schemars(extend("bounds" = ["1ms", "1h"]))]
-    pub max_execution_time: Written<Duration>,
+    pub max_execution_time: AsText<Duration>,
     /// Rate limits for its requests and API calls.
     #[serde(default)]
     pub rates: RatesConfig,
@@ -385,7 +385,7 @@ impl Default for WorkflowsConfig {
             file_directory: None,
             ca_files: Vec::new(),
             max_retries: 3,
-            cache_time: Written(Duration::from_secs(300)),
+            cache_time: AsText(Duration::from_secs(300)),
             retry_unsafe: RetryUnsafe::default(),
             progress: true,
             workers: 8,
@@ -412,6 +412,6 @@ const fn default_max_operations() -> u32 {
     20
 }
 
-fn default_max_execution_time() -> Written<Duration> {
-    Written(Duration::from_secs(30))
+fn default_max_execution_time() -> AsText<Duration> {
+    AsText(Duration::from_secs(30))
 }

@@ -59,12 +59,15 @@ pub(super) struct Shared {
     pub(super) ending: Ending,
     pub(super) name: &'static str,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) noted: Arc<Seldom>,
+    /// Of connections that the bridge closed.
+    pub(super) closed: Arc<Seldom>,
+    /// Of clients that wait for a connection to end.
+    pub(super) full: Arc<Seldom>,
     pub(super) seats: Arc<Seats>,
 }
 
-/// The place of one connection, given back when it ends.
-pub(super) struct Place {
+/// The slot of one connection, given back when it ends.
+pub(super) struct Slot {
     open: IntGauge,
     _permit: Option<OwnedSemaphorePermit>,
     _share: Option<Share<IpAddr>>,
@@ -120,7 +123,7 @@ pub(super) async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
     shared: Shared,
-    _place: Place,
+    _slot: Slot,
 ) {
     // Parts of a stream are small and must not wait for each other.
     if let Err(error) = stream.set_nodelay(true) {
@@ -162,11 +165,11 @@ pub(super) async fn serve_connection(
             }
             end = watch.end() => match end {
                 End::Now(why) => {
-                    shared.closed(peer, why);
+                    shared.note_closed(peer, why);
                     return;
                 }
                 End::Politely(why) => {
-                    shared.closed(peer, why);
+                    shared.note_closed(peer, why);
                     connection.as_mut().graceful_shutdown();
                 }
                 End::CutOff => return,
@@ -179,17 +182,17 @@ pub(super) async fn serve_connection(
 
 impl Shared {
     /// Notes a connection that is closed for what it does.
-    pub(super) fn closed(&self, peer: SocketAddr, why: &'static str) {
+    pub(super) fn note_closed(&self, peer: SocketAddr, why: &'static str) {
         self.metrics.connection_closed(self.name, why);
-        if let Some(suppressed) = self.noted.allow() {
+        if let Some(suppressed) = self.closed.allow() {
             tracing::warn!(door = self.name, %peer, why, suppressed, "a connection was closed");
         }
     }
 }
 
-// === impl Place ===
+// === impl Slot ===
 
-impl Place {
+impl Slot {
     pub(super) fn new(
         shared: &Shared,
         permit: Option<OwnedSemaphorePermit>,
@@ -205,7 +208,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.open.dec();
     }

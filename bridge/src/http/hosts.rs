@@ -1,4 +1,4 @@
-//! By which names may the doors be asked?
+//! Which `Host` names are accepted?
 //!
 //! A web page can make its own name point at an address in its visitor's network, and the browser then takes this
 //! process for a part of the page. It still says the name in `Host`, so that a name nobody has listed is refused. An

@@ -1,4 +1,4 @@
-//! How is a failure told to the caller? As a JSON-RPC error with the caller's own id, in the words of its dialect.
+//! How does a caller learn of a failure? As a JSON-RPC error with the caller's own id, in the words of its dialect.
 //!
 //! One table says which code each reason has in each dialect. A message says the cause and the cure to a person; what
 //! happened inside (addresses, topics, errors of clients) stays in the logs.
@@ -44,7 +44,7 @@ pub(crate) enum Reason {
     ReplyUndeliverable,
 }
 
-/// One failure, ready to be told.
+/// One failure, ready to be sent to its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     reason: Reason,
@@ -79,7 +79,7 @@ struct Row {
 const POINTER: &str = "pointer";
 /// How long a caller should wait before it asks a bridge again that is shutting down, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
-/// How long a caller should wait that had one call too many, in seconds. When one ends nobody knows.
+/// How long a caller should wait that had one call too many, in seconds. Nobody knows when one will end.
 const SOON: u32 = 1;
 
 // === impl Reason ===

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -15,6 +15,8 @@ use super::streams::Streams;
 /// How long a connection must have been without a request before it is asked to make room: a client that has just
 /// connected is about to send one.
 const SETTLED: Duration = Duration::from_millis(500);
+/// How long one that was asked may take to close. After that the next is asked: it has declined.
+const CLOSES: Duration = Duration::from_secs(1);
 /// How often the connections are looked at while a client waits.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -32,8 +34,8 @@ struct Taken {
 struct Seat {
     streams: Arc<Streams>,
     make_room: Arc<Notify>,
-    /// Whether it was asked to make room since it last had a request.
-    is_asked: bool,
+    /// When it was asked to make room. One that has a request by then declines.
+    asked: Option<Instant>,
 }
 
 /// The place of one connection, given back when it is dropped.
@@ -56,7 +58,7 @@ impl Seats {
         let seat = Seat {
             streams: Arc::clone(streams),
             make_room: Arc::clone(&make_room),
-            is_asked: false,
+            asked: None,
         };
         taken.seats.insert(number, seat);
         Seated {
@@ -81,8 +83,8 @@ impl Seats {
         let mut longest: Option<(Duration, &mut Seat)> = None;
         for seat in taken.seats.values_mut() {
             match seat.streams.idle_for() {
-                None => seat.is_asked = false,
-                Some(_) if seat.is_asked => return,
+                None => seat.asked = None,
+                Some(_) if seat.asked.is_some_and(|at| at.elapsed() < CLOSES) => return,
                 Some(idle) if idle < SETTLED => {}
                 Some(idle) => {
                     if longest.as_ref().is_none_or(|(than, _)| idle > *than) {
@@ -92,7 +94,7 @@ impl Seats {
             }
         }
         if let Some((_, seat)) = longest {
-            seat.is_asked = true;
+            seat.asked = Some(Instant::now());
             seat.make_room.notify_one();
         }
     }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::Level;
 
-use super::connection::{ConnectionBounds, Ending, Place, Shared, serve_connection};
+use super::connection::{ConnectionBounds, Ending, Shared, Slot, serve_connection};
 use crate::metrics::Metrics;
 use crate::seldom::LogLimits;
 use crate::shares::{Share, Shares, client};
@@ -92,7 +92,8 @@ pub async fn serve(listener: Listener) {
         name,
         metrics,
         seats: Arc::default(),
-        noted: Arc::new(log.seldom(Level::WARN, "more connections were closed or had to wait")),
+        closed: Arc::new(log.seldom(Level::WARN, "more connections were closed")),
+        full: Arc::new(log.seldom(Level::WARN, "more clients had to wait for a connection")),
     };
     let mut connections = JoinSet::new();
     // A client that is accepted and waits for room.
@@ -105,21 +106,21 @@ pub async fn serve(listener: Listener) {
             permit = Arc::clone(&permits).acquire_owned(), if next.is_some() => {
                 // The semaphore is never closed, so that there is always a permit in the end.
                 if let (Some((stream, peer, share)), Ok(permit)) = (next.take(), permit) {
-                    let place = Place::new(&shared, Some(permit), Some(share));
-                    connections.spawn(serve_connection(stream, peer, shared.clone(), place));
+                    let slot = Slot::new(&shared, Some(permit), Some(share));
+                    connections.spawn(serve_connection(stream, peer, shared.clone(), slot));
                 }
             }
             () = make_room(&shared), if next.is_some() => {}
             (stream, peer) = accept(&socket), if next.is_none() => match clients.take(&client(peer.ip())) {
                 Some(share) => next = Some((stream, peer, share)),
-                None => shared.closed(peer, "too_many"),
+                None => shared.note_closed(peer, "too_many"),
             },
         }
     }
     let accepted = next.map(|(stream, peer, _)| (stream, peer));
     for (stream, peer) in accepted.into_iter().chain(waiting(socket)) {
-        let place = Place::new(&shared, None, None);
-        connections.spawn(serve_connection(stream, peer, shared.clone(), place));
+        let slot = Slot::new(&shared, None, None);
+        connections.spawn(serve_connection(stream, peer, shared.clone(), slot));
     }
     while let Some(ended) = connections.join_next().await {
         note_panic(ended);
@@ -145,12 +146,12 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 
 /// Has connections without a request close while a client waits for room. Cancel-safe.
 async fn make_room(shared: &Shared) {
-    if let Some(suppressed) = shared.noted.allow() {
+    if let Some(suppressed) = shared.full.allow() {
         tracing::warn!(
             door = shared.name,
             connections = shared.bounds.max_connections,
             suppressed,
-            "all connections are taken: one without a request is closed as soon as there is one, others wait"
+            "connection limit reached: closing the connection that has been idle longest; new clients wait"
         );
     }
     shared.seats.make_room().await;

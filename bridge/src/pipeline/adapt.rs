@@ -196,7 +196,7 @@ impl Adapter {
     /// `None` where records pass as they are.
     fn new(
         validate: bool,
-        convert: Option<crate::config::Written<&'static Conversion>>,
+        convert: Option<crate::config::AsText<&'static Conversion>>,
         hint: Hint,
         limits: Limits,
     ) -> Option<Self> {

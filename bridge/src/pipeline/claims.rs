@@ -1,6 +1,6 @@
-//! What may whoever writes a topic say of its events?
+//! Which attributes may the writers of a topic set?
 //!
-//! Anybody who may write a topic that a binding reads can give an event any attribute. These say where an event comes
+//! A writer of a topic that a binding reads can give an event any attribute. These say where an event comes
 //! from, or lead an answer somewhere, so that the bridge does not take the writer's word for them:
 //!
 //! | attribute | |

@@ -224,14 +224,14 @@ fn is_reserved(output: &OutputPath) -> bool {
 
 /// The paths that are written so far, as a tree of their keys.
 struct Known {
-    nodes: Vec<Written>,
+    nodes: Vec<AsText>,
     children: HashMap<(usize, Text), usize>,
     writes: usize,
 }
 
 /// What was written to one path.
 #[derive(Default)]
-struct Written {
+struct AsText {
     /// To the path itself.
     here: Option<Write>,
     /// To a path below it.
@@ -266,7 +266,7 @@ impl Known {
     /// Of several inputs the last that has a member counts.
     fn new(inputs: [Option<&Object>; 2]) -> Self {
         let mut known = Self {
-            nodes: vec![Written::default()],
+            nodes: vec![AsText::default()],
             children: HashMap::new(),
             writes: 0,
         };
@@ -288,7 +288,7 @@ impl Known {
             let next = self.nodes.len();
             at = *self.children.entry((at, key)).or_insert(next);
             if at == next {
-                self.nodes.push(Written::default());
+                self.nodes.push(AsText::default());
             }
         }
         self.writes += 1;

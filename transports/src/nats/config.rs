@@ -698,19 +698,19 @@ mod optional_duration {
 
     #[derive(Serialize, Deserialize)]
     #[serde(transparent)]
-    struct Written(#[serde(with = "crate::human_duration")] Duration);
+    struct AsText(#[serde(with = "crate::human_duration")] Duration);
 
     pub(super) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        duration.map(Written).serialize(serializer)
+        duration.map(AsText).serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<Written>::deserialize(deserializer)?.map(|written| written.0))
+        Ok(Option::<AsText>::deserialize(deserializer)?.map(|written| written.0))
     }
 }
 

@@ -8,8 +8,8 @@
 //! | all agents | 3/4: messages that need no answer always find room |
 //! | an agent that holds something | while all hold 9/16, unless it holds 1/32 with the new request |
 //!
-//! So agents that do not answer leave room for the first requests of any other. An agent is a name in a payload: who may
-//! write requests can use up the room with many names, and gets no more of it.
+//! So agents that do not answer leave room for the first requests of any other. An agent is a name in a payload: a
+//! writer who invents agent names can use up the common share, but nothing beyond it.
 
 use std::hash::Hash;
 use std::sync::Arc;

@@ -85,7 +85,7 @@ pub(super) fn too_many(exceeded: &Exceeded, of: &str) -> Response {
     response
 }
 
-/// The answer to one execution too many at a time. When one ends nobody knows; to ask again in a second is soon enough.
+/// The answer to one execution too many at a time. Nobody knows when one will end; asking again after a second is soon enough.
 pub(super) fn busy(most: usize) -> Response {
     rate_limited(&format!("{most} executions at a time"), 1)
 }

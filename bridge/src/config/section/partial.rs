@@ -9,7 +9,7 @@ use super::super::{DestinationConfig, Name};
 
 /// What could be read, each with its path.
 #[derive(Debug, Default)]
-pub(in super::super) struct Alone {
+pub(in super::super) struct PartialEntries {
     /// The names of bindings.
     pub(in super::super) bindings: Vec<(ValuePath, Name)>,
     /// The names of routes.
@@ -20,32 +20,32 @@ pub(in super::super) struct Alone {
     pub(in super::super) destinations: Vec<(ValuePath, DestinationConfig)>,
 }
 
-// === impl Alone ===
+// === impl PartialEntries ===
 
-impl Alone {
+impl PartialEntries {
     /// Reads what the schema has found nothing wrong with.
     pub(super) fn read(root: &Value, problems: &ConfigErrors) -> Self {
-        let mut alone = Self::default();
+        let mut partial = Self::default();
         for (path, binding) in items(root, &ValuePath::root(), "bindings") {
-            alone.bindings.extend(name(binding, &path, "name"));
-            alone.transports.extend(name(binding, &path, "transport"));
+            partial.bindings.extend(name(binding, &path, "name"));
+            partial.transports.extend(name(binding, &path, "transport"));
             if let Some(dead_letter) = binding.get("dead_letter") {
                 let path = path.key("dead_letter");
-                alone
+                partial
                     .transports
                     .extend(name(dead_letter, &path, "transport"));
             }
         }
         for (path, route) in items(root, &ValuePath::root(), "routes") {
-            alone.routes.extend(name(route, &path, "name"));
+            partial.routes.extend(name(route, &path, "name"));
             for (path, destination) in items(route, &path, "to") {
-                alone.destination(path, destination, problems);
+                partial.destination(path, destination, problems);
             }
         }
         for (path, destination) in items(root, &ValuePath::root(), "default_route") {
-            alone.destination(path, destination, problems);
+            partial.destination(path, destination, problems);
         }
-        alone
+        partial
     }
 
     fn destination(&mut self, path: ValuePath, value: &Value, problems: &ConfigErrors) {
