@@ -36,7 +36,7 @@ use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::pipeline::adapt::Adapters;
 use crate::pipeline::claims::Claims;
-use crate::pipeline::{DataLook, Pipeline};
+use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::route::RouteTable;
 use crate::seldom::LogLimits;
 use crate::workflows::bus::WorkflowBinding;
@@ -431,6 +431,7 @@ impl Parts<'_> {
             publisher: self.publisher.clone(),
             exchanges: Arc::clone(self.exchanges),
             waiting: waiting_room(binding),
+            copies: CopiesInHand::default(),
             calls: Arc::clone(self.calls),
             metrics,
             counts: Arc::clone(self.metrics),

@@ -12,6 +12,7 @@
 
 pub mod adapt;
 pub mod claims;
+mod copies;
 mod lane;
 mod refused;
 mod request;
@@ -30,7 +31,7 @@ use a2abus_transports::{
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -50,6 +51,8 @@ use crate::config::{EventIds, OnUnknown, Role};
 use crate::metrics::{BindingMetrics, Metrics};
 use crate::pipeline::claims::Claims;
 use crate::stage;
+pub(crate) use copies::CopiesInHand;
+use copies::Weight;
 use lane::{Lane, Task};
 
 /// One binding: what is done with the messages of its topics.
@@ -95,6 +98,8 @@ pub struct Pipeline {
     pub exchanges: Arc<Exchanges>,
     /// What they hold of its budget.
     pub waiting: WaitingRoom,
+    /// What the copies of its messages take.
+    pub(crate) copies: CopiesInHand,
     /// Its counters.
     pub metrics: BindingMetrics,
     /// The counters of the bridge.
@@ -109,6 +114,9 @@ pub enum DataLook {
     /// For routing attributes that the event lacks.
     ForMissing,
 }
+
+/// How often requests in held lanes are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The lanes of one binding, by number.
 #[derive(Default)]
@@ -182,6 +190,7 @@ struct Original {
     topic: Topic,
     origin: Option<Text>,
     settlement: Settlement,
+    _weight: Weight,
 }
 
 /// How a message is settled once its copies are confirmed.
@@ -205,6 +214,8 @@ struct Routed {
     room: Parts,
     /// Tells the message from others that were read at its position, once that is asked.
     fingerprint: Option<u64>,
+    /// Elements that were refused.
+    rejected: usize,
 }
 
 // === impl Pipeline ===
@@ -217,6 +228,8 @@ impl Pipeline {
         let mut tasks = FuturesUnordered::new();
         let mut confirmations = FuturesUnordered::new();
         let (mut open, mut wanted) = (true, true);
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let lane = tokio::select! {
                 biased;
@@ -235,7 +248,11 @@ impl Pipeline {
                     }
                     lane
                 }
-                delivery = consumer.recv(), if open => match delivery {
+                _ = looks.tick(), if lanes.are_held() => {
+                    self.drop_unwanted(&mut lanes);
+                    continue;
+                }
+                delivery = consumer.recv(), if open && self.copies.has_room() => match delivery {
                     Some(delivery) => self.receive(&mut lanes, delivery),
                     None => {
                         open = false;
@@ -250,6 +267,25 @@ impl Pipeline {
                 else => return consumer,
             };
             tasks.extend(lanes.next(lane).map(|task| self.work(lane, task)));
+        }
+    }
+
+    /// Settles messages in held lanes whose requests nobody waits for any more, so that others can be received.
+    fn drop_unwanted(&self, lanes: &mut Lanes) {
+        let is_unwanted = |received: &Received| {
+            let mut copies = received.copies.iter();
+            !received.copies.is_empty() && copies.all(|copy| !self.is_wanted(copy))
+        };
+        for lane in lanes.0.values_mut().filter(|lane| lane.order.is_held()) {
+            for Received {
+                copies, original, ..
+            } in lane.order.remove_waiting(is_unwanted)
+            {
+                for copy in &copies {
+                    self.expired(copy, &original);
+                }
+                self.settle(original);
+            }
         }
     }
 
@@ -300,6 +336,7 @@ impl Pipeline {
             topic,
             origin,
             settlement,
+            _weight: self.copies.hold(&routed.copies),
         };
         Received {
             copies: routed.copies,
@@ -424,7 +461,11 @@ impl Pipeline {
                 }
                 let context = self.context(at.origin);
                 let map = |body| map(body, &hint, &self.limits, &self.options, &context);
-                for unit in stage::map().in_scope(|| map(&body)) {
+                let units = stage::map().in_scope(|| map(&body));
+                if let Some(why) = copies::repeats_too_much(at.message, units.len()) {
+                    return self.repeats(at, why, outgoing);
+                }
+                for unit in units {
                     match unit {
                         Ok(mapped) => self.mapped(at, mapped, outgoing),
                         Err(refused) => self.refused(at, &refused, &context, outgoing),
@@ -826,6 +867,10 @@ impl InFlight {
 impl Lanes {
     fn get(&mut self, lane: u32) -> &mut BindingLane {
         self.0.entry(lane).or_default()
+    }
+
+    fn are_held(&self) -> bool {
+        self.0.values().any(|lane| lane.order.is_held())
     }
 
     /// The next task of a lane, when it may do one now.

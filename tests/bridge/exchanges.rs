@@ -1226,3 +1226,70 @@ async fn a_requester_whose_topic_takes_nothing_stops_no_other() {
     assert_eq!(body(&world.heard().await)["id"], 101);
     world.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_message_does_not_become_a_thousand_large_ones() {
+    let mut world = World::new().await;
+    // 1,000 elements that are refused, under a header of 10 kB.
+    let payload = format!("[{}]", vec!["1"; 1_000].join(","));
+    let mut message = Message::plain(payload.clone());
+    message.headers.put("x-large", "h".repeat(10_000));
+    world.ask(message).await;
+    let error = body(&world.heard().await);
+    assert_eq!(error["error"]["code"], -32_600, "{error}");
+    let dead = take(&mut world.dead, "the dead letter").await.message;
+    assert_eq!(text(&dead), payload);
+    assert_eq!(header(&dead, "bus-dlq-reason"), "repeats_too_much");
+    // The same without the header: a dead letter for each element, and few errors.
+    world.ask(Message::plain(payload)).await;
+    for _ in 0..1_000 {
+        let dead = take(&mut world.dead, "a dead letter").await.message;
+        assert_eq!(text(&dead), "1");
+    }
+    let next = request("7");
+    world.ask(next).await;
+    let asked = world.received().await;
+    let call = id_of(&asked);
+    let answer = Message::plain(json!({"jsonrpc": "2.0", "id": call, "result": {}}).to_string());
+    world.answer(&asked, answer).await;
+    let mut errors = 0;
+    while body(&world.heard().await).get("error").is_some() {
+        errors += 1;
+    }
+    assert_eq!(errors, 16);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_behind_a_held_lane_are_settled_once_nobody_waits() {
+    let fixed = "routes: [{ name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] }, ";
+    let mut world = World::with(&CONFIG.replace("routes: [", fixed)).await;
+    let refused = TopicFilter::new("fixed").unwrap();
+    let kind = Some(a2abus_transports::TransportErrorKind::UnknownTopic);
+    world.memory.set_refused(refused.clone(), kind);
+    let keyed = |message| Message {
+        key: Some("k".into()),
+        ..message
+    };
+    let event =
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"_agentId":"fixed"}}"#;
+    let requests = Address::topic(topic("requests"));
+    world.publish(requests, keyed(Message::plain(event))).await;
+    for id in 0..20 {
+        world.ask(keyed(request(&id.to_string()))).await;
+    }
+    for _ in 0..20 {
+        assert!(body(&world.heard().await).get("error").is_some());
+    }
+    let in_flight = "a2abus_in_flight{binding=\"requests\"}";
+    within("only the event is in hand", async {
+        while world.count(in_flight) != 1 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    world.memory.set_refused(refused, None);
+    let mut agents = world.memory.subscribe(group("fixed")).await.unwrap();
+    take(&mut agents, "the event").await;
+    world.end().await;
+}

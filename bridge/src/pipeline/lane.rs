@@ -127,6 +127,19 @@ impl<M, F> Lane<M, F> {
         self.phase = Phase::SendAgain;
     }
 
+    /// Takes out messages that wait for their turn.
+    pub(super) fn remove_waiting(&mut self, is_unwanted: impl Fn(&M) -> bool) -> Vec<M> {
+        let mut removed = Vec::new();
+        for (number, message) in std::mem::take(&mut self.waiting) {
+            if is_unwanted(&message) {
+                removed.push(message);
+            } else {
+                self.waiting.push_back((number, message));
+            }
+        }
+        removed
+    }
+
     /// Whether messages wait for one that failed.
     pub(super) fn is_held(&self) -> bool {
         self.phase != Phase::Open

@@ -23,6 +23,10 @@ use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
 use crate::http::reply::{self, Failure};
 
+/// Most errors that are sent for the elements of one message: whoever sends more that is refused is told no more of it.
+const MAX_ERRORS: usize = 16;
+/// The reason of a message whose elements would repeat its key and headers too often.
+const REPEATS: &str = "repeats_too_much";
 /// Counts the routes that a payload of no known family has passed.
 const PASSED_HOPS: &str = "bus-hops";
 
@@ -90,6 +94,18 @@ impl Pipeline {
         }
     }
 
+    /// A message of so many elements that the copies of its key and headers would take too much.
+    pub(super) fn repeats(&self, at: ReadAt<'_>, why: String, routed: &mut Routed) {
+        let dead_letter = self.dead(at, None, None, REPEATS, Stage::Detect, &why);
+        routed.copies.push(dead_letter);
+        let language = Language::JsonRpc {
+            id: Text::from_static("null"),
+            dialect: Dialect::JsonRpc,
+        };
+        let failure = Failure::new(reply::Reason::InvalidRequest, why);
+        self.fail(at, None, (0, language), failure, routed);
+    }
+
     fn reject(&self, at: ReadAt<'_>, refused: &Refused, routed: &mut Routed) {
         let error = &refused.error;
         let pointer = match error.pointer() {
@@ -107,7 +123,8 @@ impl Pipeline {
             .dead_letters
             .dead_letter(&undelivered(at), body, &reason);
         routed.copies.push(dead_letter);
-        if is_answer(refused) {
+        routed.rejected += 1;
+        if is_answer(refused) || routed.rejected > MAX_ERRORS {
             return;
         }
         let id = refused.id.as_ref().map(|id| id.token().clone());

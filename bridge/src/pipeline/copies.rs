@@ -1,0 +1,77 @@
+//! The memory that copies take until they are confirmed.
+//!
+//! The budget of a subscription counts what is received. One message can become many copies, each with the key and the
+//! headers of the message, so these are bounded too: a message whose copies would repeat too much is refused, and nothing
+//! more is received while the copies in hand take too much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use a2abus_transports::{Header, Message};
+
+use crate::bus::outbound::Outgoing;
+
+/// Bytes of keys and headers that the elements of one message may repeat together.
+const MAX_REPEATED: usize = 4 << 20;
+/// Bytes of the copies of one binding above which nothing more is received.
+const MAX_IN_HAND: usize = 64 << 20;
+/// What a copy takes beside its body, key and headers.
+const COPY: usize = 1 << 10;
+
+/// What the copies of one binding take.
+#[derive(Debug, Default)]
+pub(crate) struct CopiesInHand(Arc<AtomicUsize>);
+
+/// What the copies of one message take, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Weight {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+// === impl CopiesInHand ===
+
+impl CopiesInHand {
+    /// Whether there is room for the copies of one more message.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < MAX_IN_HAND
+    }
+
+    /// Counts the copies of a message.
+    pub(super) fn hold(&self, copies: &[Outgoing]) -> Weight {
+        let weight = |copy: &Outgoing| {
+            COPY + carried(&copy.message) + copy.message.body.as_ref().map_or(0, bytes::Bytes::len)
+        };
+        let bytes = copies.iter().map(weight).sum();
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Weight {
+            all: Arc::clone(&self.0),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Why a message of so many elements is refused, if each of them would repeat too much.
+pub(super) fn repeats_too_much(message: &Message, elements: usize) -> Option<String> {
+    let carried = carried(message);
+    (elements > 1 && carried.saturating_mul(elements) > MAX_REPEATED).then(|| {
+        format!(
+            "each of its {elements} elements would carry its key and headers, {carried} bytes, and all together more than \
+             {MAX_REPEATED}: send fewer elements, or a shorter key and headers"
+        )
+    })
+}
+
+/// The bytes of the key and the headers.
+fn carried(message: &Message) -> usize {
+    let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
+    let header =
+        |header: &Header| header.name.len() + header.value.as_ref().map_or(0, bytes::Bytes::len);
+    message.headers.iter().map(header).sum::<usize>() + key
+}
