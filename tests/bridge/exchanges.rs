@@ -1293,3 +1293,23 @@ async fn requests_behind_a_held_lane_are_settled_once_nobody_waits() {
     take(&mut agents, "the event").await;
     world.end().await;
 }
+
+#[tokio::test]
+async fn an_answer_that_the_bus_of_the_requester_refuses_is_not_blamed_on_the_agent() {
+    let mut world = World::new().await;
+    let mut message = request("7");
+    let correlation = "y".repeat(100 << 10);
+    message.headers.push("kafka_correlationId", correlation);
+    world.ask(message).await;
+    let asked = world.received().await;
+    // With the requester's own correlation id it is larger than 1 MiB, which the bus takes at most.
+    let answer = json!("x".repeat(950 << 10)).to_string();
+    world.answer(&asked, Message::plain(answer)).await;
+    let heard = body(&world.heard().await);
+    assert_eq!(heard["id"], 7);
+    let error = &heard["error"];
+    assert_eq!(error["data"]["reason"], "reply_undeliverable", "{error}");
+    let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
+    assert_eq!(world.count(undeliverable), 1);
+    world.end().await;
+}

@@ -656,6 +656,22 @@ default_route: [{ transport: bus, topic: t }]
         assert!(world.enter(fourth).is_none(), "it was answered");
     }
 
+    #[tokio::test]
+    async fn messages_at_one_position_are_told_apart_by_what_they_say() {
+        let world = World::new().await;
+        let message = |body: &'static str, names: [&'static str; 2]| {
+            let mut message = Message::plain(body);
+            for name in names {
+                message.headers.push(name, "x");
+            }
+            world.exchanges.fingerprint(&message)
+        };
+        let first = message("a", ["b", "c"]);
+        assert_eq!(first, message("a", ["c", "b"]), "the order is the bus's");
+        assert_ne!(first, message("b", ["b", "c"]));
+        assert_ne!(first, message("a", ["b", "d"]));
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_request_that_comes_again_in_the_moment_the_first_is_given_up_is_not_lost() {
         let mut world = World::new().await;
