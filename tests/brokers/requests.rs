@@ -71,7 +71,11 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
         assert_eq!(letter.headers[header], place.as_bytes());
     }
     // One lane: what comes after them is not held up.
-    let headers = [("ce_replyto", Some(place.as_str()))];
+    // The topic of its answer has one partition.
+    let headers = [
+        ("ce_replyto", Some(place.as_str())),
+        ("ce_replypartition", Some("99")),
+    ];
     plain
         .publish_with(&input, &headers, &request(8, "weather"))
         .await;

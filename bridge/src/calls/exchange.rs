@@ -366,13 +366,23 @@ impl Exchanges {
 
     async fn send(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
         let copy = self.copy(requester, event);
-        let copy = copy.map_err(|error| Text::from(error.to_string()))?;
-        let sent = if requester.comes_again {
-            self.publisher.until_confirmed(&copy).await
-        } else {
-            self.publish_now(&copy).await
-        };
+        let mut copy = copy.map_err(|error| Text::from(error.to_string()))?;
+        let mut sent = self.publish(requester, &copy).await;
+        let is_unknown = |error: &TransportError| error.kind() == TransportErrorKind::UnknownTopic;
+        if copy.address.partition.is_some() && sent.as_ref().is_err_and(is_unknown) {
+            // The requester has named a partition that its topic does not have.
+            copy.address.partition = None;
+            sent = self.publish(requester, &copy).await;
+        }
         sent.map_err(|error| error.to_string().into())
+    }
+
+    async fn publish(&self, requester: &Requester, copy: &Outgoing) -> Result<(), TransportError> {
+        if requester.comes_again {
+            self.publisher.until_confirmed(copy).await
+        } else {
+            self.publish_now(copy).await
+        }
     }
 
     /// Publishes to a requester whose bus keeps nothing: its inbox is gone when it no longer waits.
