@@ -333,7 +333,7 @@ fn said(request: &Received, names: &[&str]) -> Vec<Option<String>> {
 }
 
 /// What a writer claims who wants to pass for the bridge, for another agent, or for the answer to a call.
-const CLAIMS: [(&str, &str); 9] = [
+const CLAIMS: [(&str, &str); 10] = [
     ("id", "k:agents.requests/0/42#0"),
     ("source", "/a2abus/test/other"),
     ("mcptype", "notification"),
@@ -343,8 +343,9 @@ const CLAIMS: [(&str, &str); 9] = [
     ("replyto", "a2abus.dlq"),
     ("replypartition", "7"),
     ("progressto", "agents.other"),
+    ("expirytime", "tomorrow"),
 ];
-const CHECKED: [&str; 7] = [
+const CHECKED: [&str; 8] = [
     "source",
     "sourceagent",
     "callid",
@@ -352,6 +353,7 @@ const CHECKED: [&str; 7] = [
     "replypartition",
     "progressto",
     "origin",
+    "expirytime",
 ];
 
 #[tokio::test]
@@ -365,7 +367,7 @@ async fn a_writer_is_not_believed_where_an_event_comes_from_or_its_answer_goes()
         assert_eq!(seen.event.id().to_string(), format!("{origin}#0"));
         let of_the_bridge = Some("/a2abus/test/events".to_owned());
         let origin = Some(origin.to_string());
-        let expected = [of_the_bridge, None, None, None, None, None, origin];
+        let expected = [of_the_bridge, None, None, None, None, None, origin, None];
         assert_eq!(said(&seen, &CHECKED), expected);
         for attribute in [
             "source",
@@ -374,6 +376,7 @@ async fn a_writer_is_not_believed_where_an_event_comes_from_or_its_answer_goes()
             "replyto",
             "progressto",
             "origin",
+            "expirytime",
         ] {
             let series = format!(
                 "a2abus_attributes_overruled_total{{attribute=\"{attribute}\",binding=\"events\"}}"

@@ -10,6 +10,7 @@
 //! | `source` of a caller of HTTP | stays on the unchanged request of a call that waits here; else its address becomes `unknown`: the mark of the HTTP door takes rights away, so that no relay may remove it |
 //! | `sourceagent` | removed, unless the binding `trusts` it |
 //! | `replyto`, `progressto` | kept only where they name a reply place that the binding allows ([`ReplyPlaces`]) |
+//! | `expirytime` | removed if it is not a time |
 //! | `callid` | kept only on requests with a reply address: answers are not taken here |
 //!
 //! What is overruled is counted, and logged when it first happens. Source: docs/design.md §T4.
@@ -48,13 +49,14 @@ pub struct Claims {
 }
 
 /// The attributes that a writer may not set freely.
-pub const OVERRULED: [&str; 6] = [
+pub const OVERRULED: [&str; 7] = [
     SOURCE,
     extension::SOURCE_AGENT,
     extension::ORIGIN,
     extension::REPLY_TO,
     extension::PROGRESS_TO,
     extension::CALL_ID,
+    extension::EXPIRY_TIME,
 ];
 
 const SOURCE: &str = "source";
@@ -99,6 +101,10 @@ impl Claims {
     pub(crate) fn of_event(&self, at: ReadAt<'_>, event: &mut Event) {
         if !self.trusts(Claim::SourceAgent) {
             self.remove(at, event, extension::SOURCE_AGENT);
+        }
+        if crate::clock::expiry(event).is_none() {
+            // What is no time is no deadline.
+            self.remove(at, event, extension::EXPIRY_TIME);
         }
         let claimed = event.extension_text(extension::ORIGIN);
         if claimed.is_some_and(|claimed| Some(claimed) != at.origin) {
