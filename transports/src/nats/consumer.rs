@@ -1,5 +1,6 @@
 //! The durable consumer on the server: found, created, updated, created again after somebody deleted it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,12 +146,12 @@ impl ConsumerRef {
         }
         merge(&mut wanted, self.settings());
         if !self.api.config().manage {
-            if wanted.get("filter_subject") != config.get("filter_subject")
-                || wanted.get("filter_subjects") != config.get("filter_subjects")
+            if filter_of(&wanted) != filter_of(&config)
+                && (!filter_of(&config).is_empty() || !self.is_whole_stream(&wanted).await)
             {
                 tracing::warn!(
                     stream = %self.stream, consumer = %self.name,
-                    "the durable consumer filters other subjects than the binding names; its own count"
+                    "the durable consumer reads other subjects than the binding names; its own filter is used"
                 );
             }
             return Ok(config);
@@ -164,6 +165,15 @@ impl ConsumerRef {
             .write_consumer(&self.stream, &self.name, wanted)
             .await?;
         Ok(info["config"].take())
+    }
+
+    /// Whether the stream has exactly the subjects of this filter, so that a consumer without one reads the same.
+    /// That may be forbidden to ask, and is then unknown.
+    async fn is_whole_stream(&self, wanted: &Value) -> bool {
+        let request = format!("STREAM.INFO.{}", self.stream);
+        let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await;
+        let info = info.ok().flatten();
+        info.is_some_and(|info| texts(&info["config"]["subjects"]) == filter_of(wanted))
     }
 
     /// The settings that the subscription decides.
@@ -247,6 +257,22 @@ impl Limits {
             max_expires: nanos(&config["max_expires"]),
         }
     }
+}
+
+/// The subjects that the configuration of a consumer filters; none for all.
+fn filter_of(config: &Value) -> BTreeSet<&str> {
+    let mut filter = texts(&config["filter_subjects"]);
+    filter.extend(
+        config["filter_subject"]
+            .as_str()
+            .filter(|one| !one.is_empty()),
+    );
+    filter
+}
+
+fn texts(list: &Value) -> BTreeSet<&str> {
+    let texts = list.as_array().into_iter().flatten();
+    texts.filter_map(Value::as_str).collect()
 }
 
 #[cfg(test)]
