@@ -17,6 +17,7 @@ pub mod callid;
 pub mod cancel;
 mod error;
 pub mod exchange;
+pub(crate) mod failure;
 mod open;
 mod part;
 pub mod pending;

@@ -31,12 +31,14 @@ use crate::calls::reply::ReplyLeg;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{CallError, Calls, DOOR};
 use crate::config::HttpConfig;
-use crate::http::admin::AdminDoor;
-use crate::http::{self, ConnectionBounds, Door, Ending, Hosts, Listener, Mounted, Readiness};
+use crate::doors::admin::AdminDoor;
+use crate::doors::{self, Door, Mounted};
+use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::metrics::Metrics;
+use crate::readiness::Readiness;
 use crate::seldom::{LogLimits, Seldom};
+use crate::workflows::Workflows;
 use crate::workflows::reload::Watch;
-use crate::workflows::{Workflows, rest};
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -170,7 +172,7 @@ impl Process {
         };
         self.rest.spawn(http::serve(Listener {
             socket,
-            router: http::admin::router(door),
+            router: doors::admin::router(door),
             bounds: ConnectionBounds {
                 max_connections: ADMIN_CONNECTIONS,
                 max_per_client: ADMIN_CONNECTIONS / 2,
@@ -283,14 +285,14 @@ impl Process {
             body_timeout: http.header_timeout.0,
         };
         let executor = self.workflows.clone();
-        let executor = executor.map(|workflows| rest::router(door.clone(), workflows));
+        let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
         let mounted = Mounted {
             router: executor.unwrap_or_default(),
-            exposed: rest::EXPOSED.to_vec(),
+            exposed: doors::workflows::EXPOSED.to_vec(),
         };
         self.intake.spawn(http::serve(Listener {
             socket,
-            router: http::router(door, mounted),
+            router: doors::router(door, mounted),
             bounds,
             ending: Ending {
                 farewell: self.order.drain.clone(),

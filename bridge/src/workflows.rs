@@ -1,7 +1,7 @@
 //! How does the bridge execute workflows?
 //!
 //! ```text
-//!  HTTP:  rest ──┐                        ┌── directory: agents, keys, secrets <── reload: file and secrets change
+//!  HTTP:  door ──┐                        ┌── directory: agents, keys, secrets <── reload: file and secrets change
 //!                ├──> Workflows ──> begin ┤
 //!  bus:   bus  ──┘        │               └── Executor (crate a2abus-executor)
 //!                         └──> run: on threads of their own, to the end
@@ -13,7 +13,6 @@
 pub mod bus;
 mod directory;
 pub(crate) mod reload;
-pub(crate) mod rest;
 mod turns;
 mod workers;
 

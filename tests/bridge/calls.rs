@@ -6,8 +6,8 @@ use std::sync::Arc;
 use a2abus_bridge::Bridge;
 use a2abus_bridge::calls::{Answer, CallError, Calls, Request};
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::Readiness;
 use a2abus_bridge::metrics::Metrics;
+use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::{Hint, Limits, decode};
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{

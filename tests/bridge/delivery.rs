@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::Readiness;
 use a2abus_bridge::metrics::Metrics;
+use a2abus_bridge::readiness::Readiness;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,

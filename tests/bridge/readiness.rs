@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::Phase;
+use a2abus_bridge::readiness::Phase;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};

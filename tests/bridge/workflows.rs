@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::Readiness;
 use a2abus_bridge::metrics::Metrics;
+use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::{Data, Event, Limits};
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::memory::Memory;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::http::{Readiness, Report};
 use a2abus_bridge::metrics::Metrics;
+use a2abus_bridge::readiness::{Readiness, Report};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;

@@ -35,9 +35,9 @@ use crate::bus::BusId;
 use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
 use crate::calls::callid::{CallId, ReplyId, shown_topic};
+use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
 use crate::calls::{Answer, CallError, Part};
-use crate::http::reply::{Failure, Recipient};
 use crate::metrics::BindingMetrics;
 use crate::recent::Recent;
 use crate::seldom::{LogLimits, Seldom};
@@ -561,9 +561,9 @@ mod tests {
     use crate::bus::Buses;
     use crate::bus::delivery::Destinations;
     use crate::config::Config;
-    use crate::http::Readiness;
     use crate::metrics::Metrics;
     use crate::pipeline::adapt::Adapters;
+    use crate::readiness::Readiness;
     use crate::route::RouteTable;
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{

@@ -17,7 +17,7 @@ use crate::calls::{CallError, Calls, Request, Silence};
 use crate::cli::output::Output;
 use crate::cli::{Misuse, load, telemetry};
 use crate::config::{AsText, LogFilter};
-use crate::http::Readiness;
+use crate::readiness::Readiness;
 
 /// Arguments of `a2abus call`.
 #[derive(Debug, Args)]

@@ -20,6 +20,7 @@ use self::show::{Report, Show};
 use self::step::{PATIENCE, Step};
 use crate::Bridge;
 use crate::config::{Config, Name};
+use crate::readiness::Readiness;
 
 /// Arguments of `a2abus demo`.
 #[derive(Debug, Args)]
@@ -115,7 +116,7 @@ admin: {{ enabled: false }}
     .map_err(|errors| anyhow::anyhow!("{errors}"))
 }
 
-async fn until_ready(readiness: &crate::http::Readiness) -> anyhow::Result<()> {
+async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !readiness.is_ready() {
         ensure!(Instant::now() < deadline, "the bridge did not become ready");

@@ -16,7 +16,7 @@ pub struct Hosts(Arc<[String]>);
 
 /// Why a request is not for this door.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WrongHost {
+pub(crate) enum WrongHost {
     /// It does not say one host.
     #[error("the request must have one Host header, with the name or the address of this server")]
     NotOne,
@@ -28,7 +28,7 @@ pub(super) enum WrongHost {
 // === impl WrongHost ===
 
 impl WrongHost {
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotOne => StatusCode::BAD_REQUEST,
             Self::Other(..) => StatusCode::MISDIRECTED_REQUEST,
@@ -49,7 +49,7 @@ impl Hosts {
     }
 
     /// Whether a request is for this door; `key` is where the configuration lists its names.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         version: Version,
         uri: &Uri,

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 
 /// The header that says how long the caller waits, in milliseconds.
-pub(super) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
+pub(crate) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
 
 /// Longer timeouts count as this one; calls are capped far below it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -25,7 +25,7 @@ const HINT_HEADERS: [&str; 4] = [
 
 /// What the caller accepts as an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accepts {
+pub(crate) enum Accepts {
     /// One JSON document only.
     Json,
     /// A stream of events only.
@@ -36,14 +36,14 @@ pub(super) enum Accepts {
 
 /// An `X-A2A-Timeout` that is not a positive integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BadTimeout;
+pub(crate) struct BadTimeout;
 
 // === impl Accepts ===
 
 impl Accepts {
     /// What the `Accept` headers allow, or `None` when neither form is. Without any everything is; elements that are
     /// no media ranges count for nothing.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers
             .get_all(ACCEPT)
             .iter()
@@ -65,7 +65,7 @@ impl Accepts {
     }
 
     /// Whether the answer may be a stream of events.
-    pub(super) fn events(self) -> bool {
+    pub(crate) fn events(self) -> bool {
         match self {
             Self::Events | Self::Both => true,
             Self::Json => false,
@@ -138,7 +138,7 @@ fn is_json_type(main: &str, sub: &str) -> bool {
 }
 
 /// How long the caller waits, when it says so.
-pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
+pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
     let Some(value) = headers.get(TIMEOUT_HEADER) else {
         return Ok(None);
     };
@@ -154,7 +154,7 @@ pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeou
 }
 
 /// What the headers say about the payload.
-pub(super) fn hint(headers: &HeaderMap) -> Hint {
+pub(crate) fn hint(headers: &HeaderMap) -> Hint {
     let mut hint = Hint::default();
     for name in HINT_HEADERS {
         if let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) {
@@ -165,7 +165,7 @@ pub(super) fn hint(headers: &HeaderMap) -> Hint {
 }
 
 /// The dialect of errors about a request that cannot be read: the version of A2A that its headers announce.
-pub(super) fn dialect(headers: &HeaderMap) -> Dialect {
+pub(crate) fn dialect(headers: &HeaderMap) -> Dialect {
     hint(headers).dialect().unwrap_or(Dialect::JsonRpc)
 }
 

@@ -13,8 +13,8 @@ use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use tokio::time::timeout;
 
-use super::reply::{Failure, Recipient};
 use crate::budget::Purse;
+use crate::calls::failure::{Failure, Recipient};
 use crate::calls::{CallError, Part};
 
 /// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
@@ -24,7 +24,7 @@ const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 /// A response that sends each part as it comes. A failure is one more event, and the end.
 ///
 /// Dropping the response drops `parts`, which cancels the call.
-pub(super) fn parts_response<S>(parts: S, recipient: Recipient, purse: Purse) -> Response
+pub(crate) fn parts_response<S>(parts: S, recipient: Recipient, purse: Purse) -> Response
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
@@ -32,7 +32,7 @@ where
 }
 
 /// A response that is one event.
-pub(super) fn whole_response(body: &[u8], purse: &Purse) -> Response {
+pub(crate) fn whole_response(body: &[u8], purse: &Purse) -> Response {
     events_response(Body::from(purse.replace(frame(body))))
 }
 

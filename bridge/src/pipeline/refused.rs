@@ -18,10 +18,10 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
 use crate::calls::exchange::{InHand, Language};
+use crate::calls::failure::{Failure, Reason as FailureReason};
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
-use crate::http::reply::{self, Failure};
 
 /// Most errors that are sent for the elements of one message: whoever sends more that is refused is told no more of it.
 const MAX_ERRORS: usize = 16;
@@ -102,7 +102,7 @@ impl Pipeline {
             id: Text::from_static("null"),
             dialect: Dialect::JsonRpc,
         };
-        let failure = Failure::new(reply::Reason::InvalidRequest, why);
+        let failure = Failure::new(FailureReason::InvalidRequest, why);
         self.fail(at, None, (0, language), failure, routed);
     }
 
@@ -146,7 +146,7 @@ impl Pipeline {
             dialect: Dialect::JsonRpc,
         };
         let what = format!("the CloudEvent cannot be read: {error}");
-        let failure = Failure::new(reply::Reason::InvalidRequest, what);
+        let failure = Failure::new(FailureReason::InvalidRequest, what);
         self.fail(at, None, (0, language), failure, routed);
     }
 

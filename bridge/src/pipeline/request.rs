@@ -13,12 +13,12 @@ use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::CallId;
 use crate::calls::exchange::room::Part;
 use crate::calls::exchange::{Failed, How, InHand, Language, Requester, Unsettled, Waits};
+use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
 use crate::clock;
-use crate::http::reply::Failure;
 use crate::stage;
 
 // === impl Pipeline ===

@@ -21,7 +21,7 @@ use tracing::Level;
 use crate::bus::outbound::{Outgoing, Place};
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
-use crate::http::Readiness;
+use crate::readiness::Readiness;
 use crate::seldom::{LogLimits, Seldom};
 
 /// The first and the longest wait before the next probe.

@@ -6,12 +6,13 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::Door;
-use super::super::reply::{Failure, Reason, accepted};
 use super::common::Common;
 use super::unit::{Ask, Item};
 use super::{CALL_ID, header_of, last, not_published, parts_of};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Reason};
+use crate::http::respond::accepted;
 
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 64;

@@ -13,9 +13,9 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
-use super::hosts::Hosts;
-use super::readiness::Readiness;
+use crate::http::Hosts;
 use crate::metrics::Metrics;
+use crate::readiness::Readiness;
 
 /// The state of the admin listener.
 #[derive(Debug, Clone)]

@@ -27,15 +27,16 @@ use tokio::time::Instant;
 
 use self::common::{Common, Target};
 use self::unit::{Ask, Framed, Item};
-use super::body::BodyError;
-use super::connection::Peer;
-use super::negotiate::Accepts;
-use super::reply::{Failure, Reason, Recipient, accepted, refusal};
-use super::{Door, Refusal, body, negotiate, sse};
+use super::{Door, Refusal};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};
 use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{self, Answer, CallError, Part};
+use crate::http::body::BodyError;
+use crate::http::negotiate::Accepts;
+use crate::http::respond::{accepted, refusal};
+use crate::http::{Peer, body, negotiate, sse};
 use crate::metrics::HttpPath;
 
 /// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first

@@ -6,8 +6,8 @@ use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Unit, Units};
 use bytes::Bytes;
 
 use super::super::Door;
-use super::super::reply::{Failure, Reason, Recipient};
 use super::common::Common;
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::metrics::Metrics;
 
 /// How the units of a payload are framed.

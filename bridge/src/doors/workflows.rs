@@ -57,10 +57,11 @@ pub(crate) use self::answer::EXPOSED;
 
 use self::answer::{Problem, json};
 use self::gate::{Caller, Gate};
-use super::{Member, Workflows};
-use crate::http::Door;
+use super::Door;
 use crate::http::body::{self, BodyError};
+use crate::http::negotiate;
 use crate::metrics::{HttpPath, Refused};
+use crate::workflows::{Member, Workflows};
 
 /// What the calls need.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ enum Call<'a> {
 }
 
 /// The description of the calls for machines.
-const OPENAPI: &str = include_str!("rest/openapi.json");
+const OPENAPI: &str = include_str!("workflows/openapi.json");
 
 /// The calls of the executor, and `/health`.
 pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
@@ -213,7 +214,7 @@ impl Rest {
 
     async fn read(&self, head: &http::request::Parts, body: Body) -> Result<Bytes, Problem> {
         let headers = &head.headers;
-        if !crate::http::negotiate::is_json_body(headers) {
+        if !negotiate::is_json_body(headers) {
             return Err(Problem::unsupported_media_type());
         }
         let (limit, deadline) = (self.door.body_limit_bytes, self.door.body_timeout);

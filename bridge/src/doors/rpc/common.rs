@@ -14,13 +14,13 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::super::negotiate::Accepts;
-use super::super::reply::json_response;
-use super::super::sse;
 use crate::account::Line;
 use crate::budget::Purse;
 use crate::calls::callid::CallId;
 use crate::calls::{self, Answer, CallError, Calls, Silence};
+use crate::http::negotiate::Accepts;
+use crate::http::respond::json_response;
+use crate::http::sse;
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]

@@ -1,0 +1,46 @@
+//! Responses that several doors send.
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+
+use crate::calls::failure::{Failure, Recipient, SOON};
+
+/// How long a caller should wait before it asks a bridge again that is shutting down, in seconds.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
+
+/// A JSON document.
+pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A refusal below JSON-RPC: with a status of its own, and the JSON-RPC error in the body.
+pub(crate) fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
+    let mut response = json_response(status, failure.render(recipient));
+    let headers = response.headers_mut();
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
+        StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS),
+        StatusCode::TOO_MANY_REQUESTS => headers.insert(RETRY_AFTER, SOON.into()),
+        // What is left of the body would be taken for the next request.
+        StatusCode::REQUEST_TIMEOUT => {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"))
+        }
+        _ => None,
+    };
+    response
+}
+
+/// Taken, and nothing to say about it.
+pub(crate) fn accepted() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
+}
