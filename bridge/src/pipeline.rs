@@ -214,8 +214,8 @@ struct Routed {
     room: Parts,
     /// Tells the message from others that were read at its position, once that is asked.
     fingerprint: Option<u64>,
-    /// Elements that were refused.
-    rejected: usize,
+    /// Error replies to its elements.
+    error_replies: usize,
 }
 
 // === impl Pipeline ===
@@ -231,6 +231,8 @@ impl Pipeline {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            // While a lane is held, something of it is here.
+            let is_idle = tasks.is_empty() && confirmations.is_empty();
             let lane = tokio::select! {
                 biased;
                 Some(decided) = confirmations.next() => self.decide(&mut lanes, decided),
@@ -248,7 +250,7 @@ impl Pipeline {
                     }
                     lane
                 }
-                _ = looks.tick(), if lanes.are_held() => {
+                _ = looks.tick(), if !is_idle => {
                     self.drop_unwanted(&mut lanes);
                     continue;
                 }
@@ -867,10 +869,6 @@ impl InFlight {
 impl Lanes {
     fn get(&mut self, lane: u32) -> &mut BindingLane {
         self.0.entry(lane).or_default()
-    }
-
-    fn are_held(&self) -> bool {
-        self.0.values().any(|lane| lane.order.is_held())
     }
 
     /// The next task of a lane, when it may do one now.

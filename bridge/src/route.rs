@@ -97,13 +97,13 @@ pub struct Resolved<'a> {
     pub mode: Mode,
 }
 
-/// Who chose the place a message goes to.
+/// Who named the topic that a message goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// The configuration: if it does not exist, an operator has to repair it.
-    Configured,
-    /// The event: when it does not exist, the event is at fault.
-    FromEvent,
+pub enum NamedBy {
+    /// The configuration: if the topic does not exist, an operator has to create it.
+    Config,
+    /// The event: if the topic does not exist, the event is wrong.
+    Event,
 }
 
 // === impl RouteTable ===
@@ -357,14 +357,14 @@ impl Destination {
         &self.topic
     }
 
-    /// Who chooses the place: the configuration, or the events by a value in the topic.
+    /// Who names the topic: the configuration, or each event by a value in it.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn named_by(&self) -> NamedBy {
         let from_event = |part: &Part| matches!(part, Part::Attribute(_));
         if self.topic.parts().iter().any(from_event) {
-            Place::FromEvent
+            NamedBy::Event
         } else {
-            Place::Configured
+            NamedBy::Config
         }
     }
 

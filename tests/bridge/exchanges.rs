@@ -1261,6 +1261,32 @@ async fn one_message_does_not_become_a_thousand_large_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
+    let mut world = World::new().await;
+    let element = |id: usize| {
+        json!({
+            "specversion": "1.0", "id": id.to_string(), "source": "/x", "type": "x", "mcptype": "request",
+            "targetagent": "weather", "replyto": "a2abus.dlq", "data": {},
+        })
+    };
+    let batch: Vec<Value> = (0..100).map(element).collect();
+    world.ask(Message::plain(json!(batch).to_string())).await;
+    for _ in 0..100 {
+        let dead = take(&mut world.dead, "a dead letter").await.message;
+        assert_eq!(header(&dead, "bus-dlq-reason"), "reply_place_refused");
+    }
+    world.ask(request("7")).await;
+    let asked = world.received().await;
+    world.answer(&asked, Message::plain("{}")).await;
+    let mut errors = 0;
+    while body(&world.heard().await).get("error").is_some() {
+        errors += 1;
+    }
+    assert_eq!(errors, 16);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_behind_a_held_lane_are_settled_once_nobody_waits() {
     let fixed = "routes: [{ name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] }, ";
     let mut world = World::with(&CONFIG.replace("routes: [", fixed)).await;

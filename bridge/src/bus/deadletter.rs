@@ -15,11 +15,12 @@ use tracing::Level;
 
 use crate::bus::BusId;
 use crate::bus::headers::carries;
-use crate::bus::outbound::{DeadLetter, Outgoing, Place};
+use crate::bus::outbound::{DeadLetter, Outgoing};
 use crate::calls::Calls;
 use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
+use crate::route::NamedBy;
 use crate::seldom::{LogLimits, Seldom};
 
 /// Where a binding's dead letters go.
@@ -192,7 +193,7 @@ impl DeadLetters {
             bus: self.bus,
             address,
             message,
-            place: Place::Configured,
+            named_by: NamedBy::Config,
             mode: Mode::default(),
             agent: of.agent.cloned(),
             call: of.call.clone(),

@@ -24,7 +24,8 @@ use tokio::time::Instant;
 pub use destinations::{Destinations, Holder};
 
 use crate::bus::BusId;
-use crate::bus::outbound::{Outbound, Outgoing, Place};
+use crate::bus::outbound::{Outbound, Outgoing};
+use crate::route::NamedBy;
 use destinations::{Destination, Patience, needs_a_person};
 
 pub(crate) use destinations::{BACKOFF, jittered};
@@ -84,7 +85,7 @@ impl Publisher {
         }
         match error.disposition() {
             Disposition::DeadLetter => Verdict::Refuse,
-            _ if copy.place == Place::FromEvent && is_refusal(error) && self.is_up(copy.bus) => {
+            _ if copy.named_by == NamedBy::Event && is_refusal(error) && self.is_up(copy.bus) => {
                 Verdict::Refuse
             }
             Disposition::Retry | Disposition::Pause => Verdict::Hold,
@@ -141,9 +142,9 @@ impl Publisher {
 
     /// Notes that a copy is given up which no bus takes. A place that the configuration names is to be repaired.
     pub fn refused(&self, copy: &Outgoing, error: &TransportError) {
-        if copy.place == Place::Configured && needs_a_person(error) {
+        if copy.named_by == NamedBy::Config && needs_a_person(error) {
             let destination = Destination::of(copy);
-            drop(self.destinations.failed(&destination, copy.place, error));
+            drop(self.destinations.failed(&destination, copy.named_by, error));
         }
     }
 
@@ -151,7 +152,7 @@ impl Publisher {
     pub fn held(&self, copy: &Outgoing, error: &TransportError) -> Holder {
         self.count_retry(copy, error);
         self.destinations
-            .failed(&Destination::of(copy), copy.place, error)
+            .failed(&Destination::of(copy), copy.named_by, error)
     }
 
     /// Why the destination of this copy takes nothing at the moment, if that is known.
@@ -238,7 +239,9 @@ impl Publisher {
                 // Given up while it waits for its turn, it is not published for this reason.
                 interest.unreported = self.destinations.known_failure(copy);
             }
-            let turn = self.destinations.turn(&destination, copy.place, patience);
+            let turn = self
+                .destinations
+                .turn(&destination, copy.named_by, patience);
             let probe = turn.await;
             if !is_wanted() {
                 return Ok(false);
@@ -267,7 +270,9 @@ impl Publisher {
                 }
                 (Verdict::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
                 (Verdict::Hold, None) => {
-                    let holder = self.destinations.failed(&destination, copy.place, &error);
+                    let holder = self
+                        .destinations
+                        .failed(&destination, copy.named_by, &error);
                     drop(held.replace(holder));
                 }
             }

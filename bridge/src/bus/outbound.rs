@@ -16,10 +16,8 @@ use crate::bus::{BusId, Buses};
 use crate::calls::callid;
 use crate::names::{Mode, Name};
 use crate::pipeline::adapt::{AdaptError, Adapters};
-use crate::route::{Resolved, RouteError, RouteTable};
+use crate::route::{NamedBy, Resolved, RouteError, RouteTable};
 use crate::stage;
-
-pub use crate::route::Place;
 
 /// One message on its way to one destination.
 #[derive(Debug, Clone)]
@@ -30,8 +28,8 @@ pub struct Outgoing {
     pub address: Address,
     /// What goes there.
     pub message: Message,
-    /// Whether the place was made of values the payload chose, so that it may well not exist.
-    pub place: Place,
+    /// Who named the topic: one that an event names may well not exist.
+    pub named_by: NamedBy,
     /// The CloudEvents content mode it is written in.
     pub mode: Mode,
     /// The agent it is for, where it is known.
@@ -225,14 +223,14 @@ impl Outbound {
             let resolved = destination
                 .resolve(event, from.binding, from.key)
                 .map_err(in_route)?;
-            let place = (index, destination.place());
+            let to = (index, destination.named_by());
             let mut copy = event.clone();
             copy.set(extension::HOPS, hops)?;
             if !answers {
                 OF_THE_CALL.iter().for_each(|name| copy.remove(name));
             }
             let to_answer = to_answer.filter(|_| answers);
-            copies.push(self.copy(copy, (name, from), resolved, place, to_answer)?);
+            copies.push(self.copy(copy, (name, from), resolved, to, to_answer)?);
         }
         Ok(copies)
     }
@@ -243,7 +241,7 @@ impl Outbound {
         mut event: Event,
         (route, from): (&Text, Provenance<'_>),
         resolved: Resolved<'_>,
-        (index, place): (usize, Place),
+        (index, named_by): (usize, NamedBy),
         to_answer: Option<ToAnswer<'_>>,
     ) -> Result<Outgoing, RoutingError> {
         let bus = self.bus(resolved.transport)?;
@@ -267,7 +265,7 @@ impl Outbound {
             resolved.mode,
             resolved.key,
             (headers.unwrap_or_default(), from.headers),
-            (address, place),
+            (address, named_by),
         )?;
         outgoing.is_awaited = to_answer.is_some();
         if to_answer.is_none() {
@@ -285,7 +283,7 @@ impl Outbound {
         mode: Mode,
         key: Option<Bytes>,
         (own, passed): (Vec<(Text, Bytes)>, &[Header]),
-        (address, place): (Address, Place),
+        (address, named_by): (Address, NamedBy),
     ) -> Result<Outgoing, RoutingError> {
         let missing = || RoutingError::NoTransport(Text::default());
         let binding = self.buses.get(bus).ok_or_else(missing)?.transport.binding();
@@ -301,7 +299,7 @@ impl Outbound {
             bus,
             address,
             message,
-            place,
+            named_by,
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
             call: callid::shown(event),
@@ -330,7 +328,7 @@ impl Outbound {
             original.mode,
             key,
             (Vec::new(), &[]),
-            (address, original.place),
+            (address, original.named_by),
         )
     }
 
@@ -346,8 +344,8 @@ impl Outbound {
         address: Address,
     ) -> Result<Outgoing, RoutingError> {
         let key = content_mode::key(event, extension::COLLABORATION_ID);
-        let place = (address, Place::FromEvent);
-        self.written(bus, event, Mode::Binary, key, headers, place)
+        let address = (address, NamedBy::Event);
+        self.written(bus, event, Mode::Binary, key, headers, address)
     }
 
     fn bus(&self, name: &Name) -> Result<BusId, RoutingError> {

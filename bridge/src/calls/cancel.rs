@@ -163,7 +163,7 @@ fn without_content(copy: &Outgoing) -> Outgoing {
             key: copy.message.key.clone(),
             ..Message::default()
         },
-        place: copy.place,
+        named_by: copy.named_by,
         mode: copy.mode,
         agent: copy.agent.clone(),
         call: copy.call.clone(),

@@ -7,9 +7,10 @@ use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{Guarantee, TransportError, TransportErrorKind};
 
 use crate::budget::Spent;
-use crate::bus::outbound::{Outgoing, Place, RoutingError};
+use crate::bus::outbound::{Outgoing, RoutingError};
 use crate::calls::reply_token::Rejection;
 use crate::metrics::CallOutcome;
+use crate::route::NamedBy;
 
 /// Why a call has no (further) answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,8 +70,8 @@ pub struct NotTaken {
     pub what: Text,
     /// The kind of refusal.
     pub kind: TransportErrorKind,
-    /// Whether the request chose the place, by a value in the topic of the route.
-    pub place: Place,
+    /// Who named its topic.
+    pub named_by: NamedBy,
 }
 
 /// The bound that one call too many has reached.
@@ -147,7 +148,7 @@ impl CallError {
         Self::NotTaken(NotTaken {
             what: what.into(),
             kind: error.kind(),
-            place: copy.place,
+            named_by: copy.named_by,
         })
     }
 
@@ -242,19 +243,17 @@ impl NotTaken {
     /// Whether the request names a place that does not exist: its sender is at fault.
     #[must_use]
     pub fn is_misnamed(&self) -> bool {
-        self.kind == TransportErrorKind::UnknownTopic && self.place == Place::FromEvent
+        self.kind == TransportErrorKind::UnknownTopic && self.named_by == NamedBy::Event
     }
 
     /// What a person has to do about it.
     #[must_use]
     pub fn cure(&self) -> &'static str {
-        match (self.kind, self.place) {
-            (TransportErrorKind::UnknownTopic, Place::FromEvent) => {
+        match (self.kind, self.named_by) {
+            (TransportErrorKind::UnknownTopic, NamedBy::Event) => {
                 "check the name of the agent, or create it"
             }
-            (TransportErrorKind::UnknownTopic, Place::Configured) => {
-                "create it, or change the route"
-            }
+            (TransportErrorKind::UnknownTopic, NamedBy::Config) => "create it, or change the route",
             (TransportErrorKind::Unauthorised, _) => "grant the permission, or change the route",
             (TransportErrorKind::Full, _) => "make room in it",
             _ => "repair it, or change the route",

@@ -336,8 +336,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bus::outbound::Place;
     use crate::calls::Bound;
+    use crate::route::NamedBy;
     use a2abus_plugin::{Hint, Limits, decode};
     use a2abus_transports::TransportErrorKind;
 
@@ -529,14 +529,14 @@ mod tests {
             message(unpublished),
             "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
         );
-        let missing = |place| {
+        let missing = |named_by| {
             Failure::call(&CallError::NotTaken(NotTaken {
                 what: "Kafka topic agents.k-typo does not exist".into(),
                 kind: TransportErrorKind::UnknownTopic,
-                place,
+                named_by,
             }))
         };
-        let (chosen, configured) = (missing(Place::FromEvent), missing(Place::Configured));
+        let (chosen, configured) = (missing(NamedBy::Event), missing(NamedBy::Config));
         assert_eq!(chosen.word, "agent_not_found");
         assert_eq!(
             chosen.message,

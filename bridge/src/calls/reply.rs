@@ -20,10 +20,11 @@ use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicErr
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use crate::bus::outbound::{Outgoing, Place};
+use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::names::Mode;
+use crate::route::NamedBy;
 
 /// Where the answers of this replica come back to, on every bus.
 #[derive(Debug, Clone)]
@@ -207,7 +208,7 @@ impl ReplyLegs {
             bus,
             address,
             message,
-            place: Place::Configured,
+            named_by: NamedBy::Config,
             mode: Mode::default(),
             agent: None,
             call: Some(id.call.to_string().into()),

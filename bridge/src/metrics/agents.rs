@@ -16,8 +16,6 @@ use super::registrar::{CALL_SECONDS, Definition, Registrar};
 
 /// The label of the agents that have no series of their own.
 const OTHER: &str = "other";
-/// Agents with series of their own, at most, until the process says how many.
-const MAX_AGENTS: usize = 100;
 /// How long an agent without calls keeps its series at least.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 
@@ -34,6 +32,7 @@ pub struct AgentMetrics {
 #[derive(Debug)]
 struct Own {
     agents: HashMap<Text, Slot>,
+    /// None until [`AgentMetrics::set_most`].
     most: usize,
 }
 
@@ -61,7 +60,7 @@ impl AgentMetrics {
             in_flight: on.gauges(AGENT_IN_FLIGHT)?,
             own: Mutex::new(Own {
                 agents: HashMap::new(),
-                most: MAX_AGENTS,
+                most: 0,
             }),
         }))
     }

@@ -59,8 +59,11 @@ impl Drop for Weight {
 
 /// Why a message of so many elements is refused, if each of them would repeat too much.
 pub(super) fn repeats_too_much(message: &Message, elements: usize) -> Option<String> {
+    if elements < 2 {
+        return None;
+    }
     let carried = carried(message);
-    (elements > 1 && carried.saturating_mul(elements) > MAX_REPEATED).then(|| {
+    (carried.saturating_mul(elements) > MAX_REPEATED).then(|| {
         format!(
             "each of its {elements} elements would carry its key and headers, {carried} bytes, and all together more than \
              {MAX_REPEATED}: send fewer elements, or a shorter key and headers"

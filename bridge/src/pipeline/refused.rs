@@ -23,8 +23,8 @@ use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
 
-/// Most errors that are sent for the elements of one message: whoever sends more that is refused is told no more of it.
-const MAX_ERRORS: usize = 16;
+/// The most error replies to one message. If more of its elements are refused, the rest are dead letters only.
+const MAX_ERROR_REPLIES: usize = 16;
 /// The reason of a message whose elements would repeat its key and headers too often.
 const REPEATS: &str = "repeats_too_much";
 /// Counts the routes that a payload of no known family has passed.
@@ -123,8 +123,7 @@ impl Pipeline {
             .dead_letters
             .dead_letter(&undelivered(at), body, &reason);
         routed.copies.push(dead_letter);
-        routed.rejected += 1;
-        if is_answer(refused) || routed.rejected > MAX_ERRORS {
+        if is_answer(refused) {
             return;
         }
         let id = refused.id.as_ref().map(|id| id.token().clone());
@@ -168,7 +167,7 @@ impl Pipeline {
         self.fail(at, Some(event), (index, language), failure, routed);
     }
 
-    /// Sends an error to whoever waits for the answer to a unit, where somebody may.
+    /// Sends an error to whoever waits for the answer to a unit, if anybody may and the message has not had too many.
     fn fail(
         &self,
         at: ReadAt<'_>,
@@ -189,6 +188,10 @@ impl Pipeline {
         let Some(address) = places.of_refused(named, at.reply_to) else {
             return;
         };
+        if routed.error_replies == MAX_ERROR_REPLIES {
+            return;
+        }
+        routed.error_replies += 1;
         let Some((position, share)) = self.enter(at, index, routed) else {
             return;
         };

@@ -18,10 +18,11 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 use tracing::Level;
 
-use crate::bus::outbound::{Outgoing, Place};
+use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
 use crate::readiness::Readiness;
+use crate::route::NamedBy;
 use crate::seldom::{LogLimits, Seldom};
 
 /// The first and the longest wait before the next probe.
@@ -87,7 +88,7 @@ pub struct Holder {
     destination: Destination,
     generation: u64,
     /// Who named the destination.
-    place: Place,
+    named_by: NamedBy,
 }
 
 /// The right to send the one message that finds out whether a destination works again. Dropped without a result it
@@ -170,7 +171,7 @@ impl Destinations {
     pub(super) fn failed(
         self: &Arc<Self>,
         destination: &Destination,
-        place: Place,
+        named_by: NamedBy,
         error: &TransportError,
     ) -> Holder {
         let (generation, is_new) = {
@@ -195,7 +196,7 @@ impl Destinations {
             destinations: Arc::clone(self),
             destination: destination.clone(),
             generation,
-            place,
+            named_by,
         }
     }
 
@@ -203,10 +204,10 @@ impl Destinations {
     pub(super) async fn turn(
         self: &Arc<Self>,
         destination: &Destination,
-        place: Place,
+        named_by: NamedBy,
         patience: Patience,
     ) -> Option<Probe> {
-        let waiting = Waiting::enter(self, destination, place)?;
+        let waiting = Waiting::enter(self, destination, named_by)?;
         loop {
             match self.next_turn(&waiting.0, patience) {
                 Turn::Send => return None,
@@ -455,7 +456,7 @@ impl Holder {
             destinations: Arc::clone(&self.destinations),
             destination: self.destination.clone(),
             generation: self.generation,
-            place: self.place,
+            named_by: self.named_by,
         }
     }
 }
@@ -467,7 +468,7 @@ impl Drop for Holder {
             return;
         };
         failing.holders = failing.holders.saturating_sub(1);
-        let stays = self.place == Place::Configured && needs_a_person(&failing.error);
+        let stays = self.named_by == NamedBy::Config && needs_a_person(&failing.error);
         if failing.holders > 0 || stays {
             return;
         }
@@ -534,7 +535,7 @@ impl Waiting {
     fn enter(
         destinations: &Arc<Destinations>,
         destination: &Destination,
-        place: Place,
+        named_by: NamedBy,
     ) -> Option<Self> {
         if destinations.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -548,7 +549,7 @@ impl Waiting {
             destinations: Arc::clone(destinations),
             destination: destination.clone(),
             generation: failing.generation,
-            place,
+            named_by,
         }))
     }
 }
@@ -619,12 +620,14 @@ mod tests {
 
         fn fails(&self) -> Holder {
             self.destinations
-                .failed(&self.destination, Place::FromEvent, &self.error)
+                .failed(&self.destination, NamedBy::Event, &self.error)
         }
 
         async fn turn(&self) -> Option<Probe> {
-            let (place, patience) = (Place::FromEvent, Patience::Unlimited);
-            let turn = self.destinations.turn(&self.destination, place, patience);
+            let (named_by, patience) = (NamedBy::Event, Patience::Unlimited);
+            let turn = self
+                .destinations
+                .turn(&self.destination, named_by, patience);
             turn.await
         }
 
@@ -650,15 +653,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_person_has_to_repair_is_shown_until_it_works() {
         let world = World::new();
-        let fail = |place| {
+        let fail = |named_by| {
             let destinations = &world.destinations;
-            drop(destinations.failed(&world.destination, place, &world.error));
+            drop(destinations.failed(&world.destination, named_by, &world.error));
         };
-        fail(Place::Configured);
+        fail(NamedBy::Config);
         assert!(world.shown().is_some());
         world.destinations.works(&world.destination);
         assert_eq!(world.shown(), None);
-        fail(Place::FromEvent);
+        fail(NamedBy::Event);
         assert_eq!(world.shown(), None);
     }
 
@@ -687,7 +690,7 @@ mod tests {
         let probe = world.turn().await.unwrap();
         // The second who waits, and whose wait is over by the time it looks.
         let waiting =
-            Waiting::enter(&world.destinations, &world.destination, Place::FromEvent).unwrap();
+            Waiting::enter(&world.destinations, &world.destination, NamedBy::Event).unwrap();
         probe.confirmed();
         let second = world.fails();
         let probe = world.turn().await.unwrap();
