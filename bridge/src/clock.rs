@@ -18,6 +18,19 @@ pub(crate) fn rfc3339(time: SystemTime) -> Text {
     Text::from(format!("{timestamp:.3}"))
 }
 
+/// A time in milliseconds since 1970.
+#[must_use]
+pub(crate) fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    whole_milliseconds(since.unwrap_or_default())
+}
+
+/// A duration in milliseconds.
+#[must_use]
+pub(crate) fn whole_milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Now, in seconds since 1970, as A2E messages carry it.
 #[must_use]
 pub(crate) fn seconds() -> f64 {

@@ -25,6 +25,7 @@ pub mod route;
 pub mod seldom;
 pub mod shares;
 mod stage;
+pub mod state;
 mod topics;
 pub mod workflows;
 

@@ -1,0 +1,31 @@
+//! State that outlives a process and that all replicas share: logs, and views of them.
+//!
+//! A [`Log`] is a sequence of records. A [`View`] applies them one by one with a pure function, a [`Fold`]. Every replica
+//! applies the same records in the same order, so all replicas have the same state and need not talk to each other.
+//! What two replicas do at once is decided by the order of the log: the first claim wins.
+//!
+//! ```text
+//! append ──> Log ── Reader ──> View ── Fold::apply ──> Entries ──> read
+//!    └─ Position ─ wait until the view has applied it ──┘   └────> follow: what was applied, in order
+//! ```
+
+mod any;
+mod entries;
+mod fold;
+mod follow;
+mod log;
+mod memory;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use any::AnyLog;
+pub use entries::Entries;
+pub use fold::{Applied, Fold};
+pub use follow::{Following, Lagged};
+pub use log::{
+    Batch, Bounds, Cursor, Kind, Log, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader,
+    Record, StateError,
+};
+pub use memory::MemoryLog;
+pub use view::{Progress, View, ViewOptions, ViewTask};

@@ -1,0 +1,221 @@
+//! What a view keeps: one entry per key, within a bound of bytes and of age.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use a2abus_plugin::Text;
+
+use super::fold::{Applied, Fold};
+use super::log::{Kind, Record};
+use crate::clock;
+
+/// What the bookkeeping of one entry takes beside its key and content: about what the tables need.
+const ENTRY_BYTES: usize = 192;
+/// The same for a key whose entry was forgotten.
+const FORGOTTEN_BYTES: usize = 96;
+
+/// The entries of a view, by key, and by group where the fold has groups.
+#[derive(Debug)]
+pub struct Entries<E> {
+    kept: HashMap<Text, Kept<E>>,
+    groups: HashMap<Text, BTreeSet<Text>>,
+    /// Entries in the order in which they ended. Some may be gone since.
+    ended: VecDeque<Text>,
+    /// Entries by the time of a record, the oldest first. Some may have newer records, or be gone.
+    ages: VecDeque<(u64, Text)>,
+    /// Entries that ended and were forgotten for want of room: records that still come for them change nothing.
+    forgotten: HashMap<Text, u64>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Kept<E> {
+    /// `None` only while its first record is applied.
+    entry: Option<E>,
+    group: Option<Text>,
+    bytes: usize,
+    has_ended: bool,
+    /// Of its last record.
+    time: u64,
+}
+
+// === impl Entries ===
+
+impl<E> Entries<E> {
+    /// The entry of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&E> {
+        self.kept.get(key)?.entry.as_ref()
+    }
+
+    /// The entries of a group, sorted by key.
+    pub fn group<'a>(&'a self, group: &str) -> impl Iterator<Item = (&'a str, &'a E)> {
+        let keys = self.groups.get(group).into_iter().flatten();
+        keys.filter_map(|key| Some((&**key, self.get(key)?)))
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &E)> {
+        let kept = self.kept.iter();
+        kept.filter_map(|(key, kept)| Some((&**key, kept.entry.as_ref()?)))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// What they take in memory, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Applies one record.
+    pub(super) fn apply<F: Fold<Entry = E>>(
+        &mut self,
+        fold: &F,
+        kind: Kind,
+        record: &Record,
+    ) -> Applied {
+        if self.forgotten.contains_key(&record.key) {
+            return Applied::Unchanged;
+        }
+        if kind == Kind::Latest && record.body.is_none() {
+            return match self.remove(&record.key) {
+                Some(_) => Applied::Changed,
+                None => Applied::Unchanged,
+            };
+        }
+        let kept = match self.kept.get_mut(&record.key) {
+            Some(kept) => kept,
+            None => self.kept.entry(record.key.clone()).or_default(),
+        };
+        let is_new = kept.entry.is_none();
+        let applied = fold.apply(&mut kept.entry, record);
+        let Some(entry) = &kept.entry else {
+            self.remove(&record.key);
+            return applied;
+        };
+        if applied != Applied::Changed && !is_new {
+            return applied;
+        }
+        kept.time = kept.time.max(record.time);
+        let bytes = ENTRY_BYTES + record.key.len() * 2 + fold.size_bytes(entry);
+        self.bytes = self.bytes + bytes - kept.bytes;
+        kept.bytes = bytes;
+        let has_ended = fold.has_ended(entry);
+        if has_ended && !kept.has_ended {
+            self.ended.push_back(record.key.clone());
+        }
+        kept.has_ended = has_ended;
+        if is_new {
+            self.ages.push_back((record.time, record.key.clone()));
+        }
+        let group = fold.group(entry);
+        if group != kept.group.as_deref() {
+            let after = group.map(Text::from);
+            let before = std::mem::replace(&mut kept.group, after.clone());
+            self.regroup(&record.key, before.as_ref(), after);
+        }
+        applied
+    }
+
+    fn regroup(&mut self, key: &Text, before: Option<&Text>, after: Option<Text>) {
+        if let Some(before) = before
+            && let Some(keys) = self.groups.get_mut(before)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.groups.remove(before);
+            }
+        }
+        if let Some(after) = after {
+            self.groups.entry(after).or_default().insert(key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &Text) -> Option<Kept<E>> {
+        let kept = self.kept.remove(key)?;
+        self.bytes -= kept.bytes;
+        self.regroup(key, kept.group.as_ref(), None);
+        Some(kept)
+    }
+
+    /// Forgets entries that ended, the first ones first, until the others take at most `limit` bytes. Returns how many.
+    pub(super) fn make_room(&mut self, limit: usize) -> u64 {
+        let mut forgotten = 0;
+        while self.bytes > limit {
+            let Some(key) = self.ended.pop_front() else {
+                break;
+            };
+            if !self.kept.get(&key).is_some_and(|kept| kept.has_ended) {
+                continue;
+            }
+            if let Some(kept) = self.remove(&key) {
+                self.bytes += FORGOTTEN_BYTES + key.len();
+                // Its age is still known, and removes this as well.
+                self.forgotten.insert(key, kept.time);
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+
+    /// Removes the entries whose last record the log no longer has.
+    pub(super) fn expire(&mut self, kind: Kind, now: u64) {
+        let Kind::Events { max_age } = kind else {
+            return;
+        };
+        let oldest = now.saturating_sub(clock::whole_milliseconds(max_age));
+        while let Some((time, _)) = self.ages.front()
+            && *time < oldest
+        {
+            let Some((_, key)) = self.ages.pop_front() else {
+                return;
+            };
+            let last = self.kept.get(&key).map(|kept| kept.time);
+            match last.or_else(|| self.forgotten.get(&key).copied()) {
+                Some(time) if time >= oldest => self.ages.push_back((time, key)),
+                Some(_) if self.forgotten.remove(&key).is_some() => {
+                    self.bytes -= FORGOTTEN_BYTES + key.len();
+                }
+                Some(_) => drop(self.remove(&key)),
+                None => {}
+            }
+        }
+    }
+}
+
+impl<E> Default for Entries<E> {
+    fn default() -> Self {
+        Self {
+            kept: HashMap::new(),
+            groups: HashMap::new(),
+            ended: VecDeque::new(),
+            ages: VecDeque::new(),
+            forgotten: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+// === impl Kept ===
+
+impl<E> Default for Kept<E> {
+    fn default() -> Self {
+        Self {
+            entry: None,
+            group: None,
+            bytes: 0,
+            has_ended: false,
+            time: 0,
+        }
+    }
+}

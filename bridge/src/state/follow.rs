@@ -1,0 +1,113 @@
+//! Those who want to know what a view applies, as it does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use a2abus_plugin::Text;
+use tokio::sync::mpsc;
+
+use super::log::Record;
+
+/// The records that a view applies from some moment on and that changed something, in their order. Dropping it ends it.
+#[derive(Debug)]
+pub struct Following {
+    records: mpsc::Receiver<Record>,
+    has_lagged: Arc<AtomicBool>,
+}
+
+/// A follower did not take its records in time, and some are lost to it. Following again from the state as it is now
+/// loses nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the records were not taken in time")]
+pub struct Lagged;
+
+/// All followers of one view.
+#[derive(Debug, Default)]
+pub(super) struct Followers {
+    of_key: HashMap<Text, Vec<Follower>>,
+    of_all: Vec<Follower>,
+}
+
+#[derive(Debug)]
+struct Follower {
+    records: mpsc::Sender<Record>,
+    has_lagged: Arc<AtomicBool>,
+}
+
+// === impl Following ===
+
+impl Following {
+    /// The next record; `None` once the view is closed. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Lagged`] after the last record before those that were lost.
+    pub async fn next(&mut self) -> Result<Option<Record>, Lagged> {
+        match self.records.recv().await {
+            None if self.has_lagged.load(Ordering::Acquire) => Err(Lagged),
+            next => Ok(next),
+        }
+    }
+}
+
+// === impl Followers ===
+
+impl Followers {
+    /// One more follower, of a key or of all, that may have `capacity` records before it.
+    pub(super) fn add(&mut self, key: Option<&str>, capacity: usize) -> Following {
+        let (sender, records) = mpsc::channel(capacity.max(1));
+        let has_lagged = Arc::new(AtomicBool::new(false));
+        let follower = Follower {
+            records: sender,
+            has_lagged: Arc::clone(&has_lagged),
+        };
+        match key {
+            Some(key) => self.of_key.entry(key.into()).or_default().push(follower),
+            None => self.of_all.push(follower),
+        }
+        Following {
+            records,
+            has_lagged,
+        }
+    }
+
+    /// Passes a record on. Never waits.
+    pub(super) fn publish(&mut self, record: &Record) {
+        self.of_all.retain(|follower| follower.take(record));
+        if let Some(followers) = self.of_key.get_mut(&record.key) {
+            followers.retain(|follower| follower.take(record));
+            if followers.is_empty() {
+                self.of_key.remove(&record.key);
+            }
+        }
+    }
+
+    /// Forgets those who are gone.
+    pub(super) fn sweep(&mut self) {
+        self.of_all.retain(Follower::is_there);
+        self.of_key.retain(|_, followers| {
+            followers.retain(Follower::is_there);
+            !followers.is_empty()
+        });
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Whether it still follows.
+    fn take(&self, record: &Record) -> bool {
+        match self.records.try_send(record.clone()) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.has_lagged.store(true, Ordering::Release);
+                false
+            }
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        !self.records.is_closed()
+    }
+}

@@ -1,0 +1,363 @@
+//! What every log has in common: records, positions, and the contract of a log.
+
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{TransportError, TransportErrorKind};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+/// The longest key of a record, in bytes.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// Batches that a reader holds ready.
+const READY_BATCHES: usize = 4;
+
+/// An ordered sequence of records. Cheap to clone; all clones share it.
+///
+/// Records of one key are in the order in which the log took them, which is the same for every reader. Records of
+/// different keys have an order only where the log has one partition.
+pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
+    /// Its name and kind.
+    fn spec(&self) -> &LogSpec;
+
+    /// Appends a record, and returns its position once the log stores it. A body of `None` deletes the key in a log of
+    /// the kind [`Kind::Latest`].
+    ///
+    /// # Errors
+    /// When the record was not stored; after [`StateError::is_uncertain`] it may be stored nevertheless. Dropping the
+    /// future does not take the record back.
+    fn append(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+    ) -> impl Future<Output = Result<Position, StateError>> + Send;
+
+    /// Reads the records from a cursor on, then each new one as it is appended. Records that the log no longer has are
+    /// left out. Who retries: the reader, forever; it ends when it is dropped or the log is closed.
+    ///
+    /// # Errors
+    /// When reading cannot start.
+    fn read(&self, from: Cursor) -> impl Future<Output = Result<Reader, StateError>> + Send;
+
+    /// What the log has now.
+    ///
+    /// # Errors
+    /// When the log cannot be asked.
+    fn bounds(&self) -> impl Future<Output = Result<Bounds, StateError>> + Send;
+}
+
+/// How a log is called and what it keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSpec {
+    /// One word, as `tasks`: letters, digits, `-` and `_`.
+    pub name: &'static str,
+    /// What it keeps.
+    pub kind: Kind,
+}
+
+/// What a log keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All records of the last `max_age`: for what can be refused, and where history matters.
+    Events {
+        /// The longest life of an entry, and a margin.
+        max_age: Duration,
+    },
+    /// The last record of each key. Even one that the fold refuses displaces the one before it: so nothing that can be
+    /// refused belongs into such a log.
+    Latest,
+}
+
+/// The place of a record in its log. As text `PARTITION-OFFSET`, which is a legal event id.
+///
+/// Positions of one key are in the same partition, and sorted; positions of different partitions say nothing about time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The partition; 0 where the log has no others.
+    pub partition: u32,
+    /// The place in the partition. There may be gaps.
+    pub offset: u64,
+}
+
+/// A text is not a position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a position like \"0-1042\", got {0:?}")]
+pub struct PositionError(String);
+
+/// How far a reader is: the offset that comes next in each partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cursor(Vec<u64>);
+
+/// One record as a log holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What it belongs to.
+    pub key: Text,
+    /// Where it is.
+    pub position: Position,
+    /// When it was appended, in milliseconds since 1970, by the clock of the log or of the writer. It is part of the
+    /// record: all readers see the same time.
+    pub time: u64,
+    /// What was appended; `None` deletes the key.
+    pub body: Option<Bytes>,
+}
+
+/// Where a log begins and ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first records that it still has.
+    pub start: Cursor,
+    /// What comes after the last ones: a reader that is here has everything.
+    pub end: Cursor,
+}
+
+/// Records in the order of the log, and how far a reader is with them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The records.
+    pub records: Vec<Record>,
+    /// Where the reader is after them. It may pass more than the records: offsets without one.
+    pub reached: Cursor,
+}
+
+/// The records of a log in order, in batches.
+#[derive(Debug)]
+pub struct Reader {
+    batches: mpsc::Receiver<Batch>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Why a log or a view did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// A key is empty or too long.
+    #[error("a key of {0} bytes: keys have 1 to {MAX_KEY_BYTES} bytes")]
+    BadKey(usize),
+    /// There is no room for another entry: all that are kept are still needed.
+    #[error("the state {name} is full: it has {bytes} bytes, and state.memory allows {limit}")]
+    Full {
+        /// The log.
+        name: &'static str,
+        /// What the entries take.
+        bytes: usize,
+        /// What they may take.
+        limit: usize,
+    },
+    /// The position was not applied in time. The record is stored all the same.
+    #[error("the record at {position} of {name} was stored, but not read back in {waited:?}")]
+    NotApplied {
+        /// The log.
+        name: &'static str,
+        /// The record.
+        position: Position,
+        /// How long somebody waited.
+        waited: Duration,
+    },
+    /// The log or the view was closed.
+    #[error("the state {0} is closed")]
+    Closed(&'static str),
+    /// The bus failed.
+    #[error("the state {name}: {error}")]
+    Bus {
+        /// The log.
+        name: &'static str,
+        /// What failed.
+        #[source]
+        error: TransportError,
+    },
+}
+
+// === impl Position ===
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.partition, self.offset)
+    }
+}
+
+impl FromStr for Position {
+    type Err = PositionError;
+
+    fn from_str(text: &str) -> Result<Self, PositionError> {
+        let parsed = text.split_once('-').and_then(|(partition, offset)| {
+            Some(Self {
+                partition: partition.parse().ok()?,
+                offset: offset.parse().ok()?,
+            })
+        });
+        // One text for one position: `+1` and `007` are none.
+        parsed
+            .filter(|position| position.to_string() == text)
+            .ok_or_else(|| PositionError(text.chars().take(64).collect()))
+    }
+}
+
+// === impl Cursor ===
+
+impl Cursor {
+    /// The beginning of every partition.
+    #[must_use]
+    pub const fn start() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The offset that comes next in a partition.
+    #[must_use]
+    pub fn next(&self, partition: u32) -> u64 {
+        usize::try_from(partition)
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Moves past a position. Never moves back.
+    pub fn pass(&mut self, position: Position) {
+        self.advance(position.partition, position.offset.saturating_add(1));
+    }
+
+    /// Moves to an offset of a partition. Never moves back.
+    pub fn advance(&mut self, partition: u32, next: u64) {
+        let Ok(index) = usize::try_from(partition) else {
+            return;
+        };
+        if self.0.len() <= index {
+            self.0.resize(index + 1, 0);
+        }
+        self.0[index] = self.0[index].max(next);
+    }
+
+    /// Whether the position is behind this cursor.
+    #[must_use]
+    pub fn has_passed(&self, position: Position) -> bool {
+        position.offset < self.next(position.partition)
+    }
+
+    /// The partitions, each with the offset that comes next.
+    pub fn partitions(&self) -> impl Iterator<Item = (u32, u64)> {
+        (0_u32..).zip(self.0.iter().copied())
+    }
+
+    /// Moves to where another cursor is, where that is further.
+    pub fn merge(&mut self, other: &Self) {
+        for (partition, next) in other.partitions() {
+            self.advance(partition, next);
+        }
+    }
+
+    /// How many offsets are between this cursor and an end. Offsets without a record count, too.
+    #[must_use]
+    pub fn behind(&self, end: &Self) -> u64 {
+        end.partitions()
+            .map(|(partition, next)| next.saturating_sub(self.next(partition)))
+            .sum()
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// What it takes in memory, about.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.body.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// A reader that a task fills: it ends with the reader, and the reader with it.
+    pub(super) fn spawn<F>(read: impl FnOnce(mpsc::Sender<Batch>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (sender, batches) = mpsc::channel(READY_BATCHES);
+        Self {
+            batches,
+            _task: AbortOnDropHandle::new(tokio::spawn(read(sender))),
+        }
+    }
+
+    /// The next records; `None` once the log is closed. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Batch> {
+        self.batches.recv().await
+    }
+}
+
+// === impl StateError ===
+
+impl StateError {
+    /// Whether the record may be stored although the append failed.
+    #[must_use]
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::NotApplied { .. } => true,
+            Self::Bus { error, .. } => matches!(
+                error.kind(),
+                TransportErrorKind::TimedOut
+                    | TransportErrorKind::Closed
+                    | TransportErrorKind::Fatal
+            ),
+            Self::BadKey(_) | Self::Full { .. } | Self::Closed(_) => false,
+        }
+    }
+}
+
+/// Refuses keys that some log cannot store.
+pub(super) fn check_key(key: &str) -> Result<(), StateError> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(StateError::BadKey(key.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_event_ids_and_come_back() {
+        let position = Position {
+            partition: 3,
+            offset: 1042,
+        };
+        assert_eq!(position.to_string(), "3-1042");
+        assert_eq!("3-1042".parse(), Ok(position));
+        for text in [
+            "",
+            "3",
+            "-",
+            "3-",
+            "-1",
+            "+3-1",
+            "03-1",
+            "3-1-1",
+            "3-99999999999999999999",
+        ] {
+            assert!(text.parse::<Position>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_only_moves_on() {
+        let at = |partition, offset| Position { partition, offset };
+        let mut cursor = Cursor::start();
+        assert!(!cursor.has_passed(at(0, 0)));
+        cursor.pass(at(1, 7));
+        cursor.pass(at(1, 3));
+        assert_eq!(cursor.next(1), 8);
+        assert!(cursor.has_passed(at(1, 7)) && !cursor.has_passed(at(1, 8)));
+        let mut end = cursor.clone();
+        end.advance(0, 5);
+        end.advance(1, 10);
+        assert_eq!(cursor.behind(&end), 7);
+        assert_eq!(end.behind(&cursor), 0);
+    }
+}

@@ -1,0 +1,406 @@
+//! A view: the state that the records of a log make.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::any::AnyLog;
+use super::entries::Entries;
+use super::fold::{Applied, Fold};
+use super::follow::{Followers, Following};
+use super::log::{Batch, Bounds, Cursor, Kind, Log as _, Position, StateError};
+use crate::clock;
+
+/// The bounds of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewOptions {
+    /// What all entries may take in memory.
+    pub memory_bytes: usize,
+}
+
+/// How far a view is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What comes next.
+    pub applied: Cursor,
+    /// Where the log ended when the view began to read.
+    pub end: Cursor,
+    /// Whether the view has reached that end: from then on it is current, but for what was appended a moment ago.
+    pub is_caught_up: bool,
+    /// Records that were applied.
+    pub records: u64,
+    /// Records that were not understood, and skipped.
+    pub unknown: u64,
+    /// Entries that were forgotten for want of room.
+    pub forgotten: u64,
+    /// The view has ended, and applies nothing more.
+    pub is_closed: bool,
+}
+
+/// The state that a log makes. Cheap to clone; all clones share it. It is as old as the records it has applied: wait for
+/// the position of an append to see what it did.
+pub struct View<F: Fold> {
+    shared: Arc<Shared<F>>,
+}
+
+/// The task that applies records. Dropping it ends the view.
+#[derive(Debug)]
+pub struct ViewTask {
+    task: AbortOnDropHandle<()>,
+}
+
+struct Shared<F: Fold> {
+    fold: F,
+    log: AnyLog,
+    options: ViewOptions,
+    state: RwLock<State<F::Entry>>,
+    progress: watch::Sender<Progress>,
+}
+
+struct State<E> {
+    entries: Entries<E>,
+    followers: Followers,
+    /// Who waits for a position, sorted by it. `None` once the view is closed.
+    waiting: Option<BTreeMap<Position, Vec<oneshot::Sender<()>>>>,
+    progress: Progress,
+}
+
+/// How often old entries are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Between two attempts to read the log.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+// === impl View ===
+
+impl<F: Fold> View<F> {
+    /// Starts to apply a log from its beginning, on a task of its own.
+    #[must_use]
+    pub fn start(log: impl Into<AnyLog>, fold: F, options: ViewOptions) -> (Self, ViewTask) {
+        let shared = Arc::new(Shared {
+            fold,
+            log: log.into(),
+            options,
+            state: RwLock::new(State {
+                entries: Entries::default(),
+                followers: Followers::default(),
+                waiting: Some(BTreeMap::new()),
+                progress: Progress::default(),
+            }),
+            progress: watch::Sender::new(Progress::default()),
+        });
+        let task = tokio::spawn(run(Closes(Arc::clone(&shared))));
+        let task = ViewTask {
+            task: AbortOnDropHandle::new(task),
+        };
+        (Self { shared }, task)
+    }
+
+    /// Appends a record to the log, and returns its position once it is stored. The view applies it soon.
+    ///
+    /// # Errors
+    /// [`StateError::Full`] for a new key while there is no room; else those of the log.
+    pub async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+        if body.is_some() {
+            self.shared.check_room(key)?;
+        }
+        self.shared.log.append(key, body).await
+    }
+
+    /// Appends a record and waits until the view has applied it: then [`View::read`] shows whether it won.
+    ///
+    /// # Errors
+    /// As [`View::append`] and [`View::applied`].
+    pub async fn commit(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        let until = Instant::now() + deadline;
+        let position = self.append(key, body).await?;
+        self.applied(position, until.saturating_duration_since(Instant::now()))
+            .await?;
+        Ok(position)
+    }
+
+    /// Waits until the view has applied the record at a position.
+    ///
+    /// # Errors
+    /// [`StateError::NotApplied`] when it takes longer than `deadline`, [`StateError::Closed`] when the view ends.
+    pub async fn applied(&self, position: Position, deadline: Duration) -> Result<(), StateError> {
+        let name = self.shared.log.spec().name;
+        let Some(applied) = self.shared.wait_for(position)? else {
+            return Ok(());
+        };
+        match tokio::time::timeout(deadline, applied).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(StateError::Closed(name)),
+            Err(_) => Err(StateError::NotApplied {
+                name,
+                position,
+                waited: deadline,
+            }),
+        }
+    }
+
+    /// Reads the entries. Records wait meanwhile: take what is needed and return.
+    pub fn read<T>(&self, read: impl FnOnce(&Entries<F::Entry>) -> T) -> T {
+        read(&self.shared.state().entries)
+    }
+
+    /// Reads the entries, and follows what is applied to one key, or to all, from that very moment on: nothing is left out
+    /// in between, and nothing comes twice. A follower may be `capacity` records behind.
+    pub fn follow<T>(
+        &self,
+        key: Option<&str>,
+        capacity: usize,
+        read: impl FnOnce(&Entries<F::Entry>) -> T,
+    ) -> (T, Following) {
+        let mut state = self.shared.state_mut();
+        let now = read(&state.entries);
+        let following = state.followers.add(key, capacity);
+        (now, following)
+    }
+
+    /// How far the view is. The receiver sees it change.
+    #[must_use]
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.shared.progress.subscribe()
+    }
+
+    /// Waits until the view has everything that was in the log when it began to read.
+    ///
+    /// # Errors
+    /// [`StateError::Closed`] when the view ends before.
+    pub async fn caught_up(&self) -> Result<(), StateError> {
+        let mut progress = self.progress();
+        let is_decided = |progress: &Progress| progress.is_caught_up || progress.is_closed;
+        match progress.wait_for(is_decided).await {
+            Ok(progress) if progress.is_caught_up => Ok(()),
+            _ => Err(StateError::Closed(self.shared.log.spec().name)),
+        }
+    }
+}
+
+impl<F: Fold> Clone for View<F> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<F: Fold> fmt::Debug for View<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View")
+            .field("log", &self.shared.log)
+            .field("progress", &*self.shared.progress.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// How many offsets are still to be applied before the view has caught up.
+    #[must_use]
+    pub fn behind(&self) -> u64 {
+        self.applied.behind(&self.end)
+    }
+}
+
+// === impl ViewTask ===
+
+impl ViewTask {
+    /// Waits for the end of the task, which is an error in it.
+    pub async fn ended(&mut self) {
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!(%error, "a view of the state ended");
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl<F: Fold> Shared<F> {
+    fn state(&self) -> RwLockReadGuard<'_, State<F::Entry>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State<F::Entry>> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a new key while everything that is kept is still needed.
+    fn check_room(&self, key: &str) -> Result<(), StateError> {
+        let state = self.state();
+        let (bytes, limit) = (state.entries.bytes(), self.options.memory_bytes);
+        if bytes <= limit || state.entries.get(key).is_some() {
+            return Ok(());
+        }
+        let name = self.log.spec().name;
+        Err(StateError::Full { name, bytes, limit })
+    }
+
+    /// What resolves once a position is applied; `None` if it is.
+    fn wait_for(&self, position: Position) -> Result<Option<oneshot::Receiver<()>>, StateError> {
+        let mut state = self.state_mut();
+        if state.progress.applied.has_passed(position) {
+            return Ok(None);
+        }
+        let Some(waiting) = &mut state.waiting else {
+            return Err(StateError::Closed(self.log.spec().name));
+        };
+        let (sender, receiver) = oneshot::channel();
+        waiting.entry(position).or_default().push(sender);
+        Ok(Some(receiver))
+    }
+
+    fn apply(&self, batch: &Batch) {
+        let kind = self.log.spec().kind;
+        let mut guard = self.state_mut();
+        let state = &mut *guard;
+        for record in &batch.records {
+            // A log that is read again after an error may begin with what was read before.
+            if state.progress.applied.has_passed(record.position) {
+                continue;
+            }
+            state.progress.applied.pass(record.position);
+            state.progress.records += 1;
+            match state.entries.apply(&self.fold, kind, record) {
+                Applied::Changed => state.followers.publish(record),
+                Applied::Unchanged => {}
+                Applied::Unknown => state.progress.unknown += 1,
+            }
+        }
+        if matches!(kind, Kind::Events { .. }) {
+            state.progress.forgotten += state.entries.make_room(self.options.memory_bytes);
+        }
+        state.reached(&batch.reached);
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+    }
+
+    /// Notes where the log begins and ends.
+    fn bounded(&self, bounds: Bounds, is_first: bool) {
+        let mut state = self.state_mut();
+        if is_first {
+            state.progress.end = bounds.end;
+        }
+        state.reached(&bounds.start);
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+    }
+
+    /// Removes what is too old, and waiting tasks and followers that are gone.
+    fn sweep(&self) {
+        let now = clock::milliseconds(clock::now());
+        let mut guard = self.state_mut();
+        let state = &mut *guard;
+        state.entries.expire(self.log.spec().kind, now);
+        state.followers.sweep();
+        if let Some(waiting) = &mut state.waiting {
+            waiting.retain(|_, waiting| {
+                waiting.retain(|waiting| !waiting.is_closed());
+                !waiting.is_empty()
+            });
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.state_mut();
+        state.waiting = None;
+        state.followers = Followers::default();
+        state.progress.is_closed = true;
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+    }
+}
+
+// === impl State ===
+
+impl<E> State<E> {
+    /// Everything before the cursor is applied.
+    fn reached(&mut self, cursor: &Cursor) {
+        self.progress.applied.merge(cursor);
+        let is_there = self.progress.behind() == 0;
+        self.progress.is_caught_up |= is_there;
+        let Some(waiting) = &mut self.waiting else {
+            return;
+        };
+        for (partition, next) in self.progress.applied.partitions() {
+            let first = Position {
+                partition,
+                offset: 0,
+            };
+            let next = Position {
+                partition,
+                offset: next,
+            };
+            while let Some((position, _)) = waiting.range(first..next).next() {
+                let position = *position;
+                for waiting in waiting.remove(&position).into_iter().flatten() {
+                    // Who does not wait any more needs no answer.
+                    let _ = waiting.send(());
+                }
+            }
+        }
+    }
+}
+
+// === the task ===
+
+/// Closes the view when its task ends, however it does.
+struct Closes<F: Fold>(Arc<Shared<F>>);
+
+impl<F: Fold> Drop for Closes<F> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Applies the log, for ever.
+async fn run<F: Fold>(view: Closes<F>) {
+    let [mut pause, longest] = PAUSES;
+    let mut is_first = true;
+    loop {
+        let began = Instant::now();
+        match follow_log(&view.0, &mut is_first).await {
+            Ok(()) => tracing::warn!(
+                state = view.0.log.spec().name,
+                "the log of a state ended: reading it again"
+            ),
+            Err(error) => tracing::warn!(%error, "cannot read the log of a state: trying again"),
+        }
+        if began.elapsed() > longest {
+            [pause, _] = PAUSES;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+}
+
+/// Applies what the log has and gets, until it ends.
+async fn follow_log<F: Fold>(view: &Shared<F>, is_first: &mut bool) -> Result<(), StateError> {
+    let bounds = view.log.bounds().await?;
+    view.bounded(bounds, std::mem::take(is_first));
+    let applied = view.state().progress.applied.clone();
+    let mut reader = view.log.read(applied).await?;
+    let mut sweep = tokio::time::interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            batch = reader.next() => match batch {
+                Some(batch) => view.apply(&batch),
+                None => return Ok(()),
+            },
+            _ = sweep.tick() => view.sweep(),
+        }
+    }
+}
