@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use a2abus_executor::Environment;
-use a2abus_plugin::{Limits, MapOptions, Source, Text};
+use a2abus_plugin::{MapOptions, Source, Text};
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
 use tokio::net::TcpListener;
@@ -33,11 +33,11 @@ use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
 use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
 use crate::metrics::Metrics;
-use crate::pipeline::adapt::Adapters;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::readiness::Readiness;
 use crate::route::RouteTable;
+use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
@@ -88,7 +88,6 @@ pub struct Bridge {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) log: LogLimits,
     pub(crate) readiness: Arc<Readiness>,
-    pub(crate) limits: Limits,
     pub(crate) door: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: crate::config::HttpConfig,
@@ -169,7 +168,6 @@ impl Bridge {
             .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let limits = Limits::from(&config.limits);
         Ok(Self {
             buses,
             calls,
@@ -179,7 +177,6 @@ impl Bridge {
             metrics,
             log,
             readiness,
-            limits,
             door,
             admin,
             http: config.http,
@@ -314,19 +311,15 @@ fn outbound(
         }
     });
     let buses = Buses::new(list.collect());
-    let routes = RouteTable::build(
-        &config.routes,
-        &config.default_route,
-        config.limits.max_hops,
-    )
-    .map_err(|(route, error)| BridgeError::Config(format!("route {}: {error}", route.text())))?;
+    let rules = Rules::new(config)
+        .map_err(|(route, error)| BridgeError::Config(format!("route {route}: {error}")))?;
     let called = if config.calls.enabled {
-        called_buses(&buses, &routes)
+        called_buses(&buses, &rules.routes)
     } else {
         Vec::new()
     };
-    let adapters = Arc::new(Adapters::new(config));
-    Ok((Outbound::new(buses, Arc::new(routes), adapters), called))
+    let rules = Arc::new(CurrentRules::new(rules));
+    Ok((Outbound::new(buses, rules), called))
 }
 
 /// The table of calls, and the cancels that it sends.
@@ -409,7 +402,6 @@ impl Parts<'_> {
             binding: own.transport.binding(),
             role: binding.role,
             hint: binding.hint(),
-            limits: Limits::from(&self.config.limits),
             options: MapOptions::from(&binding.mapping),
             source,
             ids: binding.mapping.ids,

@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use a2abus_plugin::{MapOptions, Text, Unit};
 use a2abus_transports::Header;
+use arc_swap::Guard;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -62,6 +63,7 @@ use crate::calls::pending::PendingCalls;
 use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_token::ReplyTokens;
 use crate::metrics::{Metrics, ReplyOutcome};
+use crate::rules::Rules;
 use crate::seldom::{LogLimits, Seldom};
 use crate::shares::Shares;
 
@@ -199,6 +201,12 @@ impl Calls {
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// The rules for one message that is read now.
+    #[must_use]
+    pub fn rules(&self) -> Guard<Arc<Rules>> {
+        self.outbound.rules()
     }
 
     /// Where answers come back to.

@@ -15,7 +15,6 @@ pub(crate) mod workflows;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Limits;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Extensions, HeaderName, HeaderValue, Method, Request, StatusCode};
@@ -41,8 +40,6 @@ pub struct Door {
     pub metrics: Arc<Metrics>,
     /// Whether the bridge is draining: then requests are refused.
     pub readiness: Arc<Readiness>,
-    /// What a payload may cost.
-    pub limits: Limits,
     /// The origins of web pages that may send requests.
     pub allowed_origins: Vec<HeaderValue>,
     /// The names by which clients may ask.
@@ -70,6 +67,12 @@ type Refusal = (StatusCode, Failure);
 // === impl Door ===
 
 impl Door {
+    /// Largest body, in bytes: a payload past either limit is too large, whichever is smaller.
+    fn largest_body(&self) -> usize {
+        let limits = self.calls.rules().limits;
+        self.body_limit_bytes.min(limits.max_bytes)
+    }
+
     /// The share of the sender in the memory for requests.
     pub(crate) fn purse(&self, extensions: &Extensions) -> Purse {
         let peer = extensions.get::<Peer>().map(|Peer(address)| *address);

@@ -22,6 +22,7 @@ mod process;
 pub mod readiness;
 mod recent;
 pub mod route;
+pub mod rules;
 pub mod seldom;
 pub mod shares;
 mod stage;

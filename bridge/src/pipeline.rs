@@ -68,8 +68,6 @@ pub struct Pipeline {
     pub role: Role,
     /// What is declared about its payloads.
     pub hint: Hint,
-    /// What a payload may cost.
-    pub limits: Limits,
     /// How payloads are mapped.
     pub options: MapOptions,
     /// The `source` of mapped events.
@@ -312,7 +310,9 @@ impl Pipeline {
             acknowledger,
             ..
         } = delivery;
+        let rules = self.outbound.rules();
         let at = ReadAt {
+            rules: &rules,
             bus: self.bus,
             topic: &topic,
             origin: origin.as_ref(),
@@ -431,7 +431,7 @@ impl Pipeline {
 
     /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
     fn answers(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
-        for answered in self.calls.take_answers(at, self.binding, &self.limits) {
+        for answered in self.calls.take_answers(at, self.binding) {
             match answered {
                 Answered::Forward(forward) => outgoing.copies.push(*forward),
                 Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
@@ -453,7 +453,8 @@ impl Pipeline {
 
     /// A message on a topic for events: each unit is mapped and routed.
     fn events(&self, at: ReadAt<'_>, outgoing: &mut Routed) {
-        match content_mode::read(self.binding, at.message, &self.limits) {
+        let limits = &at.rules.limits;
+        match content_mode::read(self.binding, at.message, limits) {
             Err(error) => self.unreadable(at, &error, outgoing),
             Ok(Content::Event(event)) => self.event(at, None, event, outgoing),
             Ok(Content::Plain { content_type, body }) => {
@@ -462,7 +463,7 @@ impl Pipeline {
                     hint.header("content-type", &content_type);
                 }
                 let context = self.context(at.origin);
-                let map = |body| map(body, &hint, &self.limits, &self.options, &context);
+                let map = |body| map(body, &hint, limits, &self.options, &context);
                 let units = stage::map().in_scope(|| map(&body));
                 if let Some(why) = copies::repeats_too_much(at.message, units.len()) {
                     return self.repeats(at, why, outgoing);
@@ -498,25 +499,19 @@ impl Pipeline {
         let is_own = |event: &Event| self.calls.is_own_request(event);
         self.claims.of_cloudevent(at, index, &mut event, is_own);
         if self.data == DataLook::ForMissing {
-            self.fill_from_data(&mut event);
+            self.fill_from_data(&mut event, &at.rules.limits);
         }
         self.route(at, unit, event, outgoing);
     }
 
     /// Takes from the data what routing needs and the event lacks.
-    fn fill_from_data(&self, event: &mut Event) {
+    fn fill_from_data(&self, event: &mut Event, limits: &Limits) {
         let context = MapContext {
             source: self.source.clone(),
             time: None,
             ids: Ids::Payload(&crate::clock::new_event_id),
         };
-        let units = map(
-            &event.body(),
-            &self.hint,
-            &self.limits,
-            &self.options,
-            &context,
-        );
+        let units = map(&event.body(), &self.hint, limits, &self.options, &context);
         let Ok(Ok(inner)) = units.into_only() else {
             return;
         };
@@ -565,7 +560,7 @@ impl Pipeline {
         event: &Event,
         outgoing: &mut Routed,
     ) -> bool {
-        let Some(call) = self.calls.misplaced_answer(at, event, &self.limits) else {
+        let Some(call) = self.calls.misplaced_answer(at, event) else {
             return false;
         };
         let detail = format!(
@@ -590,6 +585,7 @@ impl Pipeline {
             .origin
             .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
         let from = Provenance {
+            rules: at.rules,
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin,

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::{Limits, Text};
+use a2abus_plugin::Text;
 use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     AnyTransport, Consumer, Delivery, Health, Outcome, Reading, Subscription, Transport as _,
@@ -70,7 +70,6 @@ struct Process {
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
     log: LogLimits,
-    limits: Limits,
     grace: Duration,
     order: Stop,
     /// The bindings of events, which end first.
@@ -109,7 +108,6 @@ impl Bridge {
             metrics,
             log,
             readiness,
-            limits,
             door,
             admin,
             http,
@@ -126,7 +124,6 @@ impl Bridge {
             metrics,
             readiness,
             log,
-            limits,
             grace: http.drain_grace.0,
             order: Stop::default(),
             events: JoinSet::new(),
@@ -212,7 +209,6 @@ impl Process {
                 leg: leg.clone(),
                 bus: bus.clone(),
                 calls: Arc::clone(&self.calls),
-                limits: self.limits,
             };
             self.readiness.starting(reader.condition());
             let stop = self.order.rest.clone();
@@ -277,7 +273,6 @@ impl Process {
             calls: Arc::clone(&self.calls),
             metrics: Arc::clone(&self.metrics),
             readiness: Arc::clone(&self.readiness),
-            limits: self.limits,
             body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
             allowed_origins: origins.filter_map(|origin| origin.parse().ok()).collect(),
             hosts: Hosts::new(http.allowed_hosts),
@@ -707,7 +702,6 @@ struct ReplyReader {
     leg: ReplyLeg,
     bus: Bus,
     calls: Arc<Calls>,
-    limits: Limits,
 }
 
 // === impl ReplyReader ===
@@ -825,7 +819,9 @@ impl ReplyReader {
             acknowledger,
             ..
         } = delivery;
+        let rules = self.calls.rules();
         let at = ReadAt {
+            rules: &rules,
             bus: self.leg.bus,
             topic: &topic,
             origin: origin.as_ref(),
@@ -836,7 +832,7 @@ impl ReplyReader {
         let binding = self.bus.transport.binding();
         if !(binding == Binding::Nats && self.calls.no_responders(at)) {
             // They are counted and logged; nothing is to be sent on from here.
-            drop(self.calls.take_answers(at, binding, &self.limits));
+            drop(self.calls.take_answers(at, binding));
         }
         if let Err(error) = acknowledger.settle(Outcome::Settled) {
             tracing::warn!(%error, "an answer was not acknowledged: it may be redelivered");

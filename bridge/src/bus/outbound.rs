@@ -8,6 +8,7 @@ use a2abus_transports::{
     Address, Confirmation, Guarantee, Header, Message, Transport as _, TransportError,
     TransportErrorKind, content_mode,
 };
+use arc_swap::Guard;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
@@ -15,8 +16,9 @@ use crate::bus::headers::carries;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid;
 use crate::names::{Mode, Name};
-use crate::pipeline::adapt::{AdaptError, Adapters};
-use crate::route::{NamedBy, Resolved, RouteError, RouteTable};
+use crate::pipeline::adapt::AdaptError;
+use crate::route::{NamedBy, Resolved, RouteError};
+use crate::rules::{CurrentRules, Rules};
 use crate::stage;
 
 /// One message on its way to one destination.
@@ -115,8 +117,7 @@ impl RoutingError {
 #[derive(Debug, Clone)]
 pub struct Outbound {
     buses: Buses,
-    routes: Arc<RouteTable>,
-    adapters: Arc<Adapters>,
+    rules: Arc<CurrentRules>,
 }
 
 /// A request whose answer the bridge takes: what its copies carry of the call.
@@ -149,6 +150,8 @@ const OF_THE_CALL: [&str; 3] = [
 /// Where an event was read, for what the copies of it inherit.
 #[derive(Debug, Clone, Copy)]
 pub struct Provenance<'a> {
+    /// The rules that count for it.
+    pub rules: &'a Rules,
     /// The binding, or the door, it came in by.
     pub binding: &'a str,
     /// The key of the message it came in.
@@ -164,12 +167,8 @@ pub struct Provenance<'a> {
 impl Outbound {
     /// Everything needed to route and send.
     #[must_use]
-    pub fn new(buses: Buses, routes: Arc<RouteTable>, adapters: Arc<Adapters>) -> Self {
-        Self {
-            buses,
-            routes,
-            adapters,
-        }
+    pub fn new(buses: Buses, rules: Arc<CurrentRules>) -> Self {
+        Self { buses, rules }
     }
 
     /// The buses.
@@ -178,10 +177,10 @@ impl Outbound {
         &self.buses
     }
 
-    /// Whether a route names this agent.
+    /// The rules for one message: whoever reads it takes them once.
     #[must_use]
-    pub fn names(&self, agent: &Text) -> bool {
-        self.routes.names(agent)
+    pub fn rules(&self) -> Guard<Arc<Rules>> {
+        self.rules.load()
     }
 
     /// The copies of an event: one for each destination of the first route that takes it. Only the destination that
@@ -195,18 +194,18 @@ impl Outbound {
         from: Provenance<'_>,
         to_answer: Option<ToAnswer<'_>>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
-        let event = self.adapters.at_binding(from.binding, event)?;
-        let route = self
-            .routes
+        let (routes, adapters) = (&from.rules.routes, &from.rules.adapters);
+        let event = adapters.at_binding(from.binding, event)?;
+        let route = routes
             .route(&event, from.binding)
             .ok_or(RoutingError::NoRoute)?;
         let name = route.name().text();
-        let event = self.adapters.at_route(name, from.binding, &event)?;
+        let event = adapters.at_route(name, from.binding, &event)?;
         let event = event.as_ref();
         let plain = match to_answer.filter(|_| route.destinations().len() > 1) {
             Some(to_answer) => {
-                let plain = self.adapters.at_binding(from.binding, to_answer.plain)?;
-                let plain = self.adapters.at_route(name, from.binding, &plain)?;
+                let plain = adapters.at_binding(from.binding, to_answer.plain)?;
+                let plain = adapters.at_route(name, from.binding, &plain)?;
                 Some(plain.into_owned())
             }
             None => None,

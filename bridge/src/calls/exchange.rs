@@ -562,9 +562,8 @@ mod tests {
     use crate::bus::delivery::Destinations;
     use crate::config::Config;
     use crate::metrics::Metrics;
-    use crate::pipeline::adapt::Adapters;
     use crate::readiness::Readiness;
-    use crate::route::RouteTable;
+    use crate::rules::{CurrentRules, Rules};
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{
         Consumer, Message, Reading, Subscription, TopicFilter, Transport as _,
@@ -598,9 +597,9 @@ default_route: [{ transport: bus, topic: t }]
         async fn new() -> Self {
             let config = Config::read("test.yaml", CONFIG, []).unwrap();
             let buses = Buses::new(Vec::new());
-            let routes = RouteTable::build(&[], &[], 8).unwrap();
-            let adapters = Adapters::new(&config);
-            let outbound = Outbound::new(buses.clone(), Arc::new(routes), Arc::new(adapters));
+            let rules = Rules::new(&config).unwrap();
+            let rules = Arc::new(CurrentRules::new(rules));
+            let outbound = Outbound::new(buses.clone(), rules);
             let log = LogLimits::default();
             let destinations = Destinations::new(buses, Arc::new(Readiness::new()), &log);
             let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));

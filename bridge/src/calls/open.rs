@@ -19,6 +19,7 @@ use crate::bus::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Piece};
+use crate::rules::Rules;
 use crate::shares::{Share, client};
 
 /// A request that expects an answer, before it is routed.
@@ -75,11 +76,12 @@ impl Calls {
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
         let agent = account::agent_of(&event);
-        account.is_for(&event, self.outbound.names(&agent));
+        let rules = self.rules();
+        account.is_for(&event, rules.routes.names(&agent));
         let rpc = Some((&message, &bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange.event.set("id", Text::from(call.to_string()))?;
-        let from = Self::of_caller(&exchange.plain, &headers);
+        let from = Self::of_caller(&rules, &exchange.plain, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
         if let Some(deaf) = copies.iter().find(|copy| self.is_deaf(copy)) {
@@ -263,8 +265,13 @@ impl Calls {
 
     /// Where an event of a caller comes from. Its id is fresh: a copy that is sent again is the same copy, and no other
     /// is. The id of a call is for its agent alone, so that the plain event of a call counts.
-    pub(super) fn of_caller<'a>(event: &'a Event, headers: &'a [Header]) -> Provenance<'a> {
+    pub(super) fn of_caller<'a>(
+        rules: &'a Rules,
+        event: &'a Event,
+        headers: &'a [Header],
+    ) -> Provenance<'a> {
         Provenance {
+            rules,
             binding: DOOR,
             key: None,
             origin: Some((event.id(), 0)),

@@ -54,8 +54,11 @@ impl Calls {
         patience: Duration,
         deadline: Instant,
     ) -> Result<(), CallError> {
-        let from = Self::of_caller(event, headers);
-        let copies = self.outbound.route(event, from, None);
+        let copies = {
+            let rules = self.rules();
+            let from = Self::of_caller(&rules, event, headers);
+            self.outbound.route(event, from, None)
+        };
         for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {
             let published = pin!(self.publisher.for_caller(&copy, || ()));
             match timeout_at(deadline.into(), published).await {

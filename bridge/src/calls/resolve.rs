@@ -16,10 +16,13 @@ use crate::calls::reply_place::attribute_header;
 use crate::calls::reply_token::Rejection;
 use crate::calls::said::{self, Body, Said};
 use crate::calls::{Answered, CallError, Calls, Unanswerable, render};
+use crate::rules::Rules;
 
 /// Where a message was read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadAt<'a> {
+    /// The rules that count for it.
+    pub rules: &'a Rules,
     /// The bus.
     pub bus: BusId,
     /// The topic.
@@ -50,8 +53,8 @@ impl Calls {
     /// their order. `binding` is how its bus writes CloudEvents.
     /// Each is counted, and what reaches no caller is logged.
     #[must_use]
-    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
-        let answered = self.answers_in(at, binding, limits);
+    pub fn take_answers(&self, at: ReadAt<'_>, binding: Binding) -> Vec<Answered> {
+        let answered = self.answers_in(at, binding);
         for answered in &answered {
             self.count_reply(answered.outcome());
             self.log_reply(answered, at.topic);
@@ -61,12 +64,8 @@ impl Calls {
 
     /// Notes an event that was read where no answers are taken, if it answers a call which waits here. Gives back the
     /// call when the event is an answer under the headers of its request: to route it would ask the agent again.
-    pub(crate) fn misplaced_answer(
-        &self,
-        at: ReadAt<'_>,
-        event: &Event,
-        limits: &Limits,
-    ) -> Option<CallId> {
+    pub(crate) fn misplaced_answer(&self, at: ReadAt<'_>, event: &Event) -> Option<CallId> {
+        let limits = &at.rules.limits;
         let id_in = |name| event.extension_text(name)?.parse::<ReplyId>().ok();
         let own = id_in(extension::CALL_ID);
         let is_marked = event.extension(extension::MCP_TYPE).is_some();
@@ -148,7 +147,8 @@ impl Calls {
         }
     }
 
-    fn answers_in(&self, at: ReadAt<'_>, binding: Binding, limits: &Limits) -> Vec<Answered> {
+    fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<Answered> {
+        let limits = &at.rules.limits;
         let (event, body) = match content_mode::read(binding, at.message, limits) {
             Ok(Content::Event(event)) => (Some(event), at.message.body.clone()),
             Ok(Content::Plain { body, .. }) => (None, Some(body)),
@@ -161,17 +161,11 @@ impl Calls {
             event: event.as_ref(),
             binding,
         });
-        let take = |said| self.take_answer(at, said, batch, limits);
+        let take = |said| self.take_answer(at, said, batch);
         units.into_iter().map(take).collect()
     }
 
-    fn take_answer(
-        &self,
-        at: ReadAt<'_>,
-        said: Said,
-        batch: Option<Batch<'_>>,
-        limits: &Limits,
-    ) -> Answered {
+    fn take_answer(&self, at: ReadAt<'_>, said: Said, batch: Option<Batch<'_>>) -> Answered {
         let Some(id) = call_of(at, &said, batch.is_some()) else {
             let damaged = self.damaged(at, &said);
             return damaged
@@ -190,7 +184,7 @@ impl Calls {
                 return None;
             }
             let fold = &mut progress.fold;
-            Some(render::parts_of(asked, fold, &said, limits))
+            Some(render::parts_of(asked, fold, &said, &at.rules.limits))
         })
     }
 

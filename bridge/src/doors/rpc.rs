@@ -124,7 +124,8 @@ async fn respond(
     let (head, body) = request.into_parts();
     let common = read_head(door, target, (call, caller), &head)?;
     let payload = read_body(door, &head.headers, body, &common.purse).await?;
-    let units = decode(&payload, &negotiate::hint(&head.headers), &door.limits);
+    let limits = door.calls.rules().limits;
+    let units = decode(&payload, &negotiate::hint(&head.headers), &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
     // Nothing large is kept while the agent works.
     drop((head, payload));
@@ -158,7 +159,7 @@ fn check_amplification(
     let size: usize = headers
         .map(|header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len))
         .sum();
-    let limit = door.body_limit_bytes.min(door.limits.max_bytes);
+    let limit = door.largest_body();
     if size.saturating_mul(units.saturating_sub(1)) + body <= limit {
         return Ok(());
     }
@@ -233,8 +234,7 @@ async fn read_body(
     body: Body,
     purse: &Purse,
 ) -> Result<Bytes, Refusal> {
-    // A payload past either limit is too large, whichever is smaller.
-    let limit = door.body_limit_bytes.min(door.limits.max_bytes);
+    let limit = door.largest_body();
     let read = body::read(headers, body, limit, door.body_timeout, purse).await;
     read.map_err(|error| match error {
         BodyError::TooLarge => {

@@ -12,6 +12,7 @@ use a2abus_plugin::{
 use a2abus_transports::Message;
 use serde::de::IgnoredAny;
 
+use super::request::language_of_event;
 use super::{Pipeline, Routed, undelivered};
 use crate::account;
 use crate::bus::deadletter::{Reason, Stage};
@@ -162,7 +163,7 @@ impl Pipeline {
         let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Receive, refused);
         routed.copies.push(dead_letter);
         let index = unit.map_or(0, |unit| unit.index);
-        let language = self.language_of(event);
+        let language = language_of_event(event, &at.rules.limits);
         let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));
         self.fail(at, Some(event), (index, language), failure, routed);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::{Event, Family, Hint, Kind, Text, decode, extension};
+use a2abus_plugin::{Event, Family, Hint, Kind, Limits, Text, decode, extension};
 use a2abus_transports::Address;
 
 use super::{Pipeline, Routed};
@@ -82,25 +82,12 @@ impl Pipeline {
             headers: self.passed.of(self.binding, at.message),
             source: self.source.clone(),
             options: self.options.clone(),
-            limits: self.limits,
+            limits: at.rules.limits,
             comes_again: at.origin.is_some(),
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
             metrics: self.metrics.clone(),
         }
-    }
-
-    /// How the sender of an event is spoken to.
-    pub(super) fn language_of(&self, event: &Event) -> Language {
-        let unit = self.decoded(event);
-        unit.map_or(Language::Family(Family::CloudEvent), |unit| {
-            language_of(&unit)
-        })
-    }
-
-    fn decoded(&self, event: &Event) -> Option<a2abus_plugin::Unit> {
-        let units = decode(&event.body(), &Hint::default(), &self.limits);
-        units.into_only().ok()?.ok()
     }
 
     /// Takes in hand the request in one unit of a message: what names it, and its share of the message. `None` when it was
@@ -186,7 +173,7 @@ impl Pipeline {
         let call = self.calls.new_call()?;
         let mut account = Account::open(&self.counts, call, self.name.clone());
         let agent = account::agent_of(&event);
-        account.is_for(&event, self.outbound.names(&agent));
+        account.is_for(&event, at.rules.routes.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {
             let size = at.message.size_bytes();
             let room = self.waiting.enter(&agent, size, &mut routed.room);
@@ -217,7 +204,7 @@ impl Pipeline {
         event: Event,
         requester: &mut Requester,
     ) -> Result<Exchange, CallError> {
-        let decoded = self.decoded(&event);
+        let decoded = decoded(&event, &requester.limits);
         if let Some(unit) = &decoded {
             requester.language = language_of(unit);
         }
@@ -243,6 +230,7 @@ impl Pipeline {
         routed: &mut Routed,
     ) -> Result<Opened, CallError> {
         let from = Provenance {
+            rules: at.rules,
             binding: &self.name,
             key: at.message.key.as_ref(),
             origin: at.origin.map(|origin| (origin, index_of(unit))),
@@ -265,6 +253,19 @@ impl Pipeline {
 
 fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
+}
+
+/// How the sender of an event is spoken to.
+pub(super) fn language_of_event(event: &Event, limits: &Limits) -> Language {
+    let unit = decoded(event, limits);
+    unit.map_or(Language::Family(Family::CloudEvent), |unit| {
+        language_of(&unit)
+    })
+}
+
+fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
+    let units = decode(&event.body(), &Hint::default(), limits);
+    units.into_only().ok()?.ok()
 }
 
 /// How the sender of a unit is spoken to.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use a2abus_executor::Agent;
 use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{
-    Event, EventError, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
+    Event, EventError, EventId, Family, Hint, Ids, MapContext, MapOptions, Mapped,
     Refused as Undecoded, Source, Text, extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Binding, Content};
@@ -75,7 +75,6 @@ pub struct WorkflowBinding {
     pub(crate) dead_letters: DeadLetters,
     binding: Binding,
     hint: Hint,
-    limits: Limits,
     options: MapOptions,
     /// The `source` of mapped events.
     source: Source,
@@ -135,7 +134,6 @@ impl WorkflowBinding {
             dead_letters: pipeline.dead_letters,
             binding: pipeline.binding,
             hint,
-            limits: pipeline.limits,
             source: pipeline.source,
             places: Places {
                 named: pipeline.claims.reply_places,
@@ -242,10 +240,11 @@ impl WorkflowBinding {
             ..
         } = delivery;
         let held = Held::new(message, (topic, origin), acknowledger, self.metrics.clone());
-        let headers = self.passed.of(self.binding, &held.message);
+        let limits = self.outbound.rules().limits;
         let envelope = Envelope {
             message: &held.message,
-            headers: &headers,
+            limits: &limits,
+            headers: &self.passed.of(self.binding, &held.message),
             reply_to: reply_to.as_ref(),
             places: &self.places,
             rpc: self.workflows.rpc(),
@@ -257,7 +256,7 @@ impl WorkflowBinding {
         let mut begin = |asked: Result<Ask, Rejected>, body: Option<Bytes>| {
             self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
         };
-        match content_mode::read(self.binding, &held.message, &self.limits) {
+        match content_mode::read(self.binding, &held.message, &limits) {
             Err(error) => {
                 let (reason, client) = self.unreadable(&error, envelope, &context);
                 work.push(self.reject(Arc::clone(&held), None, reason, client).boxed());
@@ -269,7 +268,7 @@ impl WorkflowBinding {
                     collaboration_id: hint.collaboration_id.as_ref(),
                     ..envelope
                 };
-                let units = map(&body, &hint, &self.limits, &self.options, &context);
+                let units = map(&body, &hint, &limits, &self.options, &context);
                 for (index, unit) in units.into_iter().enumerate() {
                     let (body, read) = self.read_unit(unit, index, &held, envelope, &context);
                     match read {
@@ -367,7 +366,8 @@ impl WorkflowBinding {
             hint.header("content-type", content_type);
         }
         let context = self.context(&crate::clock::new_event_id);
-        let units = map(&event.body(), &hint, &self.limits, &self.options, &context);
+        let (body, limits) = (event.body(), envelope.limits);
+        let units = map(&body, &hint, limits, &self.options, &context);
         // Malformed text may still be a workflow; then the answer says what is wrong.
         let inside = units.into_only().ok().and_then(Result::ok);
         self.ask(event, inside.as_ref(), envelope)

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use a2abus_executor::{Object, OnError, Value};
 use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
-use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
+use a2abus_plugin::{Event, Family, Kind, Limits, Mapped, Text, extension, kind_of_event};
 use a2abus_transports::{Address, Header, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -140,6 +140,8 @@ pub(super) struct Places {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Envelope<'a> {
     pub(super) message: &'a a2abus_transports::Message,
+    /// What it may cost.
+    pub(super) limits: &'a Limits,
     /// Those of its headers that pass.
     pub(super) headers: &'a [Header],
     /// The reply subject that came with it.

@@ -148,7 +148,9 @@ impl WorkflowBinding {
         event: &Event,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let Some(address) = place else {
+            let rules = self.outbound.rules();
             let from = Provenance {
+                rules: &rules,
                 binding: &self.name,
                 // The executions are what is to be in order.
                 key: None,
