@@ -32,10 +32,12 @@ use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
 use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
+use crate::doors::a2a::Settings;
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::readiness::Readiness;
+use crate::registry::Registry;
 use crate::route::RouteTable;
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
@@ -94,6 +96,7 @@ pub struct Bridge {
     pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the HTTP listener passes on.
     pub(crate) passed: PassedHeaders,
+    pub(crate) a2a: Settings,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) watch: Option<Watch>,
 }
@@ -168,6 +171,11 @@ impl Bridge {
             .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
+        let a2a = Settings {
+            registry: Arc::new(Registry::new(&config)),
+            public_url: config.a2a.public_url.clone(),
+            instance: config.instance.text().clone(),
+        };
         Ok(Self {
             buses,
             calls,
@@ -182,6 +190,7 @@ impl Bridge {
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
             passed,
+            a2a,
             workflows,
             watch,
         })

@@ -9,6 +9,7 @@
 //! be right. The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference()`]) are generated from
 //! the structs of this module.
 
+mod agents;
 mod binding;
 mod condition;
 mod convert;
@@ -36,6 +37,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+pub use self::agents::{A2aConfig, AgentCardConfig, SkillConfig};
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
     Notifications, OnUnknown, Role, StreamMcptype,

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! http: listener, connection ──> router ─┬─> rpc: any JSON-RPC request becomes a call
+//!                                        ├─> a2a: the cards of agents
 //!                                        ├─> workflows: the REST interface of the executor
 //!                                        └─> admin, on a listener of its own: health and metrics
 //! ```
 //!
 //! Source: docs/design.md §7, §8 and §9.
 
+pub(crate) mod a2a;
 pub mod admin;
+pub(crate) mod permit;
 mod rpc;
 pub(crate) mod workflows;
 

@@ -6,7 +6,7 @@
 
 pub(crate) mod body;
 mod connection;
-mod hosts;
+pub(crate) mod hosts;
 pub(crate) mod negotiate;
 pub(crate) mod respond;
 mod seats;

@@ -21,6 +21,7 @@ pub mod pipeline;
 mod process;
 pub mod readiness;
 mod recent;
+mod registry;
 pub mod route;
 pub mod rules;
 pub mod seldom;

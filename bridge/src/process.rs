@@ -31,6 +31,7 @@ use crate::calls::reply::ReplyLeg;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{CallError, Calls, DOOR};
 use crate::config::HttpConfig;
+use crate::doors::a2a::Settings;
 use crate::doors::admin::AdminDoor;
 use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
@@ -113,6 +114,7 @@ impl Bridge {
             http,
             admin_hosts,
             passed,
+            a2a,
             workflows,
             watch,
         } = self;
@@ -141,7 +143,7 @@ impl Bridge {
             process.start_binding(work, subscription);
         }
         if let Some(listener) = door {
-            process.open_door(listener, http, passed, bounds);
+            process.open_door(listener, http, (passed, a2a), bounds);
         }
         process.readiness.started();
         let ended = process.until_stopped(&stop).await;
@@ -265,7 +267,7 @@ impl Process {
         &mut self,
         socket: TcpListener,
         http: HttpConfig,
-        passed: PassedHeaders,
+        (passed, a2a): (PassedHeaders, Settings),
         bounds: ConnectionBounds,
     ) {
         let origins = http.allowed_origins.iter();
@@ -281,8 +283,14 @@ impl Process {
         };
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
+        let router = executor.unwrap_or_default();
+        let router = if a2a.registry.is_empty() {
+            router
+        } else {
+            router.merge(doors::a2a::router(door.clone(), a2a))
+        };
         let mounted = Mounted {
-            router: executor.unwrap_or_default(),
+            router,
             exposed: doors::workflows::EXPOSED.to_vec(),
         };
         self.intake.spawn(http::serve(Listener {

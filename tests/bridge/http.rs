@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything here takes, so that a test that hangs fails.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = r#"
 instance: test
@@ -111,7 +111,7 @@ impl Front {
     }
 
     /// The next message that the agent saw.
-    async fn next_seen(&mut self) -> Value {
+    pub(crate) async fn next_seen(&mut self) -> Value {
         timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
     }
 }

@@ -7,6 +7,7 @@
     reason = "tests fail by panicking and print what they leave out"
 )]
 
+mod a2a;
 mod adapters;
 mod answers;
 mod calls;

@@ -225,6 +225,11 @@ impl Failure {
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 
+    /// An agent that is not one of those that are `known`.
+    pub(crate) fn unknown_agent(agent: &str, known: Vec<&str>) -> Self {
+        Self::no_agent(agent).detail("availableAgents", known)
+    }
+
     /// Which place takes nothing is for whoever has to repair it; a name that the request chose may be a mistake of it.
     fn not_taken(place: &NotTaken) -> Self {
         let reason = if place.is_misnamed() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde_json::Value;
 
+use super::agents::{A2aConfig, AgentCardConfig};
 use super::binding::BindingConfig;
 use super::problem::Problem;
 use super::routing::{DestinationConfig, RouteConfig};
@@ -34,6 +35,12 @@ pub struct Config {
     /// Where events go that match no route. Without it they become dead letters with the reason `no_route`.
     #[schemars(default)]
     pub default_route: Vec<DestinationConfig>,
+    /// The agents that A2A clients find, by name.
+    #[schemars(default, extend("propertyNames" = {"format": "name"}))]
+    pub agents: BTreeMap<Name, AgentCardConfig>,
+    /// The A2A interface.
+    #[schemars(default)]
+    pub a2a: A2aConfig,
     /// Calls: requests that expect an answer.
     #[schemars(default)]
     pub calls: CallsConfig,

@@ -15,8 +15,8 @@ use super::path::ValuePath;
 use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::{
-    AdminConfig, BindingConfig, CallsConfig, Config, DestinationConfig, HttpConfig, LimitsConfig,
-    Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
+    A2aConfig, AdminConfig, AgentCardConfig, BindingConfig, CallsConfig, Config, DestinationConfig,
+    HttpConfig, LimitsConfig, Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -27,6 +27,10 @@ pub(super) struct Sections {
     pub(super) bindings: Vec<Option<BindingConfig>>,
     pub(super) routes: Vec<Option<RouteConfig>>,
     pub(super) default_route: Vec<Option<DestinationConfig>>,
+    pub(super) agents: BTreeMap<String, Option<AgentCardConfig>>,
+    /// The routes that agents stand for, with the names of the agents.
+    pub(super) agent_routes: Vec<(String, RouteConfig)>,
+    pub(super) a2a: Option<A2aConfig>,
     pub(super) calls: Option<CallsConfig>,
     pub(super) http: Option<HttpConfig>,
     pub(super) admin: Option<AdminConfig>,
@@ -62,12 +66,16 @@ impl Sections {
             problems,
             broken: BTreeSet::new(),
         };
+        let agents = reader.map("agents");
         Self {
             instance: reader.one("instance"),
             transports: reader.map("transports"),
             bindings: reader.list("bindings"),
             routes: reader.list("routes"),
             default_route: reader.list("default_route"),
+            agent_routes: routes_of(&agents),
+            agents,
+            a2a: reader.section("a2a"),
             calls: reader.section("calls"),
             http: reader.section("http"),
             admin: reader.section("admin"),
@@ -90,12 +98,20 @@ impl Sections {
             .transports
             .into_iter()
             .map(|(name, transport)| Some((Name::new(&name).ok()?, transport?)));
+        let agents = self
+            .agents
+            .into_iter()
+            .map(|(name, agent)| Some((Name::new(&name).ok()?, agent?)));
+        let of_agents = self.agent_routes.into_iter().map(|(_, route)| Some(route));
+        let routes = self.routes.into_iter().chain(of_agents);
         Some(Config {
             instance: self.instance?,
             transports: transports.collect::<Option<_>>()?,
             bindings: self.bindings.into_iter().collect::<Option<_>>()?,
-            routes: self.routes.into_iter().collect::<Option<_>>()?,
+            routes: routes.collect::<Option<_>>()?,
             default_route: self.default_route.into_iter().collect::<Option<_>>()?,
+            agents: agents.collect::<Option<_>>()?,
+            a2a: self.a2a?,
             calls: self.calls?,
             http: self.http?,
             admin: self.admin?,
@@ -106,6 +122,14 @@ impl Sections {
             warnings: Vec::new(),
         })
     }
+}
+
+fn routes_of(agents: &BTreeMap<String, Option<AgentCardConfig>>) -> Vec<(String, RouteConfig)> {
+    let routes = agents.iter().filter_map(|(name, agent)| {
+        let route = agent.as_ref()?.route(name)?;
+        Some((name.clone(), route))
+    });
+    routes.collect()
 }
 
 // === impl Reader ===

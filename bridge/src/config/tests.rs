@@ -693,7 +693,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
              "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
-             "message": "unknown key: the keys here are admin, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports, workflows"},
+             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports, workflows"},
         ]})
     );
 }
@@ -867,5 +867,39 @@ fn workflows_that_nobody_can_use_are_told() {
             "f:2:12: warning: workflows.agents: is empty, so no agent may execute a workflow",
             "f:2:22: warning: workflows.enabled: the executor cannot be reached: enable http, or write a binding with role: workflows",
         ],
+    );
+}
+
+#[test]
+fn agents_are_reached_and_their_cards_can_be_served() {
+    let agents = "
+agents:
+  weather: {description: W, to: {transport: k, topic: agents.weather}}
+  maps: {description: M, skills: [{id: a, description: A}, {id: a, description: B}]}
+";
+    check_more(
+        &format!(
+            "{agents}\nroutes: [{{name: agent-weather, to: [{{transport: k, topic: a}}]}}]\na2a: {{default_agent: wether}}\nhttp: {{allowed_hosts: ['*']}}\n"
+        ),
+        &[
+            "f:2:12: warning: agents.weather: never matches: the route agent-weather before it matches every event that meets its conditions",
+            "f:2:33: agents.weather.to: its route is named agent-weather, as routes[0].name is already: rename that one",
+            "f:3:65: agents.maps.skills[1].id: a is the id of an earlier skill: write another one",
+            "f:6:6: a2a.public_url: is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be made of it",
+            "f:6:22: a2a.default_agent: there is no agent wether: did you mean weather?",
+        ],
+    );
+    let config = read(
+        &format!(
+            "{BASE}agents: {{weather: {{description: W, to: {{transport: k, topic: agents.weather}}}}}}\n"
+        ),
+        &[],
+    );
+    let routes = config.unwrap().routes;
+    assert_eq!(routes.len(), 1);
+    assert_eq!(routes[0].name.as_str(), "agent-weather");
+    check_more(
+        "agents: {w: {description: W, to: {transport: x, topic: a}}}\n",
+        &["f:1:46: agents.w.to.transport: there is no transport x: did you mean k?"],
     );
 }

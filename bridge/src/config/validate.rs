@@ -3,6 +3,7 @@
 //! Every check is a function that notes all it finds. They run over what could be read ([`Sections`]), and a value that
 //! could not be read makes no further problem.
 
+mod agents;
 mod graph;
 mod secrets;
 mod workflows;
@@ -45,6 +46,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.attributes();
     graph::unreachable_routes(&mut checker);
     graph::loops(&mut checker);
+    agents::check(&mut checker);
     workflows::check(&mut checker);
     checker.unused_transports();
 }
@@ -90,11 +92,15 @@ impl<'a> Checker<'a> {
         bindings.filter_map(move |(index, binding)| Some((path.index(index), binding.as_ref()?)))
     }
 
-    /// The routes that could be read, each with its path.
+    /// The routes that could be read, each with its path: those that are written, then those of agents.
     fn each_route(&self) -> impl Iterator<Item = (ValuePath, &'a RouteConfig)> + use<'a> {
         let path = ValuePath::root().key("routes");
         let routes = self.sections.routes.iter().enumerate();
-        routes.filter_map(move |(index, route)| Some((path.index(index), route.as_ref()?)))
+        let written =
+            routes.filter_map(move |(index, route)| Some((path.index(index), route.as_ref()?)));
+        let agents = ValuePath::root().key("agents");
+        let of_agents = self.sections.agent_routes.iter();
+        written.chain(of_agents.map(move |(name, route)| (agents.key(name), route)))
     }
 
     fn transport_type(&self, name: &Name) -> Option<TransportType> {
@@ -125,6 +131,7 @@ impl<'a> Checker<'a> {
         }
         let routed = !sections.routes.is_empty()
             || !sections.default_route.is_empty()
+            || !sections.agent_routes.is_empty()
             || sections.is_broken("routes")
             || sections.is_broken("default_route");
         if !sections.bindings.is_empty() && !routed {

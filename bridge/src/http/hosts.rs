@@ -56,17 +56,13 @@ impl Hosts {
         headers: &HeaderMap,
         key: &'static str,
     ) -> Result<(), WrongHost> {
-        let mut named = headers.get_all(header::HOST).iter();
-        let authority: Authority = match (uri.authority(), named.next(), named.next()) {
-            (_, _, Some(_)) => return Err(WrongHost::NotOne),
-            (Some(authority), _, None) => authority.clone(),
-            (None, Some(host), None) => {
-                let authority = host.to_str().ok().and_then(|host| host.parse().ok());
-                authority.ok_or(WrongHost::NotOne)?
-            }
+        let Some(authority) = authority(uri, headers)? else {
             // No browser speaks HTTP/1.0.
-            (None, None, None) if version < Version::HTTP_11 => return Ok(()),
-            (None, None, None) => return Err(WrongHost::NotOne),
+            return if version < Version::HTTP_11 {
+                Ok(())
+            } else {
+                Err(WrongHost::NotOne)
+            };
         };
         let host = authority.host();
         if self.admits(host) {
@@ -83,6 +79,20 @@ impl Hosts {
                 .0
                 .iter()
                 .any(|name| name == ANY || name.eq_ignore_ascii_case(host))
+    }
+}
+
+/// The host that a request names, where it names one.
+pub(crate) fn authority(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authority>, WrongHost> {
+    let mut named = headers.get_all(header::HOST).iter();
+    match (uri.authority(), named.next(), named.next()) {
+        (_, _, Some(_)) => Err(WrongHost::NotOne),
+        (Some(authority), _, None) => Ok(Some(authority.clone())),
+        (None, Some(host), None) => {
+            let authority = host.to_str().ok().and_then(|host| host.parse().ok());
+            authority.map(Some).ok_or(WrongHost::NotOne)
+        }
+        (None, None, None) => Ok(None),
     }
 }
 

@@ -45,6 +45,12 @@ pub enum HttpPath {
     Rpc,
     /// `/rpc/{agent}`.
     RpcAgent,
+    /// `/a2a`.
+    A2a,
+    /// `/a2a/agents/{name}`.
+    A2aAgent,
+    /// The cards and lists of agents, and what else A2A clients read.
+    A2aCards,
     /// Below `/api`.
     Api,
     /// `/health`.
@@ -120,6 +126,9 @@ impl HttpPath {
         match self {
             Self::Rpc => "/rpc",
             Self::RpcAgent => "/rpc/{agent}",
+            Self::A2a => "/a2a",
+            Self::A2aAgent => "/a2a/agents/{agent}",
+            Self::A2aCards => "agent cards",
             Self::Api => "/api",
             Self::Health => "/health",
             Self::Other => "other",

@@ -16,7 +16,7 @@ pub(in super::super) struct PartialEntries {
     pub(in super::super) routes: Vec<(ValuePath, Name)>,
     /// The names of transports, wherever one is wanted.
     pub(in super::super) transports: Vec<(ValuePath, Name)>,
-    /// The destinations of all routes, and of the default.
+    /// The destinations of all routes, of the default, and of agents.
     pub(in super::super) destinations: Vec<(ValuePath, DestinationConfig)>,
 }
 
@@ -44,6 +44,13 @@ impl PartialEntries {
         }
         for (path, destination) in items(root, &ValuePath::root(), "default_route") {
             partial.destination(path, destination, problems);
+        }
+        let agents = root.get("agents").and_then(Value::as_object);
+        for (name, agent) in agents.into_iter().flatten() {
+            let path = ValuePath::root().key("agents").key(name).key("to");
+            if let Some(to) = agent.get("to") {
+                partial.destination(path, to, problems);
+            }
         }
         partial
     }

@@ -1,0 +1,116 @@
+//! The `agents` and `a2a` sections: the agents that A2A clients find, and where they find them.
+
+use std::collections::BTreeMap;
+
+use a2abus_plugin::extension;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::routing::{ConditionConfig, DestinationConfig, RouteConfig};
+use super::value::AsText;
+use crate::names::{Attribute, Name, Pattern};
+
+/// An agent that A2A clients find: what its card says, and where its requests go. Its name is the `targetagent` of its
+/// requests and part of its URL, `/a2a/agents/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentCardConfig {
+    /// What the agent does, for people and for models that choose an agent.
+    #[schemars(length(min = 1, max = 4096))]
+    pub description: String,
+    /// The version of the agent.
+    #[serde(default = "default_version")]
+    #[schemars(length(min = 1, max = 64))]
+    pub version: String,
+    /// Where its requests go: a route for `targetagent: NAME` without writing one. Routes that are written come first.
+    ///
+    /// Wrong: without it, and without a route that takes them, calls of this agent fail with `agent_not_found`.
+    #[serde(default)]
+    pub to: Option<DestinationConfig>,
+    /// What it can do.
+    #[serde(default)]
+    pub skills: Vec<SkillConfig>,
+    /// Whether it sends answers in parts, which clients ask for with `message/stream`.
+    ///
+    /// Wrong: with `false` clients do not ask for streams, and `message/stream` is refused.
+    #[serde(default = "yes")]
+    pub streaming: bool,
+    /// The media types that it accepts.
+    #[serde(default = "default_modes")]
+    #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
+    pub input_modes: Vec<String>,
+    /// The media types that it answers with.
+    #[serde(default = "default_modes")]
+    #[schemars(length(min = 1), inner(length(min = 1, max = 256)))]
+    pub output_modes: Vec<String>,
+}
+
+/// One skill of an agent, as its card shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SkillConfig {
+    /// The id, unique among the skills of the agent.
+    #[schemars(length(min = 1, max = 256))]
+    pub id: String,
+    /// The name for people; the id if it is not given.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 256))]
+    pub name: Option<String>,
+    /// What it does.
+    #[schemars(length(min = 1, max = 4096))]
+    pub description: String,
+    /// Words to find it by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Examples of requests.
+    #[serde(default)]
+    pub examples: Vec<String>,
+}
+
+/// The A2A interface. It is served when `agents` lists an agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct A2aConfig {
+    /// The URL by which clients reach the HTTP listener, as `https://agents.example.com`: the URLs of cards begin with
+    /// it. Without it they begin with `http://` and the `Host` of the request.
+    ///
+    /// Wrong: behind a proxy that adds TLS or a path, cards without it name URLs that clients cannot use.
+    #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]
+    pub public_url: Option<String>,
+    /// The agent of `POST /a2a` where the request names none. Without it: the only agent, if there is one.
+    pub default_agent: Option<Name>,
+}
+
+/// The name of the route of an agent begins with this.
+const ROUTE_PREFIX: &str = "agent-";
+
+// === impl AgentCardConfig ===
+
+impl AgentCardConfig {
+    /// The route that `to` stands for; `None` where there is none, or where the name is too long for one.
+    pub(super) fn route(&self, name: &str) -> Option<RouteConfig> {
+        let to = self.to.clone()?;
+        let target = Attribute::new(extension::TARGET_AGENT).ok()?;
+        let is_it = ConditionConfig::Pattern(AsText(Pattern::new(name).ok()?));
+        Some(RouteConfig {
+            name: Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?,
+            when: BTreeMap::from([(AsText(target), is_it)]),
+            to: vec![to],
+            convert: None,
+            validate: false,
+            max_hops: None,
+        })
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_version() -> String {
+    "1.0.0".to_owned()
+}
+
+fn default_modes() -> Vec<String> {
+    ["text/plain", "application/json"].map(str::to_owned).into()
+}

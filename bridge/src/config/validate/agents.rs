@@ -1,0 +1,89 @@
+//! Can the agents of the `agents` section be reached, and can their cards be served?
+
+use std::collections::HashSet;
+
+use super::Checker;
+use crate::config::nearest::nearest;
+use crate::config::path::ValuePath;
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    names(checker);
+    skills(checker);
+    default_agent(checker);
+    public_url(checker);
+}
+
+/// The route of an agent has a name of its own.
+fn names(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let section = ValuePath::root().key("agents");
+    for (name, agent) in &sections.agents {
+        let Some(agent) = agent.as_ref().filter(|agent| agent.to.is_some()) else {
+            continue;
+        };
+        let path = section.key(name);
+        let Some(route) = agent.route(name) else {
+            checker.error(path, "is too long: write at most 58 characters");
+            continue;
+        };
+        let mut written = sections.partial.routes.iter();
+        if let Some((first, _)) = written.find(|(_, written)| *written == route.name) {
+            let message = format!(
+                "its route is named {}, as {first} is already: rename that one",
+                route.name
+            );
+            checker.error(path.key("to"), message);
+        }
+    }
+}
+
+fn skills(checker: &mut Checker<'_>) {
+    let section = ValuePath::root().key("agents");
+    for (name, agent) in &checker.sections.agents {
+        let mut seen = HashSet::new();
+        let skills = agent.iter().flat_map(|agent| &agent.skills).enumerate();
+        for (index, skill) in skills.filter(|(_, skill)| !seen.insert(&skill.id)) {
+            let path = section.key(name).key("skills").index(index).key("id");
+            let message = format!(
+                "{} is the id of an earlier skill: write another one",
+                skill.id
+            );
+            checker.error(path, message);
+        }
+    }
+}
+
+fn default_agent(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let Some(agent) = sections
+        .a2a
+        .as_ref()
+        .and_then(|a2a| a2a.default_agent.as_ref())
+    else {
+        return;
+    };
+    if sections.agents.contains_key(agent.as_str()) || sections.is_broken("agents") {
+        return;
+    }
+    let known: Vec<&str> = sections.agents.keys().map(String::as_str).collect();
+    let message = match nearest(agent.as_str(), &known) {
+        Some(near) => format!("there is no agent {agent}: did you mean {near}?"),
+        None => format!("there is no agent {agent}: list it in agents"),
+    };
+    checker.error(ValuePath::root().key("a2a").key("default_agent"), message);
+}
+
+/// The URLs of cards are not made of a `Host` that anybody chose.
+fn public_url(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let (Some(http), Some(a2a)) = (&sections.http, &sections.a2a) else {
+        return;
+    };
+    let any_host = http.allowed_hosts.iter().any(|host| host == "*");
+    if http.enabled && any_host && !sections.agents.is_empty() && a2a.public_url.is_none() {
+        checker.error(
+            ValuePath::root().key("a2a").key("public_url"),
+            "is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be made of it",
+        );
+    }
+}

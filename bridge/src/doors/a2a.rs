@@ -1,0 +1,253 @@
+//! How do A2A clients find agents?
+//!
+//! | path | answer |
+//! |---|---|
+//! | `GET /.well-known/agent-card.json`, `/.well-known/agent-card`, `/.well-known/agent.json` | the card of the server |
+//! | `GET /a2a/agents` | the agents |
+//! | `GET /a2a/agents/{agent}` | one of them, with its card |
+//! | `GET /a2a/agents/{agent}/card`, and below it and `/rpc/{agent}` the three paths of cards | its card |
+//! | `GET /a2a/health`, `/a2a/capabilities` | the state and the abilities of the server |
+//!
+//! Source: docs/protocols/a2a.md §8.
+
+mod card;
+mod page;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use a2abus_plugin::Text;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::{MethodRouter, any};
+use bytes::Bytes;
+use http::header::{ALLOW, HeaderValue};
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+
+use super::Door;
+use super::permit::{Action, permit};
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::http::respond::{json_response, refusal};
+use crate::http::{hosts, negotiate};
+use crate::metrics::HttpPath;
+use crate::registry::Registry;
+
+/// What clients are shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The agents.
+    pub(crate) registry: Arc<Registry>,
+    /// What the URLs of cards begin with, instead of the host that the request names.
+    pub(crate) public_url: Option<String>,
+    /// The name of this bridge, and so of the server in its card.
+    pub(crate) instance: Text,
+}
+
+/// What the paths need.
+#[derive(Debug)]
+struct A2a {
+    door: Door,
+    settings: Settings,
+    /// When the cards were made.
+    changed: SystemTime,
+}
+
+/// What a client reads.
+#[derive(Debug, Clone)]
+enum Page {
+    ServerCard,
+    Agents,
+    Agent(String),
+    Card(String),
+    Health,
+    Capabilities,
+}
+
+/// The paths of a card below the URL of an agent or of the server, as clients of several generations try them.
+const CARD_PATHS: [&str; 3] = [
+    "/.well-known/agent-card.json",
+    "/.well-known/agent-card",
+    "/.well-known/agent.json",
+];
+
+/// The paths for A2A clients.
+pub(crate) fn router(door: Door, settings: Settings) -> Router {
+    let a2a = A2a {
+        door,
+        settings,
+        changed: crate::clock::now(),
+    };
+    let mut router = Router::new()
+        .route("/a2a/agents", page(|_| Page::Agents))
+        .route("/a2a/agents/{agent}", page(Page::Agent))
+        .route("/a2a/agents/{agent}/card", page(Page::Card))
+        .route("/a2a/health", page(|_| Page::Health))
+        .route("/a2a/capabilities", page(|_| Page::Capabilities));
+    for path in CARD_PATHS {
+        router = router
+            .route(path, page(|_| Page::ServerCard))
+            .route(&format!("/a2a{path}"), page(|_| Page::ServerCard))
+            .route(&format!("/a2a/agents/{{agent}}{path}"), page(Page::Card))
+            .route(&format!("/rpc/{{agent}}{path}"), page(Page::Card));
+    }
+    router.with_state(Arc::new(a2a))
+}
+
+/// A path that is read; `which` makes its page of the name in it.
+fn page(which: fn(String) -> Page) -> MethodRouter<Arc<A2a>> {
+    let read = move |State(a2a): State<Arc<A2a>>,
+                     name: Result<Path<String>, PathRejection>,
+                     request: Request<Body>| async move {
+        // A path without a name has no use for one; what is no UTF-8 names nobody.
+        let name = name.map_or_else(|_| String::new(), |Path(name)| name);
+        let response = a2a.read(&which(name), &request);
+        let response = response.unwrap_or_else(|(status, failure)| {
+            let dialect = negotiate::dialect(request.headers());
+            let mut response = refusal(status, &failure, &Recipient::unknown(dialect));
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                response.headers_mut().insert(ALLOW, READ);
+            }
+            response
+        });
+        a2a.door
+            .metrics
+            .http_request(HttpPath::A2aCards, response.status());
+        response
+    };
+    any(read)
+}
+
+const READ: HeaderValue = HeaderValue::from_static("GET, HEAD");
+
+// === impl A2a ===
+
+impl A2a {
+    fn read(&self, page: &Page, request: &Request<Body>) -> Result<Response, super::Refusal> {
+        let _charge = self.door.check_in(request)?;
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let failure = Failure::new(Reason::InvalidRequest, "this path is read with GET");
+            return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
+        }
+        permit(request.extensions(), Action::ReadCards)
+            .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+        let base = self.base(request)?;
+        let document = match page {
+            Page::ServerCard => card::of_server(
+                &self.settings.instance,
+                &self.settings.registry,
+                &server_url(&base),
+            ),
+            Page::Card(name) => self.card(name, &base)?,
+            Page::Agents => {
+                let agents = self.settings.registry.iter();
+                let agents: Vec<_> = agents
+                    .filter_map(|(name, _)| self.entry(name, &base).ok())
+                    .collect();
+                json!({ "agents": agents })
+            }
+            Page::Agent(name) => {
+                let mut entry = self.entry(name, &base)?;
+                entry["card"] = self.card(name, &base)?;
+                entry
+            }
+            Page::Health => return Ok(uncached(&self.health())),
+            Page::Capabilities => return Ok(uncached(&self.capabilities())),
+        };
+        Ok(page::response(&document, self.changed, request.headers()))
+    }
+
+    /// What URLs begin with. The host of the request is one that the configuration allows.
+    fn base(&self, request: &Request<Body>) -> Result<String, super::Refusal> {
+        if let Some(url) = &self.settings.public_url {
+            return Ok(url.clone());
+        }
+        let named = hosts::authority(request.uri(), request.headers())
+            .ok()
+            .flatten();
+        let authority = named.ok_or_else(|| {
+            let message = "the request names no host, so the URLs of cards are not known: send Host, or set a2a.public_url";
+            (
+                StatusCode::BAD_REQUEST,
+                Failure::new(Reason::InvalidRequest, message),
+            )
+        })?;
+        Ok(format!("http://{authority}"))
+    }
+
+    fn card(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
+        let (name, agent) = self
+            .settings
+            .registry
+            .get(name)
+            .ok_or_else(|| self.unknown(name))?;
+        Ok(card::of_agent(name, agent, &agent_url(base, name)))
+    }
+
+    /// An agent in the list of agents.
+    fn entry(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
+        let (name, agent) = self
+            .settings
+            .registry
+            .get(name)
+            .ok_or_else(|| self.unknown(name))?;
+        Ok(json!({
+            "name": name.as_str(),
+            "description": agent.description,
+            "version": agent.version,
+            "url": agent_url(base, name),
+            "cardUrl": format!("{base}/a2a/agents/{name}/card"),
+            "available": true,
+        }))
+    }
+
+    fn unknown(&self, name: &str) -> super::Refusal {
+        let known = self.settings.registry.iter().map(|(name, _)| name.as_str());
+        (
+            StatusCode::NOT_FOUND,
+            Failure::unknown_agent(name, known.collect()),
+        )
+    }
+
+    fn health(&self) -> Value {
+        let names: Vec<&str> = self
+            .settings
+            .registry
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        json!({
+            "status": "healthy",
+            "protocol": "A2A",
+            "version": card::PROTOCOL_VERSION,
+            "agents": names,
+            "timestamp": crate::clock::rfc3339(crate::clock::now()).as_str(),
+        })
+    }
+
+    fn capabilities(&self) -> Value {
+        let card = card::of_server(&self.settings.instance, &self.settings.registry, "");
+        json!({
+            "supportedMethods": ["message/send", "message/stream"],
+            "supportedTransports": ["JSONRPC"],
+            "capabilities": card["capabilities"],
+            "inputModes": card["inputModes"],
+            "outputModes": card["outputModes"],
+        })
+    }
+}
+
+fn server_url(base: &str) -> String {
+    format!("{base}/rpc")
+}
+
+fn agent_url(base: &str, name: &str) -> String {
+    format!("{base}/rpc/{name}")
+}
+
+fn uncached(document: &Value) -> Response {
+    json_response(StatusCode::OK, Bytes::from(document.to_string()))
+}

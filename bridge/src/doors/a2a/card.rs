@@ -1,0 +1,126 @@
+//! Agent cards: one document for all generations of clients.
+//!
+//! A card has the members of the JAF document, of A2A 0.3 and of A2A 1.0; each client reads those that it knows.
+//! Source: docs/protocols/a2a.md §8.
+
+use serde_json::{Value, json};
+
+use crate::config::{AgentCardConfig, SkillConfig};
+use crate::registry::Registry;
+
+/// The version of the JAF document and of A2A 0.3, as cards have it.
+pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
+
+/// The card of one agent, whose requests go to `url`.
+pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, url: &str) -> Value {
+    let skills = agent.skills.iter().map(|skill| written(&skill.id, skill));
+    card(
+        (name, &agent.description, &agent.version),
+        url,
+        agent.streaming,
+        (&agent.input_modes, &agent.output_modes),
+        &skills.collect::<Vec<_>>(),
+    )
+}
+
+/// The card of the server: the skills of all agents, as `<agent>-<skill>`. An agent without skills is one skill,
+/// `<agent>-main`, as JAF writes it.
+pub(super) fn of_server(instance: &str, registry: &Registry, url: &str) -> Value {
+    let mut skills = Vec::new();
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    for (name, agent) in registry.iter() {
+        for skill in &agent.skills {
+            skills.push(written(&format!("{name}-{}", skill.id), skill));
+        }
+        if agent.skills.is_empty() {
+            skills.push(json!({
+                "id": format!("{name}-main"),
+                "name": name.as_str(),
+                "description": agent.description,
+                "tags": [name.as_str()],
+                "examples": [],
+            }));
+        }
+        for (all, of_agent) in [
+            (&mut inputs, &agent.input_modes),
+            (&mut outputs, &agent.output_modes),
+        ] {
+            for mode in of_agent {
+                if !all.contains(mode) {
+                    all.push(mode.clone());
+                }
+            }
+        }
+    }
+    let names: Vec<&str> = registry.iter().map(|(name, _)| name.as_str()).collect();
+    let description = format!("Agents on an event bus: {}", names.join(", "));
+    let streaming = registry.iter().any(|(_, agent)| agent.streaming);
+    card(
+        (instance, &description, env!("CARGO_PKG_VERSION")),
+        url,
+        streaming,
+        (&inputs, &outputs),
+        &skills,
+    )
+}
+
+fn card(
+    (name, description, version): (&str, &str, &str),
+    url: &str,
+    streaming: bool,
+    (inputs, outputs): (&[String], &[String]),
+    skills: &[Value],
+) -> Value {
+    json!({
+        "name": name,
+        "description": description,
+        "version": version,
+        "protocolVersion": PROTOCOL_VERSION,
+        "url": url,
+        "preferredTransport": "JSONRPC",
+        "additionalInterfaces": [{ "url": url, "transport": "JSONRPC" }],
+        "supportedInterfaces": [
+            { "url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0" },
+            { "url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3" },
+        ],
+        "capabilities": {
+            "streaming": streaming,
+            "pushNotifications": false,
+            "stateTransitionHistory": false,
+            "contextAccumulation": false,
+        },
+        "supportsAuthenticatedExtendedCard": false,
+        "defaultInputModes": inputs,
+        "defaultOutputModes": outputs,
+        "inputModes": words(inputs),
+        "outputModes": words(outputs),
+        "skills": skills,
+        "authentication": { "required": false, "schemes": [] },
+    })
+}
+
+fn written(id: &str, skill: &SkillConfig) -> Value {
+    json!({
+        "id": id,
+        "name": skill.name.as_deref().unwrap_or(&skill.id),
+        "description": skill.description,
+        "tags": skill.tags,
+        "examples": skill.examples,
+    })
+}
+
+/// The words of the JAF document for media types.
+fn words(media_types: &[String]) -> Vec<&'static str> {
+    let mut words = Vec::new();
+    for media_type in media_types {
+        let word = match media_type.as_str() {
+            text if text == "text" || text.starts_with("text/") => "text",
+            data if data == "data" || data.ends_with("json") => "data",
+            _ => "file",
+        };
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words
+}

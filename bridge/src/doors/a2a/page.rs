@@ -1,0 +1,67 @@
+//! Documents that clients may keep: with the headers by which they ask whether theirs is still the same.
+//!
+//! Source: RFC 9110 sections 8.8 and 13.1, RFC 9111 section 5.2.
+
+use std::time::SystemTime;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LAST_MODIFIED, VARY};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimePrinter;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// How long a client may use a card without asking again.
+const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=60");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// URLs in a card are made of the host that the request names.
+const BY_HOST: HeaderValue = HeaderValue::from_static("Host");
+
+/// A document as it is now, or 304 where the client has it already.
+pub(super) fn response(document: &Value, changed: SystemTime, asked: &HeaderMap) -> Response {
+    let body = document.to_string();
+    let tag = tag(&body);
+    let same = asked
+        .get_all(IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|one| one.trim().trim_start_matches("W/"))
+        .any(|one| one == "*" || one == tag);
+    let mut response = if same {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        Response::new(Body::from(body))
+    };
+    let headers = response.headers_mut();
+    if !same {
+        headers.insert(CONTENT_TYPE, JSON);
+    }
+    headers.insert(CACHE_CONTROL, CACHED);
+    headers.insert(VARY, BY_HOST);
+    for (name, value) in [(ETAG, tag), (LAST_MODIFIED, http_date(changed))] {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}
+
+/// A strong entity tag: the same for the same bytes, on every replica.
+fn tag(body: &str) -> String {
+    let digest = Sha256::digest(body);
+    let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("\"{hex}\"")
+}
+
+fn http_date(time: SystemTime) -> String {
+    let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    // It fails for years beyond 9999 alone.
+    DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&time)
+        .unwrap_or_default()
+}

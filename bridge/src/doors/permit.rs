@@ -1,0 +1,37 @@
+//! Who sends a request, and may it?
+//!
+//! Every door asks [`permit`], and nothing else decides. It lets everyone pass.
+
+use a2abus_plugin::Text;
+use http::Extensions;
+
+use crate::calls::UNKNOWN_CALLER;
+use crate::calls::failure::Failure;
+use crate::http::Peer;
+
+/// Who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Principal {
+    /// The address, or `unknown` where the connection has none: the last segment of the `source` of its events.
+    pub(crate) name: Text,
+}
+
+/// What a request wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Read which agents there are and what they can do.
+    ReadCards,
+}
+
+/// The sender of a request, if it may do this.
+///
+/// # Errors
+/// Why it may not.
+pub(crate) fn permit(extensions: &Extensions, action: Action) -> Result<Principal, Failure> {
+    let peer = extensions.get::<Peer>();
+    let name = peer.map_or(Text::from_static(UNKNOWN_CALLER), |Peer(address)| {
+        address.to_string().into()
+    });
+    tracing::trace!(principal = %name, ?action, "permitted");
+    Ok(Principal { name })
+}

@@ -1,0 +1,351 @@
+//! What A2A clients find over HTTP: cards, lists of agents, and the cases of `tests/vectors/a2a.json`.
+
+use reqwest::{Client, Method, Response, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::http::{Front, SOON};
+
+pub(crate) const CONFIG: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+agents:
+  weather:
+    description: The weather of a city.
+    version: "2.1"
+    to: { transport: local, topic: agents.weather }
+    skills:
+      - { id: forecast, description: Tomorrow's weather., tags: [rain], examples: ["Oslo?"] }
+  maps:
+    description: Where a city is.
+    to: { transport: local, topic: agents.maps }
+    streaming: false
+    output_modes: [image/png]
+calls: { timeout: 10s }
+http: { listen: "127.0.0.1:0", drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+"#;
+
+/// The cases of the vectors that this version does not serve.
+const NOT_BUILT: [&str; 6] = [
+    "a2a-wrong-content-type",
+    "a2a-version-unsupported",
+    "mcp-header-mismatch",
+    "mcp-modern-unknown-method",
+    "mcp-unknown-session",
+    "mcp-bad-origin",
+];
+
+#[derive(Deserialize)]
+struct Vectors {
+    http_cases: Vec<HttpCase>,
+    sse_cases: Vec<SseCase>,
+}
+
+#[derive(Deserialize)]
+struct HttpCase {
+    name: String,
+    request: HttpRequest,
+    expect: HttpExpect,
+}
+
+#[derive(Deserialize)]
+struct HttpRequest {
+    method: String,
+    path: String,
+    #[serde(default)]
+    headers: Map<String, Value>,
+    #[serde(default)]
+    body: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpExpect {
+    status: u16,
+    content_type: Option<String>,
+    #[serde(default)]
+    json_has: Vec<String>,
+    #[serde(default)]
+    json_subset: Map<String, Value>,
+    #[serde(default)]
+    headers_present: Vec<String>,
+    same_body_as: Option<String>,
+    error_code: Option<i64>,
+    id_raw: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct SseCase {
+    name: String,
+    bytes: String,
+    expect: SseExpect,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SseExpect {
+    events: usize,
+    types: Vec<String>,
+    last_final: Option<bool>,
+    ids: Option<Vec<String>>,
+}
+
+/// One event of a stream, as a reader that follows the specification takes it. Source: WHATWG HTML section 9.2.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct SseEvent {
+    pub(crate) ty: String,
+    pub(crate) id: Option<String>,
+    pub(crate) data: String,
+}
+
+impl SseEvent {
+    /// The JSON in it.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+pub(crate) fn read_events(stream: &str) -> Vec<SseEvent> {
+    let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
+    let (mut events, mut event, mut data) = (Vec::new(), SseEvent::default(), Vec::new());
+    for line in stream.split('\n') {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
+        match field {
+            "" if line.is_empty() => {
+                let done = std::mem::take(&mut event);
+                if !data.is_empty() {
+                    let ty = Some(done.ty).filter(|ty| !ty.is_empty());
+                    events.push(SseEvent {
+                        ty: ty.unwrap_or_else(|| "message".to_owned()),
+                        data: std::mem::take(&mut data).join("\n"),
+                        ..done
+                    });
+                }
+            }
+            "event" => event.ty = value,
+            "id" => event.id = Some(value),
+            "data" => data.push(value),
+            _ => assert!(line.starts_with(':'), "{line:?} is no field"),
+        }
+    }
+    assert_eq!(
+        data,
+        Vec::<String>::new(),
+        "the stream ends within an event"
+    );
+    events
+}
+
+fn vectors() -> Vectors {
+    serde_json::from_str(include_str!("../vectors/a2a.json")).unwrap()
+}
+
+async fn get(front: &Front, path: &str) -> Response {
+    let request = Client::new().get(format!("{}{path}", front.base));
+    request.timeout(SOON).send().await.unwrap()
+}
+
+async fn json_of(front: &Front, path: &str) -> Value {
+    let response = get(front, path).await;
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    response.json().await.unwrap()
+}
+
+#[tokio::test]
+async fn the_http_cases_of_the_vectors() {
+    let front = Front::open_with(CONFIG).await;
+    let mut left_out = Vec::new();
+    for case in vectors().http_cases {
+        if NOT_BUILT.contains(&case.name.as_str()) {
+            left_out.push(case.name);
+        } else {
+            check_http(&front, case).await;
+        }
+    }
+    assert_eq!(left_out, NOT_BUILT, "a case is listed that is not there");
+}
+
+async fn check_http(front: &Front, case: HttpCase) {
+    let HttpCase {
+        name,
+        request,
+        expect,
+    } = case;
+    let method: Method = request.method.parse().unwrap();
+    let url = format!("{}{}", front.base, request.path);
+    let mut sent = Client::new().request(method, url).timeout(SOON);
+    for (header, value) in &request.headers {
+        sent = sent.header(header, value.as_str().unwrap());
+    }
+    let response = sent.body(request.body).send().await.unwrap();
+    assert_eq!(response.status().as_u16(), expect.status, "{name}");
+    for header in &expect.headers_present {
+        assert!(response.headers().contains_key(header), "{name}: {header}");
+    }
+    if let Some(wanted) = &expect.content_type {
+        let found = response.headers()["content-type"].to_str().unwrap();
+        assert_eq!(found, wanted, "{name}");
+    }
+    let body = response.text().await.unwrap();
+    if let Some(other) = &expect.same_body_as {
+        let other = get(front, other).await.text().await.unwrap();
+        assert_eq!(body, other, "{name}");
+    }
+    let json: Value = serde_json::from_str(&body).unwrap();
+    for member in &expect.json_has {
+        assert!(json.get(member).is_some(), "{name}: {member} in {body}");
+    }
+    for (member, value) in &expect.json_subset {
+        assert_eq!(&json[member], value, "{name}");
+    }
+    if let Some(code) = expect.error_code {
+        assert_eq!(json["error"]["code"], code, "{name}: {body}");
+    }
+    if let Some(id) = &expect.id_raw {
+        assert!(body.contains(&format!(r#""id":{id},"#)), "{name}: {body}");
+    }
+}
+
+#[test]
+fn the_sse_cases_of_the_vectors() {
+    for SseCase {
+        name,
+        bytes,
+        expect,
+    } in vectors().sse_cases
+    {
+        let events = read_events(&bytes);
+        assert_eq!(events.len(), expect.events, "{name}");
+        let types: Vec<_> = events.iter().map(|event| event.ty.clone()).collect();
+        assert_eq!(types, expect.types, "{name}");
+        let last = events.last().unwrap();
+        if let Some(last_final) = expect.last_final {
+            assert_eq!(last.json()["result"]["final"], last_final, "{name}");
+        }
+        if let Some(ids) = expect.ids {
+            let found: Vec<_> = events.iter().filter_map(|event| event.id.clone()).collect();
+            assert_eq!(found, ids, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_card_has_the_members_of_every_generation() {
+    let front = Front::open_with(CONFIG).await;
+    let card = json_of(&front, "/a2a/agents/weather/card").await;
+    for path in [
+        "/a2a/agents/weather/.well-known/agent-card.json",
+        "/a2a/agents/weather/.well-known/agent-card",
+        "/a2a/agents/weather/.well-known/agent.json",
+        "/rpc/weather/.well-known/agent-card.json",
+        "/rpc/weather/.well-known/agent-card",
+    ] {
+        assert_eq!(json_of(&front, path).await, card, "{path}");
+    }
+    assert_eq!(card["name"], "weather");
+    assert_eq!(card["version"], "2.1");
+    let url = card["url"].as_str().unwrap();
+    assert!(url.starts_with(&front.base), "{url}");
+    // A2A 0.3 reads `url` and `preferredTransport`, A2A 1.0 `supportedInterfaces`, best first.
+    assert_eq!(card["preferredTransport"], "JSONRPC");
+    let interfaces = &card["supportedInterfaces"];
+    assert_eq!(interfaces[0]["protocolVersion"], "1.0");
+    assert_eq!(interfaces[1]["protocolVersion"], "0.3");
+    assert_eq!(interfaces[0]["url"], url);
+    assert_eq!(card["capabilities"]["streaming"], true);
+    assert_eq!(card["skills"][0]["id"], "forecast");
+    assert_eq!(card["skills"][0]["name"], "forecast");
+    assert_eq!(card["skills"][0]["examples"], json!(["Oslo?"]));
+    assert_eq!(card["inputModes"], json!(["text", "data"]));
+    let maps = json_of(&front, "/a2a/agents/maps/card").await;
+    assert_eq!(maps["capabilities"]["streaming"], false);
+    assert_eq!(maps["outputModes"], json!(["file"]));
+}
+
+#[tokio::test]
+async fn the_server_has_the_skills_of_all_its_agents() {
+    let front = Front::open_with(CONFIG).await;
+    let card = json_of(&front, "/.well-known/agent-card.json").await;
+    assert_eq!(card["name"], "test");
+    let skills: Vec<_> = card["skills"].as_array().unwrap().iter().collect();
+    let ids: Vec<_> = skills.iter().map(|skill| skill["id"].clone()).collect();
+    assert_eq!(ids, ["maps-main", "weather-forecast"]);
+    let list = json_of(&front, "/a2a/agents").await;
+    let names: Vec<_> = list["agents"].as_array().unwrap().iter().collect();
+    assert_eq!(names[0]["name"], "maps");
+    assert_eq!(names[1]["name"], "weather");
+    let weather = json_of(&front, "/a2a/agents/weather").await;
+    assert_eq!(weather["description"], "The weather of a city.");
+    assert_eq!(weather["card"]["name"], "weather");
+    let card_url = weather["cardUrl"].as_str().unwrap();
+    let card: Value = reqwest::get(card_url).await.unwrap().json().await.unwrap();
+    assert_eq!(card, weather["card"]);
+}
+
+#[tokio::test]
+async fn a_client_that_has_the_card_is_told_so() {
+    let front = Front::open_with(CONFIG).await;
+    let path = "/a2a/agents/weather/card";
+    let response = get(&front, path).await;
+    let tag = response.headers()["etag"].clone();
+    assert_eq!(response.headers()["cache-control"], "public, max-age=60");
+    let changed = response.headers()["last-modified"].to_str().unwrap();
+    assert!(changed.ends_with(" GMT"), "{changed}");
+    let again = |known: &str| {
+        let request = Client::new().get(format!("{}{path}", front.base));
+        request.header("if-none-match", known).send()
+    };
+    let tag = tag.to_str().unwrap();
+    for known in [tag, &format!("\"other\", W/{tag}"), "*"] {
+        let response = again(known).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_MODIFIED, "{known}");
+        assert_eq!(response.headers()["etag"], tag);
+        assert_eq!(response.text().await.unwrap(), "");
+    }
+    assert_eq!(again("\"other\"").await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_unknown_agent_is_not_found_and_the_known_ones_are_named() {
+    let front = Front::open_with(CONFIG).await;
+    for path in ["/a2a/agents/nobody", "/a2a/agents/nobody/card"] {
+        let response = get(&front, path).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        let error: Value = response.json().await.unwrap();
+        let data = &error["error"]["data"];
+        assert_eq!(data["reason"], "agent_not_found");
+        assert_eq!(data["agentName"], "nobody");
+        assert_eq!(data["availableAgents"], json!(["maps", "weather"]));
+    }
+}
+
+#[tokio::test]
+async fn the_urls_of_cards_are_the_public_ones() {
+    let config = format!("{CONFIG}a2a: {{ public_url: 'https://agents.example.com/bus' }}\n");
+    let front = Front::open_with(&config).await;
+    let card = json_of(&front, "/a2a/agents/weather/card").await;
+    let url = card["url"].as_str().unwrap();
+    assert!(url.starts_with("https://agents.example.com/bus/"), "{url}");
+    // A name that nobody has listed makes no URL.
+    let request = Client::new().get(format!("{}/a2a/agents/weather/card", front.base));
+    let refused = request.header("host", "evil.example").send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST);
+}
+
+#[tokio::test]
+async fn an_agent_needs_no_route_and_no_agents_no_door() {
+    let mut front = Front::open_with(CONFIG).await;
+    let body = crate::http::request("7", "tools/list", json!({}));
+    let answer = front.to("/rpc/weather", body).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(front.next_seen().await["topic"], "agents.weather");
+    let start = CONFIG.find("agents:").unwrap();
+    let end = CONFIG.find("calls:").unwrap();
+    let without = format!("{}{}", &CONFIG[..start], &CONFIG[end..]);
+    let front = Front::open_with(&without).await;
+    let response = get(&front, "/.well-known/agent-card.json").await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+}
