@@ -1,0 +1,931 @@
+//! The commands as a shell sees them: output, errors, exit status.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const CALL: &str = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather","name":"get"}}"#;
+const RESULT: &str =
+    r#"{"jsonrpc":"2.0","id":7,"result":{"kind":"task","status":{"state":"working"}}}"#;
+const LEGACY: &str = r#"{"protocol":"A2A","messageType":"CFP","targetAgent":{"agentId":"b"},"metadata":{"correlationId":"c"}}"#;
+const BAD_TARGET: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":7}}"#;
+
+/// How a run ended.
+struct Ran {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    /// Standard output as JSON lines.
+    fn lines(&self) -> Vec<Value> {
+        self.stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[track_caller]
+    fn one(&self) -> Value {
+        let mut lines = self.lines();
+        assert_eq!(lines.len(), 1, "{}{}", self.stdout, self.stderr);
+        lines.remove(0)
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2abus"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("A2ABUS_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str], stdin: impl AsRef<[u8]>) -> Ran {
+    let mut child = command(args).spawn().unwrap();
+    // A command that is misused does not read its input.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_ref());
+    child.wait_with_output().unwrap().into()
+}
+
+// === map ===
+
+#[test]
+fn map_prints_a_request_as_one_line() {
+    let ran = run(&["map"], CALL);
+    let line = format!(
+        r#"{{"index":0,"ok":true,"family":"jsonrpc","rule":2,"kind":"request","dialect":"mcp","id_raw":"\"req-1\"","event":{{"specversion":"1.0","id":"req-1","source":"/a2abus/map","type":"org.apache.eventmesh.a2a.tools.call.req","datacontenttype":"application/json","time":"<now>","a2amethod":"tools/call","targetagent":"weather","mcptype":"request","protocol":"A2A","protocolversion":"2.0","data":{CALL}}}}}"#
+    );
+    assert_eq!(
+        (ran.status, ran.stdout, ran.stderr),
+        (0, format!("{line}\n"), String::new())
+    );
+}
+
+#[test]
+fn map_prints_json_data_of_events_inline() {
+    let event = |members: &str| {
+        let payload =
+            format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{members}}}"#);
+        let ran = run(&["map"], &payload);
+        assert_eq!(ran.status, 0, "{payload}");
+        let line = ran.stdout;
+        // As it was, whether or not the event says what its data are.
+        assert!(line.contains(&format!(r#""event":{payload}}}"#)), "{line}");
+    };
+    event(r#","data":{ "a" : 1.50 }"#);
+    event(r#","data":"text""#);
+    event(r#","data":null"#);
+    event(r#","datacontenttype":"application/json","data":[1]"#);
+    event(r#","datacontenttype":"text/plain","data":"text""#);
+    event(r#","data_base64":"AP8=""#);
+    event("");
+}
+
+#[test]
+fn map_marks_new_ids_and_the_time_with_words_that_stay_the_same() {
+    let event = &run(&["map"], RESULT).one()["event"];
+    assert_eq!(
+        (&event["id"], &event["time"]),
+        (&json!("<new>"), &json!("<now>"))
+    );
+    assert_eq!(event["collaborationid"], "7");
+}
+
+#[test]
+fn map_prints_refusals_with_their_place_and_ends_with_1() {
+    let ran = run(&["map"], BAD_TARGET);
+    let mut line = ran.one();
+    let message = line["error"]["message"].take();
+    assert!(
+        message.as_str().unwrap().contains("must be a string"),
+        "{message}"
+    );
+    assert_eq!(
+        line,
+        json!({"index": 0, "ok": false, "error": {
+            "kind": "bad_target", "message": null, "pointer": "/params/_agentId", "offset": 58,
+        }})
+    );
+    assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
+}
+
+#[test]
+fn map_tells_every_unit_of_a_batch() {
+    let ran = run(&["map"], format!("[{CALL},7,{LEGACY}]"));
+    let told: Vec<_> = ran
+        .lines()
+        .iter()
+        .map(|line| (line["index"].clone(), line["ok"].clone()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (json!(0), json!(true)),
+            (json!(1), json!(false)),
+            (json!(2), json!(true))
+        ]
+    );
+    assert_eq!(ran.lines()[2]["family"], "legacy");
+    assert_eq!(ran.lines()[2].get("dialect"), None);
+    assert_eq!(ran.status, 1);
+}
+
+#[test]
+fn map_keeps_the_id_as_it_was_written() {
+    for (id, raw) in [
+        ("1.50", "1.50"),
+        (r#""\u0061""#, r#""\u0061""#),
+        ("null", "null"),
+    ] {
+        let line = run(
+            &["map"],
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#),
+        )
+        .one();
+        assert_eq!(line["id_raw"], raw);
+    }
+    let notification = run(&["map"], r#"{"jsonrpc":"2.0","method":"m"}"#).one();
+    assert_eq!(
+        (&notification["id_raw"], &notification["kind"]),
+        (&Value::Null, &json!("notification"))
+    );
+}
+
+#[test]
+fn map_prints_one_line_for_a_payload_of_many() {
+    let payload =
+        format!("{{\r\n  \"jsonrpc\": \"2.0\",\n  \"method\": \"m\",\n  \"params\": {CALL}\n}}\n");
+    let line = run(&["map"], &payload).one();
+    assert_eq!(
+        line["event"]["data"],
+        serde_json::from_str::<Value>(&payload).unwrap()
+    );
+}
+
+#[test]
+fn map_reads_every_line_as_a_payload_of_its_own() {
+    let ran = run(
+        &["map", "--lines"],
+        format!("{CALL}\r\n\n[{RESULT},{LEGACY}]\n{{\n{CALL}"),
+    );
+    let told: Vec<_> = ran
+        .lines()
+        .iter()
+        .map(|line| {
+            (
+                line["index"].as_u64().unwrap(),
+                line["kind"].clone(),
+                line["error"]["kind"].clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (0, json!("request"), Value::Null),
+            (0, Value::Null, json!("empty")),
+            (0, json!("response"), Value::Null),
+            (1, json!("request"), Value::Null),
+            (0, Value::Null, json!("not_json")),
+            (0, json!("request"), Value::Null),
+        ]
+    );
+}
+
+#[test]
+fn map_reads_a_file_and_a_dash_as_standard_input() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("payload.json");
+    std::fs::write(&file, CALL).unwrap();
+    assert_eq!(run(&["map", file.to_str().unwrap()], "").one()["ok"], true);
+    assert_eq!(run(&["map", "-"], CALL).one()["ok"], true);
+    let missing = run(&["map", "/nowhere/payload.json"], "");
+    assert_eq!((missing.status, missing.stdout.as_str()), (2, ""));
+    assert!(
+        missing
+            .stderr
+            .starts_with("a2abus: /nowhere/payload.json cannot be read: ")
+    );
+    assert_eq!(missing.stderr.lines().count(), 1);
+}
+
+#[test]
+fn map_takes_headers_for_a_cloud_event() {
+    let headers = |prefix: &str| {
+        [
+            "specversion=1.0",
+            "id=e%201",
+            "source=/s",
+            "type=t",
+            "targetagent=w",
+        ]
+        .map(|header| format!("{prefix}{header}"))
+    };
+    let body = [0xff, 0, 1];
+    let arguments = |headers: [String; 5]| -> Vec<String> {
+        let headers = headers
+            .into_iter()
+            .flat_map(|header| ["--header".to_owned(), header]);
+        ["map".to_owned()].into_iter().chain(headers).collect()
+    };
+    let tell = |headers: [String; 5]| {
+        let arguments = arguments(headers);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        run(&arguments, body).one()
+    };
+    assert_eq!(
+        tell(headers("ce-")),
+        json!({"index": 0, "ok": true, "family": "cloudevent", "rule": 1, "kind": "notification", "event": {
+            "specversion": "1.0", "id": "e 1", "source": "/s", "type": "t", "targetagent": "w",
+            "data_base64": "/wAB",
+        }})
+    );
+    // Kafka's headers are not percent-encoded.
+    assert_eq!(tell(headers("ce_"))["event"]["id"], "e%201");
+    let mut broken = headers("ce-");
+    broken[1] = "ce-id=".to_owned();
+    let refused = tell(broken);
+    assert_eq!(
+        (&refused["error"]["kind"], &refused["error"]["pointer"]),
+        (&json!("bad_cloudevent"), &json!("/id"))
+    );
+}
+
+#[test]
+fn map_takes_a_content_type_for_a_cloud_event_or_a_framing() {
+    let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
+    let structured = ["map", "--content-type", "application/cloudevents+json"];
+    assert_eq!(run(&structured, event).one()["family"], "cloudevent");
+    assert_eq!(
+        run(&structured, CALL).one()["error"]["kind"],
+        "bad_cloudevent"
+    );
+    let batch = [
+        "map",
+        "--content-type",
+        "application/cloudevents-batch+json",
+    ];
+    let told = run(&batch, format!("[{event},7,{event}]")).lines();
+    let oks: Vec<_> = told
+        .iter()
+        .map(|line| (line["index"].clone(), line["ok"].clone()))
+        .collect();
+    assert_eq!(
+        oks,
+        [
+            (json!(0), json!(true)),
+            (json!(1), json!(false)),
+            (json!(2), json!(true))
+        ]
+    );
+    let lines = ["map", "--content-type", "application/x-ndjson"];
+    assert_eq!(
+        run(&lines, format!("nonsense\n{CALL}")).lines()[1]["ok"],
+        true
+    );
+}
+
+#[test]
+fn map_takes_headers_for_a_dialect() {
+    let payload = r#"{"jsonrpc":"2.0","id":1,"method":"message/send"}"#;
+    assert_eq!(run(&["map"], payload).one()["dialect"], "a2a-0.3");
+    let header = ["map", "--header", "X-A2A-Client=jaf-js/2.0"];
+    assert_eq!(run(&header, payload).one()["dialect"], "jaf-doc");
+}
+
+#[test]
+fn map_refuses_other_families_only_when_told_to() {
+    assert_eq!(run(&["map", "--family", "legacy"], CALL).status, 0);
+    let strict = run(&["map", "--family", "legacy", "--strict"], CALL);
+    assert_eq!(
+        (strict.one()["error"]["kind"].clone(), strict.status),
+        (json!("wrong_family"), 1)
+    );
+    for misuse in [&["map", "--strict"][..], &["map", "--family", "soap"]] {
+        assert_eq!(run(misuse, CALL).status, 2);
+    }
+}
+
+#[test]
+fn map_takes_the_options_of_the_mapping() {
+    let arguments = [
+        "map",
+        "--option",
+        "type_prefix=x.",
+        "--option",
+        "source=/here",
+        "--option",
+        "notifications=as_requests",
+    ];
+    let event = run(&arguments, r#"{"jsonrpc":"2.0","method":"m"}"#).one()["event"].clone();
+    assert_eq!(
+        (&event["type"], &event["source"]),
+        (&json!("x.m.req"), &json!("/here"))
+    );
+    for misuse in [
+        "color=red",
+        "notifications=maybe",
+        "type_prefix=a b",
+        "source=",
+        "source",
+    ] {
+        let ran = run(&["map", "--option", misuse], CALL);
+        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse}");
+    }
+    let unknown = run(&["map", "--option", "color=red"], CALL).stderr;
+    assert!(unknown.contains("unknown field `color`"), "{unknown}");
+    assert!(unknown.contains("`type_prefix`, `source`"), "{unknown}");
+}
+
+#[test]
+fn map_takes_a_time_and_makes_ids_when_asked() {
+    let at = |now: &str| run(&["map", "--now", now], RESULT);
+    assert_eq!(
+        at("2026-02-03T04:05:06Z").one()["event"]["time"],
+        "2026-02-03T04:05:06Z"
+    );
+    let real = at("real").one()["event"]["time"].clone();
+    assert!(real.as_str().unwrap().starts_with("20"), "{real}");
+    assert_eq!(at("yesterday").status, 2);
+    let random = run(&["map", "--ids", "random"], format!("[{RESULT},{RESULT}]")).lines();
+    let ids: Vec<_> = random
+        .iter()
+        .map(|line| line["event"]["id"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(ids[0].len() >= 26 && ids[0] != ids[1], "{ids:?}");
+}
+
+#[test]
+fn map_refuses_a_payload_over_the_limit_without_reading_on() {
+    let ran = run(&["map"], vec![b' '; 3 << 20]);
+    assert_eq!(ran.one()["error"]["kind"], "too_large");
+    let lines = run(
+        &["map", "--lines"],
+        format!("{}\n{CALL}", "x".repeat(3 << 20)),
+    );
+    assert_eq!(lines.lines()[0]["error"]["kind"], "too_large");
+    assert_eq!(lines.lines()[1]["ok"], true);
+}
+
+#[test]
+fn map_ends_quietly_when_nobody_reads_on() {
+    let mut child = command(&["map", "--lines"]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let line = format!("{CALL}\n");
+        while stdin.write_all(line.as_bytes()).is_ok() {}
+    });
+    stdout.read_exact(&mut [0]).unwrap();
+    drop(stdout);
+    let ran: Ran = child.wait_with_output().unwrap().into();
+    writer.join().unwrap();
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+}
+
+// === explain ===
+
+const CONFIG: &str = "
+instance: t
+transports: { bus: { type: memory } }
+bindings:
+  - { name: answers, transport: bus, topics: [answers], role: responses }
+  - { name: in, transport: bus, topics: [in], mapping: { type_prefix: x. } }
+routes:
+  - { name: other, when: { targetagent: other }, to: [{ transport: bus, topic: other }] }
+  - { name: door, when: { binding: 'htt?' }, to: [{ transport: bus, topic: door }] }
+  - { name: agents, when: { mcptype: request, targetagent: '*' }, to: [{ transport: bus, topic: 'agents.{targetagent}', key: '{id}' }] }
+  - { name: broken, when: { mcptype: notification }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }
+";
+
+/// The text as a file that lives as long as its folder.
+fn config(text: &str) -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("a2abus.yaml");
+    std::fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+fn explain(more: &[&str], payload: &str) -> Ran {
+    let (_folder, file) = config(CONFIG);
+    let arguments = [&["explain", "-c", file.to_str().unwrap()], more].concat();
+    run(&arguments, payload)
+}
+
+#[test]
+fn explain_says_why_and_where_every_attribute_comes_from() {
+    let ran = run(&["explain"], CALL);
+    let line = ran.one();
+    assert_eq!(
+        line["because"],
+        json!({"rule": 2, "member": "jsonrpc", "value": "2.0"})
+    );
+    assert_eq!(
+        line["origins"],
+        json!({
+            "id": "id", "source": "where the payload came in", "type": "type_prefix and method",
+            "datacontenttype": "the payload is JSON", "time": "the clock", "a2amethod": "method",
+            "targetagent": "params._agentId", "mcptype": "method with an id",
+            "protocol": "the payload's family", "protocolversion": "jsonrpc",
+        })
+    );
+    assert_eq!((line.get("route"), ran.status), (None, 0));
+    for (payload, rule, member, value) in [
+        (LEGACY, 3, "protocol", "A2A"),
+        (
+            r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#,
+            1,
+            "specversion",
+            "1.0",
+        ),
+    ] {
+        let because = run(&["explain"], payload).one()["because"].clone();
+        assert_eq!(
+            because,
+            json!({"rule": rule, "member": member, "value": value})
+        );
+    }
+}
+
+#[test]
+fn explain_has_an_origin_for_every_attribute_that_map_prints() {
+    for payload in [CALL, RESULT, LEGACY] {
+        let line = run(&["explain"], payload).one();
+        let event = line["event"].as_object().unwrap();
+        let origins = line["origins"].as_object().unwrap();
+        for name in event
+            .keys()
+            .filter(|name| !matches!(name.as_str(), "data" | "specversion"))
+        {
+            let origin = origins[name.as_str()].as_str().unwrap();
+            assert_ne!(origin, "the mapping", "{name}");
+        }
+        assert_eq!(origins.len(), event.len() - 2);
+    }
+}
+
+#[test]
+fn explain_says_where_the_event_goes_and_which_routes_did_not_want_it() {
+    let ran = explain(&[], CALL);
+    let line = ran.one();
+    assert_eq!(line["event"]["type"], "x.tools.call.req");
+    assert_eq!(line["event"]["source"], "/a2abus/t/in");
+    let route = &line["route"];
+    assert_eq!(
+        (&route["binding"], &route["taken"]),
+        (&json!("in"), &json!("agents"))
+    );
+    let steps: Vec<_> = route["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| &step["route"])
+        .collect();
+    assert_eq!(steps, ["other", "door", "agents"]);
+    assert_eq!(route["steps"][0]["mismatch"]["value"], "weather");
+    assert_eq!(
+        route["destinations"],
+        json!([{"transport": "bus", "topic": "agents.weather", "key": "<position>#0", "mode": "binary"}])
+    );
+    assert_eq!(ran.status, 0);
+}
+
+#[test]
+fn explain_takes_the_binding_that_is_named() {
+    let door = explain(&["--binding", "http"], CALL).one();
+    assert_eq!(door["route"]["taken"], "door");
+    assert_eq!(door["event"]["source"], "/a2abus/t/http");
+    let misuse = explain(&["--binding", "nope"], CALL);
+    assert_eq!(misuse.status, 2);
+    assert_eq!(
+        misuse.stderr,
+        "a2abus: there is no binding \"nope\"; there are answers, in, http\n"
+    );
+    assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
+}
+
+#[test]
+fn explain_shows_no_route_for_what_a_binding_of_answers_reads() {
+    let answers = ["--binding", "answers"];
+    let cloud_event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","callid":"x"}"#;
+    for (payload, reason, status) in [
+        (RESULT, json!(null), 0),
+        (cloud_event, json!(null), 0),
+        (CALL, json!("not_an_answer"), 1),
+        (LEGACY, json!("not_an_answer"), 1),
+    ] {
+        let ran = explain(&answers, payload);
+        let route = &ran.one()["route"];
+        let note = route["note"].as_str().unwrap();
+        assert!(note.contains("matched to the calls"), "{note}");
+        assert_eq!((&route["reason"], ran.status), (&reason, status), "{route}");
+        assert_eq!(route["taken"], json!(null));
+        assert_eq!(
+            (&route["steps"], &route["destinations"]),
+            (&json!([]), &json!([]))
+        );
+    }
+}
+
+#[test]
+fn explain_says_why_an_event_goes_nowhere() {
+    let no_route = explain(
+        &[],
+        LEGACY
+            .replace("CFP", "DANCE")
+            .replace(",\"targetAgent\":{\"agentId\":\"b\"}", "")
+            .as_str(),
+    );
+    assert_eq!(no_route.one()["route"]["reason"], "bad_destination");
+    assert!(
+        no_route.one()["route"]["destinations"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("targetagent")
+    );
+    assert_eq!(no_route.status, 1);
+    let nobody = explain(&[], RESULT);
+    assert_eq!(nobody.one()["route"]["reason"], "no_route");
+    assert_eq!(nobody.status, 1);
+}
+
+#[test]
+fn explain_says_what_would_mend_a_refused_payload() {
+    let ran = run(&["explain"], BAD_TARGET);
+    let line = ran.one();
+    assert_eq!(
+        (&line["error"]["kind"], ran.status),
+        (&json!("bad_target"), 1)
+    );
+    assert!(line["fix"].as_str().unwrap().contains("256"));
+}
+
+#[test]
+fn explain_honours_on_unknown() {
+    let unknown = r#"{"hello":"world"}"#;
+    let rejected = explain(&[], unknown);
+    assert_eq!(
+        (&rejected.one()["error"]["kind"], rejected.status),
+        (&json!("unknown"), 1)
+    );
+    for (how, event) in [
+        ("wrap", json!("org.apache.eventmesh.a2a.unknown")),
+        ("pass", Value::Null),
+    ] {
+        let text = CONFIG.replace("role: responses }", "role: responses }\n  - { name: any, transport: bus, topics: [any], on_unknown: HOW }")
+            .replace("HOW", how)
+            .replace("binding: 'htt?'", "binding: any");
+        let (_folder, file) = config(&text);
+        let file = file.to_str().unwrap();
+        let arguments = ["explain", "-c", file, "--binding", "any"];
+        let ran = run(&arguments, unknown);
+        let line = ran.one();
+        assert_eq!((&line["ok"], ran.status), (&json!(true), 0), "{line}");
+        assert_eq!(line["on_unknown"], how);
+        assert_eq!(line["route"]["taken"], "door");
+        assert_eq!(line["event"]["type"], event);
+        let told = run(&[&arguments[..], &["--text"]].concat(), unknown);
+        let first = told.stdout.lines().next().unwrap();
+        assert!(
+            first.starts_with(&format!("unit 0  unknown format; on_unknown is {how}: ")),
+            "{first}"
+        );
+        assert!(
+            told.stdout.contains("goes    transport bus, topic door"),
+            "{}",
+            told.stdout
+        );
+    }
+}
+
+#[test]
+fn explain_prints_text_into_a_pipe_when_asked() {
+    let ran = run(&["explain", "--text"], CALL);
+    assert!(
+        ran.stdout.starts_with("unit 0  JSON-RPC request, mcp"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(run(&["explain", "--text", "--json"], CALL).status, 2);
+}
+
+#[test]
+fn explain_refuses_a_wrong_configuration() {
+    let (_folder, file) = config("instanze: t\n");
+    let ran = run(&["explain", "-c", file.to_str().unwrap()], CALL);
+    assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
+    assert!(
+        ran.stderr.lines().count() >= 2 && ran.stderr.contains("instanze"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("a2abus: the configuration ")
+    );
+}
+
+// === check ===
+
+#[test]
+fn check_counts_what_a_right_configuration_holds() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "-c", file], "");
+    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    let last = ran.stdout.lines().last().unwrap();
+    assert!(
+        last.starts_with(&format!("{file}: OK: 1 transport, 2 bindings, 4 routes")),
+        "{last}"
+    );
+    let told = run(&["check", "--json", "-c", file], "").one();
+    assert_eq!(
+        (&told["ok"], &told["bindings"], &told["errors"]),
+        (&json!(true), &json!(2), &json!([]))
+    );
+}
+
+#[test]
+fn check_prints_every_problem_and_ends_with_1() {
+    let (_folder, file) = config(
+        "instance: t\ntransports: { bus: { type: fax } }\nlimits: { max_hops: 0 }\nroots: []\n",
+    );
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "-c", file], "");
+    assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
+    for wanted in ["type", "max_hops", "roots"] {
+        let found = ran
+            .stdout
+            .lines()
+            .any(|line| line.starts_with(file) && line.contains(wanted));
+        assert!(found, "{wanted}: {}", ran.stdout);
+    }
+    assert!(
+        ran.stdout.lines().last().unwrap().ends_with(": 3 errors"),
+        "{}",
+        ran.stdout
+    );
+    let told = run(&["check", "--json", "-c", file], "").one();
+    assert_eq!(
+        (&told["ok"], told["errors"].as_array().unwrap().len()),
+        (&json!(false), 3)
+    );
+}
+
+#[test]
+#[cfg(all(feature = "kafka", feature = "nats"))]
+fn check_names_the_servers_that_cannot_be_reached() {
+    // Nobody listens on this port.
+    let (_folder, file) = config(
+        "
+transports:
+  k: { type: kafka, brokers: ['127.0.0.1:1'] }
+  n: { type: nats, servers: ['nats://127.0.0.1:1'] }
+routes: [{ name: n, when: { targetagent: 'n-*' }, to: [{ transport: n, topic: 'a.{targetagent}.x' }] }]
+default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
+",
+    );
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "--connect", "-c", file], "");
+    assert_eq!(ran.status, 1, "{}", ran.stdout);
+    for name in ["k", "n"] {
+        let failed = format!(
+            "FAILED   {name}: connect: no connection within 10 s: 127.0.0.1:1: connection refused\n"
+        );
+        assert!(ran.stdout.contains(&failed), "{}", ran.stdout);
+    }
+    let verdict = format!("{file}: 2 connection tests failed\n");
+    assert!(ran.stdout.ends_with(&verdict), "{}", ran.stdout);
+    // What the bridge needs is known without a connection.
+    for line in [
+        "kafka-acls.sh --bootstrap-server 127.0.0.1:1 --add --allow-principal 'User:PRINCIPAL' --operation Describe --operation Write --resource-pattern-type prefixed --topic 'agents.'\n",
+        "  subscribe: { allow: [\"_INBOX.>\", \"a2abus.replies.>\"] }\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    }
+    let told = run(&["check", "--connect", "--json", "-c", file], "").one();
+    assert_eq!(told["ok"], false);
+    assert_eq!(told["tests"][0]["outcome"], "failed");
+    assert_eq!(told["rights"][1]["transport"], "n");
+}
+
+#[test]
+fn check_counts_the_environment_and_a_missing_file() {
+    let (_folder, file) = config(CONFIG);
+    let mut command = command(&["check", "-c", file.to_str().unwrap()]);
+    let ran: Ran = command
+        .env("A2ABUS_LIMITS__MAX_HOPS", "0")
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(ran.status, 1);
+    assert!(
+        ran.stdout.starts_with("A2ABUS_LIMITS__MAX_HOPS: "),
+        "{}",
+        ran.stdout
+    );
+    let missing = run(&["check", "-c", "/nowhere/a2abus.yaml"], "");
+    assert_eq!(missing.status, 1);
+    assert!(
+        missing
+            .stdout
+            .starts_with("/nowhere/a2abus.yaml: cannot be read"),
+        "{}",
+        missing.stdout
+    );
+}
+
+#[test]
+#[cfg(all(feature = "kafka", feature = "nats"))]
+fn check_tells_every_secret_without_which_the_bridge_does_not_start() {
+    let (folder, file) = config("");
+    let place = folder.path().display();
+    std::fs::write(folder.path().join("empty"), "\n").unwrap();
+    std::fs::write(folder.path().join("key"), "canary-key").unwrap();
+    let text = format!(
+        "
+transports:
+  bus: {{type: memory}}
+  k: {{type: kafka, brokers: ['h:1'], tls: {{cert_file: c, key_file: k, key_password: {{env: NOT_SET}}}},
+       sasl: {{mechanism: PLAIN, username: u, password: {{file: {place}/missing}}}}}}
+  n: {{type: nats, servers: ['nats://h:1'], auth: {{token: {{file: {place}/empty}}}}}}
+default_route: [{{transport: bus, topic: t}}, {{transport: k, topic: t}}, {{transport: n, topic: t}}]
+workflows:
+  enabled: true
+  apis: [{{id: x, base_url: 'https://x.example.com'}}]
+  credentials:
+    - {{id: good, type: custom, apis: [x], value: {{file: {place}/key}}}}
+    - {{id: bad, type: custom, apis: [x], value: {{file: {place}/missing}}}}
+  agents:
+    - {{id: a, keys: [{{file: {place}/key}}, {{env: NOT_SET}}]}}
+    - {{id: b, keys: [{{file: {place}/empty}}, {{file: {place}/key}}]}}
+"
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let ran = run(&["check", "-c", file], "");
+    let gone = "No such file or directory (os error 2)";
+    let unset = "the environment variable NOT_SET is not set";
+    let missing = format!("cannot read the secret file {place}/missing: {gone}");
+    let empty = format!("the secret in {place}/empty is empty");
+    let taken = "is the same key as at workflows.agents[0].keys[0]";
+    let expected = [
+        (4, "transports.k.tls.key_password", unset),
+        (5, "transports.k.sasl.password", &missing),
+        (6, "transports.n.auth.token", &empty),
+        (13, "workflows.credentials[1].value", &missing),
+        (15, "workflows.agents[0].keys[1]", unset),
+        (16, "workflows.agents[1].keys[0]", &empty),
+        (16, "workflows.agents[1].keys[1]", taken),
+    ];
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    for (told, (line, path, message)) in lines.iter().zip(expected) {
+        assert!(told.starts_with(&format!("{file}:{line}:")), "{told}");
+        assert!(told.ends_with(&format!(" {path}: {message}")), "{told}");
+    }
+    let verdict = format!(
+        "{file}: 7 errors: secrets are missing. Everything else is OK (--without-secrets skips this check)."
+    );
+    assert_eq!((ran.status, lines.len()), (1, 8), "{}", ran.stdout);
+    assert_eq!(lines[7], verdict);
+    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+    let alone = run(&["check", "-c", file, "--without-secrets"], "");
+    assert_eq!(alone.status, 0, "{}", alone.stdout);
+
+    // What is switched off needs none.
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, text.replace("enabled: true", "enabled: false")).unwrap();
+    let told = run(&["check", "--json", "-c", file], "").one();
+    assert_eq!(told["errors"].as_array().unwrap().len(), 3, "{told}");
+}
+
+// === call ===
+
+#[test]
+fn a_call_takes_no_longer_than_it_may_when_the_bus_cannot_be_reached() {
+    // Nobody listens on this port.
+    for bus in [
+        "{ type: kafka, brokers: ['127.0.0.1:1'] }",
+        "{ type: nats, servers: ['nats://127.0.0.1:1'] }",
+    ] {
+        let (_folder, file) = config(&format!(
+            "transports: {{ bus: {bus} }}\ndefault_route: [{{ transport: bus, topic: agents }}]\n"
+        ));
+        let begun = Instant::now();
+        let file = file.to_str().unwrap();
+        let ran = run(&["call", "-c", file, "-t", "300ms", "agent", "ping"], "");
+        let took = begun.elapsed();
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+        let last = ran.stderr.lines().last().unwrap();
+        assert!(
+            last.starts_with("a2abus: not connected within 300ms: "),
+            "{last}"
+        );
+        // A machine with much to do may not get so far as to try.
+        let says_why = last.contains("transport bus: ") || last.ends_with(": still starting");
+        assert!(says_why, "{last}");
+        // Without the bound it is 30 s, and a question to the cluster may take 10 s.
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
+}
+
+#[test]
+fn a_call_that_nobody_answers_says_how_long_it_might_take() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    // A machine with much to do may need all of a short time to connect.
+    let answerless = ["250ms", "1s", "4s", "16s"].into_iter().any(|time| {
+        let arguments = ["call", "-c", file, "-t", time, "agent", "tools/call"];
+        let ran = run(&arguments, "");
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+        let not_connected = format!("a2abus: not connected within {time}: ");
+        let no_answer = "a2abus: no answer from agent \"agent\" within ";
+        let is_told = ran.stderr.starts_with(no_answer) || ran.stderr.starts_with(&not_connected);
+        assert!(is_told, "{}", ran.stderr);
+        ran.stderr.starts_with(no_answer)
+    });
+    assert!(answerless, "it never connected");
+}
+
+// === demo ===
+
+#[test]
+fn the_demonstration_names_the_route_only_where_one_was_taken() {
+    let ran = run(&["demo", "--json"], "");
+    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    let lines = ran.lines();
+    let (verdict, steps) = lines.split_last().unwrap();
+    assert_eq!(verdict["ok"], true);
+    for step in steps {
+        let is_known = !["unknown agent", "workflow"].contains(&step["step"].as_str().unwrap());
+        let route = is_known.then_some("agents");
+        assert_eq!(step["route"], json!(route), "{step}");
+    }
+    assert!(steps.iter().any(|step| step["step"] == "unknown agent"));
+}
+
+// === the program ===
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    for name in ["map", "explain", "check", "serve", "call", "demo"] {
+        let ran = run(&[name, "--help"], "");
+        assert_eq!(ran.status, 0, "{name}");
+        assert!(
+            ran.stdout.contains("Examples:\n  ") && ran.stdout.contains("a2abus"),
+            "{name}"
+        );
+        assert!(!ran.stdout.contains('\\'), "{}", ran.stdout);
+    }
+    let ran = run(&["--help"], "");
+    assert!(ran.stdout.contains("Exit status:") && ran.status == 0);
+    assert!(run(&["--version"], "").stdout.starts_with("a2abus"));
+}
+
+#[test]
+fn misuse_ends_with_2() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    for misuse in [
+        &[][..],
+        &["fly"],
+        &["map", "--fly"],
+        &["map", "a", "b"],
+        &["check", "extra"],
+        &["call", "-t", "soon", "agent", "ping"],
+        &["call", "-t", "0s", "-c", file, "agent", "ping"],
+        &["call", "-t", "1h", "-c", file, "agent", "ping"],
+        &["call", "-c", file, "no agent", "ping"],
+        &["call", "-c", file, "agent", "no method"],
+        &["call", "-c", file, "agent", "ping", "{"],
+    ] {
+        let ran = run(misuse, "");
+        assert_eq!((ran.status, ran.stdout.as_str()), (2, ""), "{misuse:?}");
+    }
+}

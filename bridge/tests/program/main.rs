@@ -1,0 +1,10 @@
+//! The program as its users start it.
+
+// Helpers of tests stand outside `#[test]` functions, where clippy does not know them for tests.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod cli;
+mod serve;
+mod storage;
+mod vectors;
+mod workflow;

@@ -1,0 +1,397 @@
+//! `a2abus serve` and `a2abus demo --serve` as a shell and a caller see them: signals, logs, many calls.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Longer than anything here takes, so that a test that hangs fails.
+const SOON: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = "
+transports: { local: { type: memory } }
+routes: [ { name: all, when: { targetagent: '*' }, to: [ { transport: local, topic: 'agents.{targetagent}' } ] } ]
+http: { listen: '127.0.0.1:0' }
+admin: { listen: '127.0.0.1:0' }
+telemetry: { log_format: json }
+";
+
+/// A bridge that runs as a process, and its log.
+struct Served {
+    child: Child,
+    log: mpsc::Receiver<Value>,
+    door: String,
+    admin: String,
+    _directory: TempDir,
+}
+
+impl Served {
+    fn start(config: &str) -> Self {
+        Self::start_in(config, "")
+    }
+
+    /// Starts it in a shell that has run `before`.
+    fn start_in(config: &str, before: &str) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        std::fs::write(&file, config).unwrap();
+        let script = format!("{before}\nexec \"$0\" serve -c \"$1\"");
+        let mut child = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_a2abus")])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (tell, log) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // Warnings of the configuration are for people.
+                let line = serde_json::from_str(&line).unwrap_or(Value::Null);
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut served = Self {
+            child,
+            log,
+            door: String::new(),
+            admin: String::new(),
+            _directory: directory,
+        };
+        let started = served.next_line(|line| line["message"] == "started");
+        served.door = started["door"].as_str().unwrap().to_owned();
+        served.admin = started["admin"].as_str().unwrap().to_owned();
+        while !get(&served.admin, "/readyz").contains(r#""ready":true"#) {
+            std::thread::yield_now();
+        }
+        served
+    }
+
+    /// The next line of the log of which this holds.
+    #[track_caller]
+    fn next_line(&self, is: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            match self.log.recv_timeout(SOON) {
+                Ok(line) if is(&line) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("no such line: {error}"),
+            }
+        }
+    }
+
+    fn next_access(&self) -> Value {
+        self.next_line(|line| line["target"] == "a2abus::access")
+    }
+
+    /// Sends signals one directly after the other.
+    fn signal(&self, signals: &[&str]) {
+        let pid = self.child.id();
+        let kills: Vec<_> = signals.iter().map(|s| format!("kill -{s} {pid}")).collect();
+        let sent = Command::new("sh").args(["-c", &kills.join("; ")]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    fn wait(mut self) -> i32 {
+        let status = self.child.wait().unwrap();
+        status.code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2abus"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("A2ABUS_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// The whole answer to one request on a connection of its own.
+fn send(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(address: &str, path: &str) -> String {
+    send(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"),
+    )
+}
+
+fn post(address: &str, path: &str, headers: &str, body: &str) -> String {
+    send(
+        address,
+        &format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        ),
+    )
+}
+
+fn call_id(answer: &str) -> &str {
+    let header = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("x-a2abus-call-id: "));
+    header.unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn version_names_the_program() {
+    let output = command(&["--version"]).output().unwrap();
+    let expected = format!("a2abus {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}
+
+#[test]
+fn readyz_ends_with_a_newline() {
+    let served = Served::start(CONFIG);
+    for path in ["/readyz", "/healthz", "/metrics"] {
+        let answer = get(&served.admin, path);
+        assert!(
+            answer.ends_with("}\n") || path == "/metrics" && answer.ends_with('\n'),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn a_hangup_is_ignored_with_a_warning() {
+    let served = Served::start(CONFIG);
+    served.signal(&["HUP"]);
+    let warning = served.next_line(|line| line["level"] == "WARN");
+    let message = warning["message"].as_str().unwrap();
+    assert!(message.starts_with("SIGHUP is ignored"), "{message}");
+    assert!(get(&served.admin, "/healthz").contains("alive"));
+    served.signal(&["TERM"]);
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn a_second_signal_directly_after_the_first_is_the_same_order() {
+    let served = Served::start(CONFIG);
+    // A call that is still to be answered holds the drain open.
+    let mut waiting = TcpStream::connect(&served.door).unwrap();
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
+    let request = format!(
+        "POST /rpc HTTP/1.1\r\nhost: {}\r\nx-a2a-timeout: 2000\r\ncontent-length: {}\r\n\r\n{body}",
+        served.door,
+        body.len()
+    );
+    waiting.write_all(request.as_bytes()).unwrap();
+    while !get(&served.admin, "/metrics").contains("a2abus_pending_calls 1") {
+        std::thread::yield_now();
+    }
+    served.signal(&["TERM", "INT"]);
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(r#""reason":"timeout""#), "{answer}");
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn a_second_signal_later_ends_at_once() {
+    let served = Served::start(CONFIG);
+    let mut waiting = TcpStream::connect(&served.door).unwrap();
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
+    let head = format!(
+        "POST /rpc HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}",
+        served.door,
+        body.len()
+    );
+    waiting.write_all(head.as_bytes()).unwrap();
+    while !get(&served.admin, "/metrics").contains("a2abus_pending_calls 1") {
+        std::thread::yield_now();
+    }
+    served.signal(&["TERM"]);
+    served.next_line(|line| line["message"] == "draining");
+    // Signals within 100 ms of the first are the same order; one of these comes later.
+    let pid = served.child.id();
+    let script = format!("while kill -TERM {pid} 2>/dev/null; do sleep 0.05; done");
+    let mut again = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    assert_eq!(served.wait(), 130);
+    again.wait().unwrap();
+}
+
+#[test]
+fn every_request_leaves_a_line_in_the_access_log() {
+    let served = Served::start(CONFIG);
+    let body = |agent: &str| {
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"_agentId": agent}})
+            .to_string()
+    };
+    let answer = post(
+        &served.door,
+        "/rpc",
+        "x-a2a-timeout: 20\r\n",
+        &body("weather"),
+    );
+    let line = served.next_access();
+    assert_eq!(line["call"], call_id(&answer));
+    assert_eq!(line["caller"], "127.0.0.1");
+    assert_eq!(line["agent"], "weather");
+    assert_eq!(line["method"], "tools/call");
+    assert_eq!(line["outcome"], "timeout");
+    assert!(line["ms"].as_u64().unwrap() >= 20, "{line}");
+    assert_eq!(line["level"], "INFO");
+
+    let note = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    let answer = post(&served.door, "/rpc", "", note);
+    let line = served.next_access();
+    assert_eq!(line["call"], call_id(&answer));
+    assert_eq!(
+        (&line["outcome"], &line["method"]),
+        (&json!("sent"), &json!("note"))
+    );
+
+    for (path, headers, body, outcome) in [
+        ("/rpc", "", "{".to_owned(), "not_json"),
+        (
+            "/rpc",
+            "content-type: text/plain\r\n",
+            body("a"),
+            "content_type",
+        ),
+        ("/rpc", "", body(""), "bad_target"),
+        (
+            "/rpc",
+            "",
+            r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#.to_owned(),
+            "agent_not_found",
+        ),
+    ] {
+        let answer = post(&served.door, path, headers, &body);
+        let line = served.next_access();
+        assert_eq!(line["outcome"], outcome, "{line} {answer}");
+        assert_eq!(line["call"], call_id(&answer), "{line}");
+    }
+
+    // A name that a caller chose is a value, and of bounded length.
+    let method = format!("m/{}", "x".repeat(200));
+    let body = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"_agentId":"a"}}}}"#);
+    post(&served.door, "/rpc", "", &body);
+    let line = served.next_access();
+    assert_eq!(line["method"].as_str().unwrap().len(), 128, "{line}");
+}
+
+#[test]
+fn the_access_log_can_be_switched_off() {
+    let config = CONFIG.replace(
+        "log_format: json",
+        "log_format: json, log: 'info,a2abus::access=off'",
+    );
+    let served = Served::start(&config);
+    post(&served.door, "/rpc", "", "{");
+    served.signal(&["TERM"]);
+    served.next_line(|line| {
+        assert_ne!(line["target"], "a2abus::access");
+        line["message"] == "draining"
+    });
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn connections_leave_file_descriptors_for_the_rest() {
+    let config = CONFIG.replace(
+        "http: { listen: '127.0.0.1:0' }",
+        "http: { listen: '127.0.0.1:0', header_timeout: 60s, max_connections_per_client: 4096 }",
+    );
+    let served = Served::start_in(&config, "ulimit -n 300");
+    // A quarter of 300 are for callers, since less is left of them after 256. The others wait in the kernel, which may
+    // have room for 128 only.
+    let clients: Vec<_> = (0..150)
+        .map(|_| TcpStream::connect(&served.door).unwrap())
+        .collect();
+    while !get(&served.admin, "/metrics").contains("a2abus_http_connections{door=\"http\"} 75") {
+        std::thread::yield_now();
+    }
+    assert!(get(&served.admin, "/healthz").contains("alive"));
+    drop(clients);
+    let answer = post(&served.door, "/rpc", "", "{");
+    assert!(answer.contains("not_json"), "{answer}");
+}
+
+/// `A2ABUS_SOAK_CALLS` makes it as long as you like.
+#[test]
+fn the_demonstration_serves_as_many_calls_as_anybody_makes() {
+    let calls: usize =
+        std::env::var("A2ABUS_SOAK_CALLS").map_or(1_000, |calls| calls.parse().unwrap());
+    let mut child = command(&["demo", "--serve"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let url = lines.find_map(|line| {
+        let line = line.unwrap();
+        let address = line.split("http://").nth(1)?;
+        line.contains("curl")
+            .then(|| address.split('/').next().unwrap().to_owned())
+    });
+    let address = url.unwrap();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let mut answers = BufReader::new(stream.try_clone().unwrap());
+    let begun = std::time::Instant::now();
+    for call in 0..calls {
+        let body = json!({"jsonrpc": "2.0", "id": call, "method": "tools/call",
+            "params": {"_agentId": "echo", "name": "n", "arguments": {"call": call}}});
+        let body = body.to_string();
+        let request = format!(
+            "POST /rpc HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer(&mut answers);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["id"], call, "{answer}");
+        assert!(answer["result"].is_object(), "{answer}");
+    }
+    println!("{calls} calls in {:?}", begun.elapsed());
+    let pid = child.id();
+    let stopped = Command::new("kill")
+        .args(["-INT", &pid.to_string()])
+        .status();
+    assert!(stopped.unwrap().success());
+    assert!(child.wait().unwrap().success());
+}
+
+/// The body of one answer on a connection that stays open.
+fn read_answer(answers: &mut impl std::io::BufRead) -> String {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        answers.read_line(&mut line).unwrap();
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap();
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    answers.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}

@@ -1,0 +1,624 @@
+//! Is what is recorded of an execution what happened, whatever fails meanwhile?
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use a2abus_executor::case::Recorded;
+use a2abus_executor::{
+    Agent, Change, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse,
+    MemoryStore, OnError, Options, Rates, Refusal, Request, Started, Status, Store, StoreError,
+    SystemRandom, Table, Value, VirtualClock,
+};
+use a2abus_models::a2e_workflow::{Apis, Policy};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+
+/// A store that refuses the write of this number, from 1.
+struct Failing {
+    store: MemoryStore,
+    writes: AtomicUsize,
+    refused: usize,
+}
+
+impl Store for Failing {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        self.store.get(table, key)
+    }
+
+    fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        if self.writes.fetch_add(1, Ordering::Relaxed) + 1 == self.refused {
+            return Box::pin(async { Err(StoreError("the disk is full".into())) });
+        }
+        self.store.write(changes)
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.store.scan(table, prefix, after, most)
+    }
+}
+
+struct World {
+    clock: VirtualClock,
+    http: Arc<Recorded>,
+    store: Arc<Failing>,
+    agent: Arc<Agent>,
+}
+
+impl World {
+    fn new(refused: usize) -> Self {
+        let answers = r#"{"POST https://api.example.com/a":[{"status":201,"headers":{"content-type":"application/json"},"body":1}]}"#;
+        let answers = Value::parse(answers.as_bytes()).unwrap();
+        let clock = VirtualClock::default();
+        let policy = Policy {
+            operations: ["*"].into_iter().collect(),
+            apis: Apis::parse(["https://api.example.com"]).unwrap(),
+            ..Policy::default()
+        };
+        let agent = Agent::new("tester".into(), policy, BTreeMap::new(), Rates::default());
+        Self {
+            http: Arc::new(Recorded::new(answers.as_object().unwrap(), clock.clone())),
+            clock,
+            store: Arc::new(Failing {
+                store: MemoryStore::default(),
+                writes: AtomicUsize::new(0),
+                refused,
+            }),
+            agent: Arc::new(agent),
+        }
+    }
+
+    /// A process: what it remembers beside the store ends with it.
+    fn executor(&self) -> Executor {
+        self.executor_with(Options::default())
+    }
+
+    fn executor_with(&self, options: Options) -> Executor {
+        let environment = Environment {
+            clock: Arc::new(self.clock.clone()),
+            random: Arc::new(SystemRandom::new().unwrap()),
+            http: Arc::clone(&self.http) as Arc<_>,
+            store: Arc::clone(&self.store) as Arc<_>,
+        };
+        Executor::new(environment, options)
+    }
+
+    async fn begin(&self, executor: &Executor, lines: &str) -> Started {
+        let request = Request {
+            workflow: lines.to_owned().into(),
+            on_error: OnError::Continue,
+            ..Request::default()
+        };
+        executor.execute(&self.agent, request).await.unwrap()
+    }
+}
+
+const POST: &str =
+    r#""ApiCall":{"method":"POST","url":"https://api.example.com/a","outputPath":"/workflow/a"}"#;
+const WAIT: &str = r#""Wait":{"duration":5}"#;
+
+fn workflow(operations: &[&str]) -> String {
+    named("e", operations)
+}
+
+fn named(id: &str, operations: &[&str]) -> String {
+    let mut lines = String::new();
+    let mut order = Vec::new();
+    for (index, operation) in operations.iter().enumerate() {
+        lines += &format!(
+            "{{\"type\":\"operationUpdate\",\"operationId\":\"o{index}\",\"operation\":{{{operation}}}}}\n"
+        );
+        order.push(format!("\"o{index}\""));
+    }
+    let order = order.join(",");
+    lines
+        + &format!(
+            "{{\"type\":\"beginExecution\",\"executionId\":\"{id}\",\"operationOrder\":[{order}]}}"
+        )
+}
+
+async fn finished(started: Started) -> Arc<a2abus_executor::Record> {
+    match started {
+        Started::New(execution) => execution.finish().await,
+        Started::Finished(record) => record,
+        Started::Running(_) => panic!("it runs nowhere"),
+    }
+}
+
+#[tokio::test]
+async fn members_of_the_request_replace_those_that_the_workflow_brings() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let merge = r#""MergeData":{"sources":["/workflow/a","/workflow/b"],"strategy":"concat","outputPath":"/workflow/c"}"#;
+    let lines = workflow(&[merge]);
+    let begin = r#""beginExecution","input":{"a":[1],"b":[2]}"#;
+    let request = Request {
+        workflow: lines.replace(r#""beginExecution""#, begin).into(),
+        input: Value::parse(br#"{"b":[3],"d":4}"#)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .clone(),
+        ..Request::default()
+    };
+    let record = finished(executor.execute(&world.agent, request).await.unwrap()).await;
+    let results = Value::from(record.results().unwrap().clone());
+    assert_eq!(results.to_string(), r#"{"o0":[1,3]}"#);
+}
+
+#[tokio::test]
+async fn what_was_stored_is_read_by_a_path() {
+    let mut world = World::new(0);
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        storages: ["localStorage", "sessionStorage"].into_iter().collect(),
+        ..Policy::default()
+    };
+    world.agent = Arc::new(Agent::new(
+        "tester".into(),
+        policy,
+        BTreeMap::new(),
+        Rates::default(),
+    ));
+    let executor = world.executor();
+    let run = async |id: &str, session: &str, operations: &[&str], input: &str| {
+        let request = Request {
+            workflow: named(id, operations).into(),
+            session: Some(session.into()),
+            input: Value::parse(input.as_bytes())
+                .unwrap()
+                .as_object()
+                .unwrap()
+                .clone(),
+            ..Request::default()
+        };
+        finished(executor.execute(&world.agent, request).await.unwrap()).await
+    };
+    let store = |storage: &str, key: &str| {
+        format!(r#""StoreData":{{"inputPath":"/workflow/x","storage":"{storage}","key":"{key}"}}"#)
+    };
+    let join = |first: &str, second: &str| {
+        format!(
+            r#""MergeData":{{"sources":[{first:?},{second:?}],"strategy":"concat","outputPath":"/workflow/c"}}"#
+        )
+    };
+    let both = [store("localStorage", "a"), store("sessionStorage", "b/c")];
+    let both: Vec<&str> = both.iter().map(String::as_str).collect();
+    let record = run("e-1", "s", &both, r#"{"x":[1]}"#).await;
+    assert_eq!(record.status(), Status::Success);
+
+    // A later workflow, and in it what it stores itself.
+    let merge = join("/localStorage/a", "/sessionStorage[\"b/c\"]");
+    let again = store("localStorage", "a");
+    let record = run(
+        "e-2",
+        "s",
+        &[&merge, &again, &merge.replace("/c\"}", "/d\"}")],
+        r#"{"x":[2]}"#,
+    )
+    .await;
+    let results = Value::from(record.results().unwrap().clone());
+    assert_eq!(results.get("o0").unwrap().to_string(), "[1,1]", "{results}");
+    assert_eq!(results.get("o2").unwrap().to_string(), "[2,1]", "{results}");
+
+    // Another session has none of it.
+    let record = run("e-3", "t", &[&merge], "{}").await;
+    assert_eq!(record.status(), Status::Failed);
+    assert!(record.answer().to_string().contains("path_not_found"));
+
+    // Who is not granted a storage may not read it either.
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let other = Agent::new("other".into(), policy, BTreeMap::new(), Rates::default());
+    let request = Request {
+        workflow: named("e-4", &[&merge]).into(),
+        ..Request::default()
+    };
+    let refusal = executor
+        .execute(&Arc::new(other), request)
+        .await
+        .unwrap_err();
+    let Refusal::Invalid(failure) = refusal else {
+        panic!("{refusal}")
+    };
+    assert!(
+        failure
+            .to_value()
+            .to_string()
+            .contains("storage_not_permitted")
+    );
+}
+
+#[tokio::test]
+async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
+    // The first write says that it runs, the second that it may act.
+    let world = World::new(2);
+    let executor = world.executor();
+    let record = finished(world.begin(&executor, &workflow(&[POST, POST])).await).await;
+    assert_eq!(record.status(), Status::PartialSuccess);
+    assert_eq!(world.http.requests().len(), 1);
+    // Were it marked although nothing was written, a process that ends now would repeat the second.
+    let writes = world.store.writes.load(Ordering::Relaxed);
+    assert_eq!(writes, 4, "running, refused, marked, ended");
+}
+
+#[tokio::test]
+async fn an_execution_whose_values_cannot_be_stored_has_ended_all_the_same() {
+    let world = World::new(2);
+    let executor = world.executor();
+    let lines = workflow(&[WAIT]);
+    let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(record.status(), Status::Success);
+    let kept = executor
+        .record(world.agent.id(), "e")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(kept.status(), Status::Success);
+    assert!(kept.results().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_was_begun_and_had_not_acted_runs_again_and_is_listed_once() {
+    let world = World::new(0);
+    let lines = workflow(&[WAIT, POST]);
+    let Started::New(execution) = world.begin(&world.executor(), &lines).await else {
+        panic!("it is new")
+    };
+    drop(execution);
+    let executor = world.executor();
+    let stands = executor
+        .record(world.agent.id(), "e")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(stands.status(), Status::Failed, "nobody runs it");
+    world.clock.advance(Duration::from_secs(3_600));
+    let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(record.status(), Status::Success);
+    assert_eq!(
+        executor
+            .records(world.agent.id(), None, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    world.clock.advance(Duration::from_secs(23 * 3_600 + 1_800));
+    assert_eq!(executor.expire().await.unwrap(), 0);
+    assert!(
+        executor
+            .record(world.agent.id(), "e")
+            .await
+            .unwrap()
+            .is_some()
+    );
+    world.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(executor.expire().await.unwrap(), 1);
+    assert!(
+        executor
+            .record(world.agent.id(), "e")
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn what_was_begun_and_may_have_acted_is_not_run_again() {
+    let world = World::new(0);
+    let lines = workflow(&[POST, WAIT]);
+    let Started::New(mut execution) = world.begin(&world.executor(), &lines).await else {
+        panic!("it is new")
+    };
+    // The call has begun and ended; the process ends before the rest.
+    while world.http.requests().is_empty() {
+        execution.next().await;
+    }
+    drop(execution);
+    let executor = world.executor();
+    let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(record.status(), Status::Failed);
+    let error = record.answer().get("error").cloned().unwrap();
+    assert_eq!(error.get("code"), Some(&"interrupted".into()));
+    assert_eq!(world.http.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn the_same_request_is_answered_from_its_record_and_another_is_refused() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let first = finished(world.begin(&executor, &workflow(&[POST])).await).await;
+    let again = finished(world.begin(&executor, &workflow(&[POST])).await).await;
+    assert_eq!(first.answer(), again.answer());
+    assert_eq!(world.http.requests().len(), 1);
+    let request = Request {
+        workflow: workflow(&[WAIT]).into(),
+        ..Request::default()
+    };
+    let other = executor.execute(&world.agent, request).await;
+    assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
+}
+
+/// An agent that may do everything but call.
+fn agent(id: &str) -> Arc<Agent> {
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let agent = Agent::new(id.into(), policy, BTreeMap::new(), Rates::default());
+    Arc::new(agent)
+}
+
+async fn begin_as(executor: &Executor, agent: &Arc<Agent>, lines: String) -> Started {
+    let request = Request {
+        workflow: lines.into(),
+        ..Request::default()
+    };
+    executor.execute(agent, request).await.unwrap()
+}
+
+async fn run_as(executor: &Executor, agent: &Arc<Agent>, lines: String) {
+    let record = finished(begin_as(executor, agent, lines).await).await;
+    assert_eq!(record.status(), Status::Success);
+}
+
+#[tokio::test]
+async fn what_was_kept_long_enough_is_removed_however_much_it_is() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let agents = ["a", "a-b", "b"].map(agent);
+    for number in 0..1_100 {
+        for agent in &agents {
+            run_as(&executor, agent, named(&format!("e{number}"), &[WAIT])).await;
+        }
+    }
+    let Started::New(running) = begin_as(&executor, &agents[1], named("r", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    world.clock.advance(Duration::from_secs(24 * 60 * 60));
+    run_as(&executor, &agents[1], named("new", &[WAIT])).await;
+    assert_eq!(executor.expire().await.unwrap(), 3_300);
+    assert_eq!(executor.expire().await.unwrap(), 0);
+    running.finish().await;
+    for table in [Table::Executions, Table::Summaries] {
+        let left = world.store.scan(table, "", "", 9).await.unwrap();
+        assert_eq!(left.len(), 2, "{table:?}: the one that ran and the new one");
+    }
+    for agent in &agents {
+        let record = executor.record(agent.id(), "e7").await.unwrap();
+        assert_eq!(record, None);
+    }
+}
+
+/// A workflow with a result of so many bytes.
+fn large(id: &str, bytes: usize) -> (String, Request) {
+    let filter = r#""FilterData":{"inputPath":"/workflow/x","conditions":[{"field":"v","operator":"!=","value":0}],"outputPath":"/workflow/y"}"#;
+    let lines = named(id, &[filter]);
+    let input = format!(r#"{{"x":[{{"v":"{}"}}]}}"#, "v".repeat(bytes));
+    let input = Value::parse(input.as_bytes()).unwrap();
+    let request = Request {
+        workflow: lines.clone().into(),
+        input: input.as_object().unwrap().clone(),
+        ..Request::default()
+    };
+    (lines, request)
+}
+
+#[tokio::test]
+async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
+    const MOST: usize = 200_000;
+    let world = World::new(0);
+    let options = || {
+        let mut options = Options::default();
+        options.limits.max_record_bytes = MOST;
+        options
+    };
+    let [agent, other] = ["a", "b"].map(agent);
+    let results = async |executor: &Executor, agent: &Arc<Agent>, id: &str| {
+        let record = executor.record(agent.id(), id).await.unwrap().unwrap();
+        assert_eq!(record.status(), Status::Success);
+        record.results().unwrap().len()
+    };
+    let mut executor = world.executor_with(options());
+    let run = async |executor: &Executor, agent, id: &str, bytes| {
+        let started = executor.execute(agent, large(id, bytes).1).await.unwrap();
+        finished(started).await
+    };
+    run(&executor, &other, "e0", MOST - 2_000).await;
+    let mut newest = 0;
+    for number in 0..100 {
+        if number == 50 {
+            // Another process knows nothing of what was written before it.
+            executor = world.executor_with(options());
+        }
+        let id = format!("e{number}");
+        run(&executor, &agent, &id, 10_000).await;
+        world.clock.advance(Duration::from_millis(1));
+        let found = world.store.scan(Table::Executions, "a", "", 1_000).await;
+        let found = found.unwrap();
+        let bytes: usize = found.iter().map(|(_, record)| record.len()).sum();
+        assert!(bytes < MOST + 100 * 500, "{bytes} bytes after {number}");
+        assert_eq!(found.len(), number + 1, "every record is kept");
+        assert_eq!(results(&executor, &agent, &id).await, 1);
+        newest = number;
+    }
+    let newest = format!("e{newest}");
+    assert_eq!(results(&executor, &agent, &newest).await, 1);
+    assert_eq!(results(&executor, &agent, "e90").await, 1, "it has room");
+    assert_eq!(results(&executor, &agent, "e0").await, 0);
+    assert_eq!(results(&executor, &other, "e0").await, 1, "of another");
+
+    // What lost its results is known all the same, and says that it lost them.
+    let again = executor.execute(&agent, large("e0", 10_000).1).await;
+    let Ok(Started::Finished(record)) = again else {
+        panic!("it has run");
+    };
+    assert_eq!(
+        record.answer().get("results_removed"),
+        Some(&Value::Bool(true))
+    );
+    assert_eq!(record.reports(), 2, "it began and it succeeded");
+    let request = Request {
+        workflow: named("e0", &[WAIT]).into(),
+        ..Request::default()
+    };
+    let conflict = executor.execute(&agent, request).await;
+    assert!(matches!(conflict, Err(Refusal::Conflict(_))));
+
+    // One that is too large by itself is kept while it is the newest.
+    run(&executor, &agent, "huge", 2 * MOST).await;
+    assert_eq!(results(&executor, &agent, "huge").await, 1);
+    assert_eq!(results(&executor, &agent, &newest).await, 0);
+}
+
+/// An executor whose store holds so many bytes.
+fn small(bytes: usize, options: Options) -> (Executor, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::new(bytes));
+    let world = World::new(0);
+    let environment = Environment {
+        clock: Arc::new(world.clock.clone()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::clone(&world.http) as Arc<_>,
+        store: Arc::clone(&store) as Arc<_>,
+    };
+    (Executor::new(environment, options), store)
+}
+
+#[tokio::test]
+async fn a_full_store_makes_room_from_what_the_agent_has() {
+    let (executor, _) = small(200_000, Options::default());
+    let [agent, other] = ["a", "b"].map(agent);
+    for (agent, id) in [(&other, "e".to_owned())]
+        .into_iter()
+        .chain((0..60).map(|number| (&agent, format!("e{number}"))))
+    {
+        let started = executor.execute(agent, large(&id, 10_000).1).await.unwrap();
+        finished(started).await;
+        let record = executor.record(agent.id(), &id).await.unwrap().unwrap();
+        assert_eq!(record.results().unwrap().len(), 1, "{id}");
+    }
+    let record = executor.record(other.id(), "e").await.unwrap().unwrap();
+    assert_eq!(record.results().unwrap().len(), 1, "it is of another");
+}
+
+#[tokio::test]
+async fn the_oldest_records_go_when_they_are_too_many_without_results() {
+    let mut options = Options::default();
+    options.limits.max_record_bytes = 40_000;
+    let (executor, store) = small(1 << 20, options);
+    let agent = agent("a");
+    let Started::New(running) = begin_as(&executor, &agent, named("r", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    for number in 0..400 {
+        run_as(&executor, &agent, named(&format!("e{number}"), &[WAIT])).await;
+    }
+    let left = store.scan(Table::Executions, "", "", 1_000).await.unwrap();
+    let bytes: usize = left.iter().map(|(_, record)| record.len()).sum();
+    assert!((30_000..55_000).contains(&bytes), "{bytes} bytes");
+    assert_eq!(executor.record(agent.id(), "e0").await.unwrap(), None);
+    for id in ["e399", "e380", "r"] {
+        let record = executor.record(agent.id(), id).await.unwrap();
+        assert!(record.is_some(), "{id}");
+    }
+    assert_eq!(running.finish().await.status(), Status::Success);
+}
+
+#[tokio::test]
+async fn who_finds_no_place_changes_no_record() {
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_concurrent = 1;
+    let executor = world.executor_with(options);
+    let agent = agent("a");
+    let ended = begin_as(&executor, &agent, named("y", &[WAIT])).await;
+    drop(ended);
+    let Started::New(running) = begin_as(&executor, &agent, named("x", &[WAIT])).await else {
+        panic!("it is new");
+    };
+    let request = Request {
+        workflow: named("y", &[WAIT]).into(),
+        ..Request::default()
+    };
+    let refused = executor.execute(&agent, request.clone()).await;
+    assert!(matches!(refused, Err(Refusal::Busy(1))), "{refused:?}");
+    assert!(executor.record(agent.id(), "y").await.unwrap().is_some());
+    // What is cancelled before it begins needs no place, and takes none.
+    let cancelled = Request {
+        is_cancelled: true,
+        ..request
+    };
+    let record = finished(executor.execute(&agent, cancelled).await.unwrap()).await;
+    assert_eq!(record.status(), Status::Cancelled);
+    running.finish().await;
+}
+
+/// A service that is asked and says nothing.
+#[derive(Default)]
+struct Silent {
+    asked: tokio::sync::Notify,
+}
+
+impl HttpClient for Silent {
+    fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        self.asked.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The operations of a record: which, how it stands, its requests.
+fn operations(record: &a2abus_executor::Record) -> Vec<String> {
+    let record = record.to_value();
+    let entries = record.get("operations").and_then(Value::as_array).unwrap();
+    let entry = |entry: &Value| {
+        let [id, status, attempts] =
+            ["operationId", "status", "attempts"].map(|name| entry.get(name).unwrap());
+        format!("{id} {status} {attempts}").replace('"', "")
+    };
+    entries.iter().map(entry).collect()
+}
+
+#[tokio::test]
+async fn operations_are_told_while_they_run_and_a_cancelled_call_counts_its_request() {
+    let world = World::new(0);
+    let silent = Arc::new(Silent::default());
+    let environment = Environment {
+        clock: Arc::new(world.clock.clone()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::clone(&silent) as Arc<_>,
+        store: Arc::clone(&world.store) as Arc<_>,
+    };
+    let executor = Executor::new(environment, Options::default());
+    let lines = workflow(&[WAIT, POST]);
+    let Started::New(execution) = world.begin(&executor, &lines).await else {
+        panic!("it is new");
+    };
+    let agent = world.agent.id();
+    let cancel = async {
+        silent.asked.notified().await;
+        let record = executor.record(agent, "e").await.unwrap().unwrap();
+        assert_eq!(record.status(), Status::Running);
+        assert_eq!(operations(&record), ["o0 success 0", "o1 running 0"]);
+        assert!(executor.cancel(agent, "e"));
+    };
+    let (record, ()) = tokio::join!(execution.finish(), cancel);
+    assert_eq!(record.status(), Status::Cancelled);
+    assert_eq!(operations(&record), ["o0 success 0", "o1 failed 1"]);
+    let stored = executor.record(agent, "e").await.unwrap().unwrap();
+    assert_eq!(operations(&stored), operations(&record));
+}

@@ -1,0 +1,249 @@
+//! Do the vectors and the examples of the specification come out as they say?
+
+use a2abus_executor::case::Case;
+
+async fn check(file: &[u8], count: usize) {
+    let cases = Case::parse(file).unwrap();
+    assert_eq!(cases.len(), count);
+    let mut failed = Vec::new();
+    for case in &cases {
+        let verdict = case.run().await;
+        if !verdict.is_passed() {
+            failed.push(format!(
+                "{}: {}",
+                verdict.name,
+                verdict.differences.join("; ")
+            ));
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {count} failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+#[tokio::test]
+async fn every_vector_comes_out_as_it_says() {
+    check(
+        include_bytes!("../../../tests/vectors/a2e_execution.json"),
+        54,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn every_example_of_the_specification_comes_out_as_decided() {
+    check(include_bytes!("examples.json"), 11).await;
+}
+
+#[tokio::test]
+async fn a_case_that_expects_something_else_says_what_differs() {
+    let text = r#"{"name":"wrong","workflow":[
+        {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+        {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
+        "expected":{"valid":true,"status":"failed","results":{"w":1},"model":{},"waited_ms":6}}"#;
+    let cases = Case::parse(text.as_bytes()).unwrap();
+    let verdict = cases[0].run().await;
+    assert_eq!(
+        verdict.differences,
+        [
+            r#"status: expected "failed", got "success""#,
+            r#"results: expected {"w":1}, got {"w":null}"#,
+            "waited_ms: expected 6, got 5",
+        ]
+    );
+}
+
+const CALL: &str = r#"{"name":"calls","workflow":[
+    {"type":"operationUpdate","operationId":"c","operation":{"ApiCall":
+        {"method":"GET","url":"https://api.example.com/x","outputPath":"/workflow/x"}}},
+    {"type":"beginExecution","executionId":"e","operationOrder":["c"]}],
+    "http_fixtures":{"GET https://api.example.com/X":[{"status":200,"body":1}]},"#;
+
+#[tokio::test]
+async fn a_request_without_a_recorded_answer_is_named_first() {
+    let text =
+        format!(r#"{CALL}"expected":{{"valid":true,"status":"success","results":{{"c":1}}}}}}"#);
+    let cases = Case::parse(text.as_bytes()).unwrap();
+    let verdict = cases[0].run().await;
+    assert_eq!(
+        verdict.differences[..2],
+        [
+            "the case has no response for GET https://api.example.com/x",
+            r#"status: expected "success", got "failed""#,
+        ]
+    );
+    let named = verdict.differences.iter();
+    let named = named.filter(|difference| difference.contains("no response for"));
+    assert_eq!(named.count(), 1, "however often it was tried");
+}
+
+/// What is told of a case that is malformed, and of nothing else.
+async fn malformed(text: &str) -> String {
+    let cases = Case::parse(text.as_bytes()).unwrap();
+    let verdict = cases[0].run().await;
+    assert_eq!(verdict.differences.len(), 1, "{verdict:?}");
+    verdict.differences[0].clone()
+}
+
+#[tokio::test]
+async fn a_case_with_a_member_that_nobody_looks_at_fails_with_those_there_are() {
+    let good = format!(
+        r#"{CALL}"input":{{}},"note":"for people","case":1,"source":"x","original_observed":7,
+        "credentials":{{"k":{{"type":"custom","value":"v","apis":[]}}}},
+        "policy":{{"operations":[],"apis":[],"credentials":[],"maxOperations":1,
+            "maxExecutionTimeMs":1,"maxLoopItems":1,"fileStorage":false}},
+        "options":{{"onError":"stop","level":"strict"}},
+        "expected":{{"valid":false,"status":"failed","results":{{}},"model":{{}},"error":{{}},
+            "errors":[{{"code":"x","level":"x","operationId":"c"}}],
+            "requests":[],"retry_delays_ms":[],"stored":{{}},"waited_ms":0,"skipped":[],
+            "warnings":[{{"code":"x","operationId":"c"}}]}}}}"#
+    );
+    let cases = Case::parse(good.as_bytes()).unwrap();
+    let told = cases[0].run().await.differences.join(" ");
+    assert!(!told.contains("unknown member"), "{told}");
+    for (member, misspelt, reason) in [
+        (
+            "results",
+            "resutls",
+            r#"expected: unknown member "resutls"; known are valid, status, results, model, error, errors, requests, retry_delays_ms, stored, waited_ms, skipped, warnings"#,
+        ),
+        (
+            "http_fixtures",
+            "http_fixture",
+            r#"unknown member "http_fixture"; did you mean "http_fixtures"?"#,
+        ),
+        (
+            "body",
+            "bdoy",
+            r#"http_fixtures["GET https://api.example.com/X"][0]: unknown member "bdoy"; known are status, headers, body, body_text, error"#,
+        ),
+        (
+            "value",
+            "valeu",
+            r#"credentials.k: unknown member "valeu"; known are type, value, apis"#,
+        ),
+        (
+            "maxLoopItems",
+            "maxLoopItem",
+            r#"policy: unknown member "maxLoopItem"; known are operations, "#,
+        ),
+        (
+            "onError",
+            "on_error",
+            r#"options: unknown member "on_error"; known are onError, level"#,
+        ),
+        (
+            "level",
+            "levl",
+            r#"options: unknown member "levl"; known are onError, level"#,
+        ),
+    ] {
+        let text = good.replace(&format!("\"{member}\":"), &format!("\"{misspelt}\":"));
+        let error = malformed(&text).await;
+        assert!(error.starts_with(reason), "{error}");
+    }
+    for (right, wrong, reason) in [
+        (
+            r#""code":"x","operationId":"c"}]"#,
+            r#""code":"x","operation":"c"}]"#,
+            r#"expected.warnings[0]: unknown member "operation"; known are code, level, operationId, severity, message, line, suggestion"#,
+        ),
+        (
+            r#"[{"status":200,"body":1}]"#,
+            r#"{"status":200,"body":1}"#,
+            r#"http_fixtures["GET https://api.example.com/X"] is not a list"#,
+        ),
+        (
+            r#""status":200,"#,
+            r#""error":"slow","#,
+            r#"http_fixtures["GET https://api.example.com/X"][0].error: connect or timeout"#,
+        ),
+        (
+            r#""fileStorage":false"#,
+            r#""fileStorage":"no""#,
+            "policy.fileStorage: true or false",
+        ),
+        (
+            r#""onError":"stop""#,
+            r#""onError":1"#,
+            "onError: stop or continue",
+        ),
+    ] {
+        let text = good.replace(right, wrong);
+        assert_ne!(text, good, "{right}");
+        let error = malformed(&text).await;
+        assert_eq!(error, reason);
+    }
+}
+
+#[tokio::test]
+async fn a_case_that_is_malformed_fails_and_the_others_run() {
+    for (case, reason) in [
+        (r#"{"name":"x","expected":{}}"#, "workflow is missing"),
+        (r#"{"name":"x","workflow":[]}"#, "expected is missing"),
+        (
+            r#"{"name":"x","workflow":[],"expected":{},"options":{"onError":"go"}}"#,
+            "onError",
+        ),
+        (
+            r#"{"name":"x","workflow":[],"expected":{},"policy":{"apis":["ftp://x"]}}"#,
+            "apis",
+        ),
+        ("7", "it is not an object"),
+    ] {
+        let good = r#"{"name":"good","workflow":[
+            {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+            {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
+            "expected":{"valid":true,"status":"success","results":{"w":null},"model":{},"waited_ms":5}}"#;
+        let text = format!(r#"{{"cases":[{case},{good}]}}"#);
+        let told = malformed(&text).await;
+        assert!(told.contains(reason), "{case}: {told}");
+        let cases = Case::parse(text.as_bytes()).unwrap();
+        assert!(cases[1].run().await.is_passed(), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_case_in_which_a_member_stands_twice_fails_and_names_it() {
+    let good = r#"{"name":"x","workflow":[
+        {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+        {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],
+        "expected":{"valid":true,"status":"success","results":{"w":null},"model":{},"waited_ms":5}}"#;
+    assert!(
+        Case::parse(good.as_bytes()).unwrap()[0]
+            .run()
+            .await
+            .is_passed()
+    );
+    for (member, twice, place) in [
+        (
+            r#""duration""#,
+            r#""duration":6"#,
+            "workflow[0].operation.Wait.duration",
+        ),
+        (r#""expected""#, r#""expected":{}"#, "expected"),
+        (r#""waited_ms""#, r#""waited_ms":6"#, "expected.waited_ms"),
+        (r#""w":null"#, r#""w":1"#, "expected.results.w"),
+    ] {
+        let text = good.replacen(member, &format!("{twice},{member}"), 1);
+        let told = malformed(&text).await;
+        assert_eq!(told, format!("{place} is written twice: write it once"));
+    }
+}
+
+#[test]
+fn a_file_that_holds_no_case_is_refused_with_the_reason() {
+    for (text, reason) in [
+        ("", "not JSON"),
+        (r#"{"cases":{}}"#, "cases is not an array"),
+        (r#"{"cases":[]}"#, "the file contains no case"),
+        (r#"{"cases":[7],"cases":[7]}"#, "cases is written twice"),
+        ("7", "a case is an object"),
+    ] {
+        let error = Case::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}

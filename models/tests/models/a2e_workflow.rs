@@ -1,0 +1,71 @@
+//! Does validation of A2E workflows find what the specification says, and nothing else? The shared
+//! vectors, one case and one near miss for every code, and what holds for every document.
+//! Source: docs/protocols/a2e-workflows.md, `tests/vectors/a2e_execution.json`.
+
+mod build;
+mod cases;
+mod form;
+mod meaning;
+mod properties;
+mod targets;
+mod vectors;
+
+use a2abus_models::a2e_workflow::{
+    Apis, Document, Issue, Policy, Report, Strictness, WorkflowLimits,
+};
+use a2abus_models::{Json, Object};
+use a2abus_plugin::Limits;
+use bytes::Bytes;
+
+/// Permits what the vectors permit where they say nothing.
+fn policy() -> Policy {
+    Policy {
+        operations: ["*"].into_iter().collect(),
+        apis: Apis::parse(["https://api.example.com"]).unwrap(),
+        credentials: ["*"].into_iter().collect(),
+        storages: ["*"].into_iter().collect(),
+        ..Policy::default()
+    }
+}
+
+fn json(text: &str) -> Json {
+    Json::parse(&Bytes::copy_from_slice(text.as_bytes()), &Limits::default()).unwrap()
+}
+
+fn object(text: &str) -> Object {
+    json(text).as_object().unwrap().clone()
+}
+
+fn document(text: &str) -> Document {
+    Document::parse(
+        &Bytes::copy_from_slice(text.as_bytes()),
+        &WorkflowLimits::default(),
+    )
+}
+
+/// Validates with these data in the model.
+fn report(text: &str, input: &str) -> Report {
+    document(text).validate(&policy(), Some(&object(input)), Strictness::Moderate)
+}
+
+/// The issues as `code` or `code@operation`, sorted.
+fn words(issues: &[Issue]) -> Vec<String> {
+    let word = |issue: &Issue| match &issue.operation_id {
+        Some(id) => format!("{}@{id}", issue.code.as_str()),
+        None => issue.code.as_str().to_owned(),
+    };
+    let mut words: Vec<_> = issues.iter().map(word).collect();
+    words.sort();
+    words
+}
+
+/// Errors and warnings in one list of words.
+fn all_words(report: &Report) -> Vec<String> {
+    let mut all = words(&report.errors);
+    all.extend(
+        words(&report.warnings)
+            .into_iter()
+            .map(|word| format!("warning {word}")),
+    );
+    all
+}

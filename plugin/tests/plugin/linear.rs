@@ -1,0 +1,145 @@
+//! What does reading cost? One allocation for an event; a million members, units or levels take time and memory linear
+//! in the bytes, every limit out of the way.
+
+use std::time::{Duration, Instant};
+
+use a2abus_plugin::{
+    EventId, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Units, map,
+};
+use allocation_counter::measure;
+use bytes::Bytes;
+
+/// What a document is full of, how many pieces of it, the bytes that reading takes for each, and the document.
+type Growing = (&'static str, usize, usize, fn(usize) -> String);
+
+const MILLION: usize = 1_000_000;
+
+/// One object takes the same memory, however large it is.
+const NOTHING: usize = 0;
+
+/// An event with its attributes, and as much again while the list of units grows.
+const UNIT_BYTES: usize = 2_048;
+
+const GROWING: [Growing; 7] = [
+    ("members of no family", MILLION, NOTHING, |count| {
+        format!("{{{}\"b\":0}}", "\"a\":0,".repeat(count))
+    }),
+    ("different members", MILLION, NOTHING, |count| {
+        let members: Vec<String> = (0..count).map(|n| format!("\"m{n}\":0")).collect();
+        let params = members.join(",");
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{{params}}}}}"#)
+    }),
+    ("the same member", MILLION, NOTHING, |count| {
+        format!(r#"{{"jsonrpc":"2.0"{}}}"#, r#","id":1"#.repeat(count))
+    }),
+    ("elements", MILLION, NOTHING, |count| {
+        let params = "[],".repeat(count);
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":[{params}0]}}"#)
+    }),
+    ("escapes", MILLION, NOTHING, |count| {
+        let text = r"\u00e9".repeat(count);
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{text}"}}"#)
+    }),
+    ("levels", MILLION, NOTHING, |count| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}"#, "[".repeat(count))
+    }),
+    ("units", MILLION / 20, UNIT_BYTES, |count| {
+        let line = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+        format!("{line}\n").repeat(count)
+    }),
+];
+
+/// What is taken beside: one event, or what is said of a refusal.
+const SLACK_BYTES: usize = 4_096;
+
+fn mapped(document: &Bytes) -> Units<Mapped> {
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
+    limits.max_units = usize::MAX;
+    let context = MapContext {
+        source: Source::new("/test").unwrap(),
+        time: None,
+        ids: Ids::Payload(&|| EventId::new("new").unwrap()),
+    };
+    map(
+        document,
+        &Hint::default(),
+        &limits,
+        &MapOptions::default(),
+        &context,
+    )
+}
+
+/// Time on a processor, so that a busy machine does not count; where the kernel does not tell, time on the wall.
+fn clock(start: Instant) -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+}
+
+/// The faster of two attempts.
+fn time_of(document: &Bytes) -> Duration {
+    let wall = Instant::now();
+    let once = || {
+        let start = clock(wall);
+        drop(mapped(document));
+        clock(wall).saturating_sub(start)
+    };
+    once().min(once())
+}
+
+#[test]
+fn a_million_of_anything_is_read_in_time_and_memory_linear_in_the_bytes() {
+    for (name, count, piece_bytes, make) in GROWING {
+        let whole = Bytes::from(make(count));
+        let taken = measure(|| drop(mapped(&whole))).bytes_max;
+        let allowed = (count * piece_bytes + SLACK_BYTES) as u64;
+        assert!(taken <= allowed, "{name}: {taken} bytes, {allowed} allowed");
+        let part = Bytes::from(make(count / 8));
+        let (part, whole) = (time_of(&part), time_of(&whole));
+        // Quadratic work would take sixty-four times as long.
+        let allowed = part * 24 + Duration::from_millis(20);
+        assert!(
+            whole <= allowed,
+            "{name}: {part:?}, eight times as much {whole:?}"
+        );
+    }
+}
+
+#[test]
+fn an_event_takes_one_allocation_beside_the_text_of_its_attributes() {
+    let request = r#"{"jsonrpc":"2.0","id":"req-1","method":"tools/call","params":{"_agentId":"weather","_seq":7}}"#;
+    let answer = r#"{"jsonrpc":"2.0","id":"req-1","result":{"content":[]}}"#;
+    for text in [request, answer] {
+        let payload = Bytes::from_static(text.as_bytes());
+        assert_eq!(measure(|| drop(mapped(&payload))).count_total, 1, "{text}");
+    }
+    // Their types are put together, and too long to lie in the event itself.
+    let act = r#"{"protocol":"A2A","messageType":"cfp","targetAgent":{"agentId":"b"}}"#;
+    let message = r#"{"a2e":"1.0","type":"tool/call/req","id":"a1","tool_name":"ls"}"#;
+    let unknown = r#"{"jsonrpc":"2.0","id":1,"method":"no/such/method"}"#;
+    for text in [message, unknown] {
+        let payload = Bytes::from_static(text.as_bytes());
+        assert_eq!(measure(|| drop(mapped(&payload))).count_total, 2, "{text}");
+    }
+    // The act is written in small letters, too.
+    let payload = Bytes::from_static(act.as_bytes());
+    assert_eq!(measure(|| drop(mapped(&payload))).count_total, 3);
+}
+
+#[test]
+fn a_body_is_not_copied() {
+    for size in [1 << 10, 1 << 16, 1 << 20] {
+        let text = "x".repeat(size);
+        let payload = Bytes::from(format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"text":"{text}"}}}}"#
+        ));
+        let taken = measure(|| drop(mapped(&payload))).bytes_total;
+        assert!(taken < 1_024, "{taken} bytes for a payload of {size}");
+        let units = mapped(&payload);
+        let body = units[0].as_ref().unwrap().event.body();
+        assert_eq!(body.as_ptr(), payload.as_ptr());
+        assert_eq!(body.len(), payload.len());
+    }
+}

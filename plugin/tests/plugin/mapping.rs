@@ -1,0 +1,970 @@
+//! What A2E messages, A2E workflows and E2A records become on the bus. Source: docs/protocols/detection.md,
+//! docs/protocols/a2e-messages.md §8, docs/protocols/a2e-workflows.md §11, docs/protocols/e2a.md §10.
+
+use a2abus_plugin::{
+    Data, Event, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Notifications,
+    Source, Streams, Text, Units, format, map,
+};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+const PREFIX: &str = "org.apache.eventmesh.a2a.";
+
+fn units_with(payload: &str, hint: &Hint, options: &MapOptions) -> Units<Mapped> {
+    let context = MapContext {
+        source: Source::new("/t").unwrap(),
+        time: None,
+        ids: Ids::Payload(&|| EventId::new("<new>").unwrap()),
+    };
+    let payload = Bytes::from(payload.to_owned());
+    map(&payload, hint, &Limits::default(), options, &context)
+}
+
+fn units(payload: &str, hint: &Hint) -> Units<Mapped> {
+    units_with(payload, hint, &MapOptions::default())
+}
+
+/// The attributes of the one event, but those every event has alike.
+fn attributes_of(mapped: &Mapped) -> Map<String, Value> {
+    let mut structured = Vec::new();
+    format::write(&mapped.event, &mut structured);
+    let mut event: Map<String, Value> = serde_json::from_slice(&structured).unwrap();
+    for name in [
+        "specversion",
+        "source",
+        "datacontenttype",
+        "data",
+        "data_base64",
+    ] {
+        event.remove(name);
+    }
+    event
+}
+
+fn attributes(payload: &Value, hint: &Hint) -> Value {
+    let mapped = units(&payload.to_string(), hint).into_only().unwrap();
+    Value::Object(attributes_of(
+        &mapped.unwrap_or_else(|refused| panic!("{refused:?}")),
+    ))
+}
+
+fn refusal(payload: &Value, hint: &Hint) -> (String, String) {
+    let refused = units(&payload.to_string(), hint)
+        .into_only()
+        .unwrap()
+        .unwrap_err();
+    (
+        refused.error.kind().to_string(),
+        refused.error.pointer().to_owned(),
+    )
+}
+
+fn declared(family: Family) -> Hint {
+    let mut hint = Hint::default();
+    hint.family = Some(family);
+    hint
+}
+
+/// `expected` with the prefix in front of its type.
+fn event(mut expected: Value) -> Value {
+    let ty = format!("{PREFIX}{}", expected["type"].as_str().unwrap());
+    expected["type"] = ty.into();
+    expected
+}
+
+// === A2E messages ===
+
+fn vectors(group: &str) -> Vec<Value> {
+    let file: Value =
+        serde_json::from_str(include_str!("../../../tests/vectors/a2e_message.json")).unwrap();
+    let cases = file["cases"].as_array().unwrap().iter();
+    cases
+        .filter(|case| case["group"] == group)
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn the_attributes_of_a2e_messages_are_those_of_the_vectors() {
+    let cases = vectors("map");
+    assert_eq!(cases.len(), 7);
+    for case in cases {
+        let payload: Value = serde_json::from_str(case["wire"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            attributes(&payload, &Hint::default()),
+            case["attributes"],
+            "{}",
+            case["name"]
+        );
+    }
+}
+
+#[test]
+fn the_family_is_that_of_the_vectors_on_a_mixed_and_on_a_declared_binding() {
+    let class = |outcome: &Result<Mapped, a2abus_plugin::Refused>| match outcome {
+        Ok(mapped) => match mapped.because.family {
+            Family::CloudEvent => "cloudevent",
+            Family::JsonRpc => "jsonrpc",
+            Family::Legacy => "legacy_a2a",
+            Family::A2eMessage => "a2e_message",
+            Family::A2eWorkflow => "a2e_execution",
+            Family::E2a => "e2a",
+        },
+        // A line of a workflow on its own is known for what it is, and refused.
+        Err(refused) if refused.error.kind().as_str() == "missing_collaborationid" => {
+            "a2e_execution"
+        }
+        Err(refused) if refused.error.kind().as_str() == "unknown" => "not_a2e",
+        // A legacy message of no act is still one.
+        Err(refused) => refused.error.kind().as_str(),
+    };
+    let cases = vectors("detect");
+    assert_eq!(cases.len(), 12);
+    for case in cases {
+        let wire = case["wire"].as_str().unwrap();
+        for (binding, hint) in [
+            ("mixed", Hint::default()),
+            ("declared", declared(Family::A2eMessage)),
+        ] {
+            let expected = case[binding].as_str().unwrap();
+            if expected == "batch" {
+                assert!(wire.starts_with('['));
+                continue;
+            }
+            let units = units(wire, &hint);
+            assert_eq!(
+                class(&units[0]),
+                expected,
+                "{} on a {binding} binding",
+                case["name"]
+            );
+        }
+    }
+}
+
+#[test]
+fn a2e_answers_events_and_pushes_are_told_apart() {
+    let kind = |payload: Value| attributes(&payload, &Hint::default())["mcptype"].clone();
+    let message = |ty: &str, more: Value| {
+        let mut payload = json!({"type": ty, "id": "1", "version": "1.0", "ts": 1});
+        payload
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        payload
+    };
+    for (ty, more, expected) in [
+        ("shutdown", json!({}), "notification"),
+        ("env/state/push", json!({}), "notification"),
+        ("tool/event", json!({}), "notification"),
+        ("tool/event", json!({"req_id": "c"}), "stream"),
+        ("error", json!({}), "notification"),
+        ("error", json!({"req_id": "c"}), "response"),
+        ("planning/task/add", json!({}), "request"),
+        ("planning/task/add/resp", json!({"req_id": "c"}), "response"),
+        ("mcp/sample/req", json!({}), "request"),
+        ("mcp/sample/req", json!({"req_id": "c"}), "response"),
+    ] {
+        assert_eq!(kind(message(ty, more)), expected, "{ty}");
+    }
+}
+
+#[test]
+fn an_a2e_message_names_its_target_or_its_topic() {
+    let call = |more: Value| {
+        let mut payload = json!({"a2e": "1.0", "type": "tool/call/req", "tool_name": "t"});
+        payload
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        payload
+    };
+    let topic = attributes(
+        &call(json!({"_topic": "t.1", "_agentId": "a"})),
+        &Hint::default(),
+    );
+    assert_eq!(
+        (&topic["subject"], topic.get("targetagent")),
+        (&json!("t.1"), None)
+    );
+    // Without an id the event gets a new one, and nothing can be tied to it.
+    assert_eq!(
+        (&topic["id"], topic.get("collaborationid")),
+        (&json!("<new>"), None)
+    );
+    let bad = call(json!({"_agentId": "a/../b"}));
+    assert_eq!(
+        refusal(&bad, &Hint::default()),
+        ("bad_target".into(), "/_agentId".into())
+    );
+    let mut strict = Hint::default();
+    strict.strict_ids = true;
+    assert_eq!(refusal(&call(json!({})), &strict).0, "missing_id");
+    assert_eq!(
+        refusal(&call(json!({"id": 7})), &Hint::default()).0,
+        "bad_id"
+    );
+    for version in ["2.0", "x", "1.x", ""] {
+        let payload = json!({"a2e": version, "type": "ping", "id": "1"});
+        assert_eq!(
+            refusal(&payload, &Hint::default()).0,
+            "unsupported_version",
+            "{version}"
+        );
+    }
+    let both = json!({"a2e": "1.0", "version": "1.1", "type": "ping", "id": "1"});
+    assert_eq!(refusal(&both, &Hint::default()).0, "unsupported_version");
+}
+
+#[test]
+fn a_repeated_member_that_decides_is_refused() {
+    for payload in [
+        r#"{"a2e":"1.0","type":"ping","id":"1","id":"2"}"#,
+        r#"{"protocol_version":"1.0","request_id":"1","method":"m","method":"m"}"#,
+        r#"{"protocol_version":"1.0","request_id":"1","method":"m","params":{"_agentId":"a","_agentId":"b"}}"#,
+    ] {
+        let refused = units(payload, &Hint::default())
+            .into_only()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(
+            refused.error.kind().as_str(),
+            "duplicate_member",
+            "{payload}"
+        );
+    }
+}
+
+// === A2E workflows ===
+
+const DEFINITION: &str =
+    r#"{"type":"operationUpdate","operationId":"a","operation":{"Wait":{"duration":1}}}"#;
+const BEGIN: &str = r#"{"type":"beginExecution","executionId":"exec-1","operationOrder":["a"]}"#;
+
+fn workflow_event(target: &str) -> Value {
+    event(json!({
+        "type": "a2e.workflow.execute.req", "id": "exec-1", "mcptype": "request",
+        "a2amethod": "workflows/execute", "collaborationid": "exec-1", "targetagent": target,
+        "protocol": "A2E-EXEC", "protocolversion": "1.0",
+    }))
+}
+
+#[test]
+fn the_lines_of_a_workflow_are_one_unit() {
+    for payload in [
+        format!("{DEFINITION}\n{BEGIN}\n"),
+        format!("\n{DEFINITION}\r\n\r\n{DEFINITION}\n{BEGIN}"),
+    ] {
+        let mapped = units(&payload, &Hint::default())
+            .into_only()
+            .unwrap()
+            .unwrap();
+        assert_eq!(mapped.because.rule, 5);
+        assert_eq!(mapped.event.body(), payload);
+        assert_eq!(
+            mapped.event.datacontenttype().unwrap(),
+            "application/x-ndjson"
+        );
+        assert_eq!(
+            Value::Object(attributes_of(&mapped)),
+            workflow_event("a2e-executor")
+        );
+    }
+}
+
+#[test]
+fn the_wrapped_dialect_is_a_workflow_too() {
+    let payload = concat!(
+        r#"{"operationUpdate":{"workflowId":"w","operations":[]}}"#,
+        "\n",
+        r#"{"beginExecution":{"workflowId":"w","root":"a"}}"#
+    );
+    let mapped = units(payload, &Hint::default())
+        .into_only()
+        .unwrap()
+        .unwrap();
+    assert_eq!(mapped.event.id(), "<new>");
+    assert_eq!(
+        mapped.event.extension_text("a2amethod").unwrap(),
+        "workflows/execute"
+    );
+    assert_eq!(mapped.event.extension("collaborationid"), None);
+}
+
+#[test]
+fn the_begin_line_or_the_binding_names_the_executor() {
+    let named = BEGIN.replace("\"executionId\"", "\"_agentId\":\"x\",\"executionId\"");
+    let workflow = |begin: &str, hint: &Hint| {
+        let payload = format!("{DEFINITION}\n{begin}");
+        attributes_of(&units(&payload, hint).into_only().unwrap().unwrap())["targetagent"].clone()
+    };
+    let bad = format!("{DEFINITION}\n{}", named.replace("\"x\"", "\"x y\""));
+    let refused = units(&bad, &Hint::default())
+        .into_only()
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(refused.error.kind().as_str(), "bad_target");
+    assert_eq!(refused.bytes, bad);
+    let mut hint = Hint::default();
+    hint.executor = Some(Text::from("runner"));
+    assert_eq!(workflow(BEGIN, &hint), "runner");
+    assert_eq!(workflow(&named, &hint), "x");
+    hint.validate_workflows = true;
+    let validate = units(&format!("{DEFINITION}\n{BEGIN}"), &hint)
+        .into_only()
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        validate.event.ty().as_str(),
+        format!("{PREFIX}a2e.workflow.validate.req")
+    );
+}
+
+#[test]
+fn a_line_on_its_own_needs_something_that_ties_it_to_the_others() {
+    let begin = serde_json::from_str(BEGIN).unwrap();
+    assert_eq!(
+        attributes(&begin, &Hint::default()),
+        workflow_event("a2e-executor")
+    );
+    let definition = serde_json::from_str(DEFINITION).unwrap();
+    assert_eq!(
+        refusal(&definition, &Hint::default()).0,
+        "missing_collaborationid"
+    );
+    let mut tied = Hint::default();
+    tied.header("CollaborationId", "flow-7");
+    let expected = event(json!({
+        "type": "a2e.operation.update", "id": "<new>", "mcptype": "notification",
+        "a2amethod": "operationUpdate", "collaborationid": "flow-7",
+        "targetagent": "a2e-executor", "protocol": "A2E-EXEC", "protocolversion": "1.0",
+    }));
+    assert_eq!(attributes(&definition, &tied), expected);
+}
+
+#[test]
+fn lines_of_other_kinds_beside_a_workflow_leave_each_its_own_unit() {
+    let payload = format!("{BEGIN}\n{{\"jsonrpc\":\"2.0\",\"method\":\"m\"}}\n{DEFINITION}\nnull");
+    let units = units(&payload, &Hint::default());
+    let words: Vec<_> = units
+        .iter()
+        .map(|unit| match unit {
+            Ok(mapped) => mapped.because.family.as_str(),
+            Err(refused) => refused.error.kind().as_str(),
+        })
+        .collect();
+    let expected = [
+        "a2e_workflow",
+        "jsonrpc",
+        "missing_collaborationid",
+        "not_an_object",
+    ];
+    assert_eq!(words, expected);
+}
+
+#[test]
+fn a_workflow_line_may_be_an_a2e_message_and_an_array_is_never_a_workflow() {
+    let marked = json!({"a2e": "1.0", "type": "beginExecution", "id": "1"});
+    assert_eq!(attributes(&marked, &Hint::default())["protocol"], "A2E");
+    let array = format!("[{DEFINITION},{BEGIN}]");
+    assert_eq!(units(&array, &Hint::default()).len(), 2);
+}
+
+// === E2A ===
+
+#[test]
+fn an_e2a_request_and_its_parts_read_as_the_example_says() {
+    let request = json!({"protocol_version":"1.0","request_id":"req_1","channel":"web",
+        "method":"chat.send","is_stream":true,"agent_ref":{"mode":"agent","id":"planner"},
+        "params":{"query":"Hi"}});
+    let expected = event(
+        json!({"type":"e2a.chat.send.stream","id":"req_1","mcptype":"request",
+        "a2amethod":"chat.send","collaborationid":"req_1","targetagent":"planner",
+        "e2achannel":"web","protocol":"E2A","protocolversion":"1.0"}),
+    );
+    assert_eq!(attributes(&request, &Hint::default()), expected);
+    let chunk = json!({"protocol_version":"1.0","request_id":"req_1","response_id":"r2",
+        "response_kind":"e2a.chunk","sequence":1,"is_final":false,"status":"in_progress",
+        "body":{"delta_kind":"text","delta":"x"}});
+    let expected = event(
+        json!({"type":"e2a.chunk.stream","id":"r2","mcptype":"stream",
+        "collaborationid":"req_1","seq":"1","isfinal":false,"e2akind":"e2a.chunk",
+        "e2astatus":"in_progress","protocol":"E2A","protocolversion":"1.0"}),
+    );
+    assert_eq!(attributes(&chunk, &Hint::default()), expected);
+    let mut options = MapOptions::default();
+    options.streams = Streams::AsResponses;
+    let two_values = units_with(&chunk.to_string(), &Hint::default(), &options);
+    let two_values = attributes_of(two_values[0].as_ref().unwrap());
+    assert_eq!(
+        (&two_values["mcptype"], &two_values["isfinal"]),
+        (&json!("response"), &json!(false))
+    );
+}
+
+#[test]
+fn types_are_spelt_alike_for_known_and_unknown_methods_and_under_every_prefix() {
+    let methods = [
+        ("tools/call", ".req"),
+        ("tasks/pushNotificationConfig/set", ".req"),
+        ("GetTask", ".req"),
+        ("$/cancel_request", ".req"),
+        ("message/stream", ".stream"),
+        ("SubscribeToTask", ".stream"),
+        ("no/such/method", ".req"),
+    ];
+    for prefix in [PREFIX, "com.example."] {
+        for notifications in [Notifications::AsNotifications, Notifications::AsRequests] {
+            let mut options = MapOptions::default();
+            options.type_prefix = prefix.try_into().unwrap();
+            options.notifications = notifications;
+            let type_of = |payload: Value| {
+                let units = units_with(&payload.to_string(), &Hint::default(), &options);
+                units[0].as_ref().unwrap().event.ty().clone()
+            };
+            for (method, suffix) in methods {
+                let name = method.replace('/', ".");
+                let request = json!({"jsonrpc":"2.0","id":1,"method":method});
+                assert_eq!(type_of(request), format!("{prefix}{name}{suffix}").as_str());
+                let notification = json!({"jsonrpc":"2.0","method":method});
+                let copies_requests = notifications == Notifications::AsRequests;
+                let suffix = if copies_requests { suffix } else { "" };
+                assert_eq!(
+                    type_of(notification),
+                    format!("{prefix}{name}{suffix}").as_str()
+                );
+            }
+            let answer = json!({"jsonrpc":"2.0","id":1,"result":{}});
+            assert_eq!(type_of(answer), format!("{prefix}common.response").as_str());
+        }
+    }
+}
+
+fn request(more: Value) -> Value {
+    let mut payload = json!({"protocol_version":"1.0","request_id":"r","method":"m"});
+    let Value::Object(more) = more else {
+        panic!("members");
+    };
+    payload.as_object_mut().unwrap().extend(more);
+    payload
+}
+
+fn response(more: Value) -> Value {
+    let mut payload =
+        json!({"protocol_version":"1.0","request_id":"r","response_kind":"e2a.complete"});
+    let Value::Object(more) = more else {
+        panic!("members");
+    };
+    payload.as_object_mut().unwrap().extend(more);
+    payload
+}
+
+#[test]
+fn an_e2a_request_names_its_agent_in_one_of_three_places() {
+    for (more, target) in [
+        (json!({"params":{"_agentId":"a"}}), json!("a")),
+        (
+            json!({"agent_id":"b","params":{"_agentId":"b"}}),
+            json!("b"),
+        ),
+        (json!({"agent_id":"b","agent_ref":{"id":"c"}}), json!("b")),
+        (json!({"agent_id":"","agent_ref":{"id":"c"}}), json!("c")),
+        (json!({"agent_ref":{"id":"default"}}), Value::Null),
+        // The sender is never the target.
+        (json!({"source_agent_id":"me"}), Value::Null),
+        (json!({"params":{"_agentId":"a","_topic":"t"}}), Value::Null),
+    ] {
+        assert_eq!(
+            attributes(&request(more.clone()), &Hint::default())["targetagent"],
+            target,
+            "{more}"
+        );
+    }
+    for (more, pointer) in [
+        (
+            json!({"agent_id":"b","params":{"_agentId":"a"}}),
+            "/agent_id",
+        ),
+        (json!({"agent_id":"a b"}), "/agent_id"),
+        (json!({"agent_ref":{"id":"a\nb"}}), "/agent_ref/id"),
+        (json!({"params":{"_agentId":7}}), "/params/_agentId"),
+    ] {
+        let expected = ("bad_target".to_owned(), pointer.to_owned());
+        assert_eq!(
+            refusal(&request(more.clone()), &Hint::default()),
+            expected,
+            "{more}"
+        );
+    }
+}
+
+#[test]
+fn the_kind_of_an_e2a_request_follows_from_its_method_and_ids() {
+    for (more, kind, ty) in [
+        (
+            json!({"method":"session/cancel"}),
+            "notification",
+            "e2a.session.cancel",
+        ),
+        (
+            json!({"method":"session/cancel","jsonrpc_id":1}),
+            "request",
+            "e2a.session.cancel.req",
+        ),
+        (json!({"request_id":null}), "notification", "e2a.m"),
+        (
+            json!({"request_id":null,"jsonrpc_id":"j"}),
+            "request",
+            "e2a.m.req",
+        ),
+        (
+            json!({"method":"ext","ext_method":"x/y"}),
+            "request",
+            "e2a.ext.x.y.req",
+        ),
+        (json!({"method":null}), "request", "e2a.unnamed.req"),
+        (
+            json!({"method":" ","req_method":"old"}),
+            "request",
+            "e2a.old.req",
+        ),
+    ] {
+        let event = attributes(&request(more.clone()), &Hint::default());
+        assert_eq!(event["mcptype"], kind, "{more}");
+        assert_eq!(event["type"], format!("{PREFIX}{ty}"), "{more}");
+    }
+    let answer = request(json!({"method":"acp.tool_response","params":{"jsonrpc_id":3}}));
+    let answer = attributes(&answer, &Hint::default());
+    assert_eq!(
+        (&answer["mcptype"], &answer["collaborationid"]),
+        (&json!("response"), &json!("3"))
+    );
+}
+
+#[test]
+fn the_kind_of_an_e2a_response_follows_from_its_end() {
+    for (more, kind, ty) in [
+        (json!({"is_final":true}), "response", "e2a.complete.resp"),
+        (json!({}), "stream", "e2a.complete.stream"),
+        (
+            json!({"response_kind":"acp.output_request","body":{"id":5,"method":"fs/read_text_file"}}),
+            "request",
+            "e2a.acp.output_request.stream",
+        ),
+    ] {
+        let event = attributes(&response(more.clone()), &Hint::default());
+        assert_eq!(event["mcptype"], kind, "{more}");
+        assert_eq!(event["type"], format!("{PREFIX}{ty}"), "{more}");
+    }
+    let asks = response(json!({"response_kind":"acp.output_request","body":{"id":5,"method":"x"}}));
+    let asks = attributes(&asks, &Hint::default());
+    assert_eq!(
+        (&asks["a2amethod"], &asks["collaborationid"]),
+        (&json!("x"), &json!("5"))
+    );
+}
+
+#[test]
+fn only_a_trusted_binding_believes_a_server_push() {
+    let push = response(
+        json!({"is_final":true,"sequence":0,"metadata":{"_jiuwenswarm_server_push":true}}),
+    );
+    assert_eq!(attributes(&push, &Hint::default())["mcptype"], "response");
+    let believed = attributes(&push, &declared(Family::E2a));
+    assert_eq!(believed["mcptype"], "notification");
+    assert_eq!((believed.get("isfinal"), believed.get("seq")), (None, None));
+    assert_eq!(believed["type"], format!("{PREFIX}e2a.complete"));
+}
+
+#[test]
+fn the_id_of_an_e2a_response_tells_its_parts_apart() {
+    for (more, id, seq) in [
+        (
+            json!({"response_id":"r","sequence":2}),
+            json!("r:2"),
+            json!("2"),
+        ),
+        (
+            json!({"response_id":"q","sequence":"7"}),
+            json!("q"),
+            json!("7"),
+        ),
+        (json!({"sequence":3.0}), json!("r:3"), json!("3")),
+        (json!({"sequence":-1}), json!("<new>"), Value::Null),
+        (
+            json!({"sequence":4,"body":{"event_type":"keepalive"}}),
+            json!("<new>"),
+            Value::Null,
+        ),
+    ] {
+        let event = attributes(&response(more.clone()), &Hint::default());
+        assert_eq!((&event["id"], &event["seq"]), (&id, &seq), "{more}");
+    }
+    let bad = response(json!({"sequence":"abc"}));
+    assert_eq!(
+        refusal(&bad, &Hint::default()),
+        ("bad_seq".into(), "/sequence".into())
+    );
+}
+
+#[test]
+fn e2a_errors_have_codes_that_routers_can_act_on() {
+    for (body, code, text) in [
+        (json!({"code":-32000}), -32_000, Value::Null),
+        (
+            json!({"code":"E2A.AGENT_ERROR"}),
+            -32_603,
+            json!("E2A.AGENT_ERROR"),
+        ),
+        (json!({"code":1e300}), -32_603, Value::Null),
+        (json!({}), -32_603, Value::Null),
+    ] {
+        let record = response(json!({"response_kind":"e2a.error","is_final":true,"body":body}));
+        let event = attributes(&record, &Hint::default());
+        assert_eq!(
+            (&event["rpcerrorcode"], &event["e2acode"]),
+            (&json!(code), &text),
+            "{record}"
+        );
+    }
+}
+
+#[test]
+fn the_shapes_of_before_e2a_map_as_what_they_would_become() {
+    for (payload, ty, kind, is_final) in [
+        (
+            json!({"request_id":"r","channel_id":"c","ok":true,"payload":{}}),
+            "e2a.complete.resp",
+            "response",
+            true,
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","ok":false,"payload":{}}),
+            "e2a.error.resp",
+            "response",
+            true,
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","payload":{},"is_complete":false}),
+            "e2a.chunk.stream",
+            "stream",
+            false,
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","payload":{"event_type":"chat.error"},"is_complete":true}),
+            "e2a.error.resp",
+            "response",
+            true,
+        ),
+    ] {
+        let event = attributes(&payload, &Hint::default());
+        assert_eq!(event["type"], format!("{PREFIX}{ty}"), "{payload}");
+        assert_eq!(
+            (&event["mcptype"], &event["isfinal"]),
+            (&json!(kind), &json!(is_final))
+        );
+        assert_eq!(
+            (&event["protocolversion"], &event["e2achannel"]),
+            (&json!("0"), &json!("c"))
+        );
+    }
+    let request = json!({"request_id":"r","channel_id":"feishu","req_method":"chat.send",
+        "timestamp":0.0,"params":{}});
+    let event = attributes(&request, &Hint::default());
+    assert_eq!(event["type"], format!("{PREFIX}e2a.chat.send.req"));
+    assert_eq!(
+        (event.get("time"), &event["protocolversion"]),
+        (None, &json!("0"))
+    );
+    let mut strict = Hint::default();
+    strict.e2a_versions_only = true;
+    assert_eq!(refusal(&request, &strict).0, "unknown");
+}
+
+#[test]
+fn e2a_versions_are_checked() {
+    assert_eq!(
+        refusal(
+            &request(json!({"protocol_version":"2.0"})),
+            &Hint::default()
+        )
+        .0,
+        "unsupported_version"
+    );
+    let without = json!({"response_kind":"e2a.chunk","request_id":"r"});
+    assert_eq!(refusal(&without, &Hint::default()).0, "missing_version");
+}
+
+#[test]
+fn what_an_e2a_mapping_does_not_use_cannot_make_it_fail() {
+    let odd = request(
+        json!({"identity_origin":"robot","auth":7,"expected_output_modes":"x",
+        "session_id":["no"],"timestamp":{},"task_id":"a\u{7}b"}),
+    );
+    let event = attributes(&odd, &Hint::default());
+    assert_eq!(
+        (
+            event.get("sessionid"),
+            event.get("taskid"),
+            event.get("time")
+        ),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn a_control_frame_is_one_only_where_e2a_is_declared() {
+    let frame = json!({"type":"event","event":"connection.ack","payload":{"status":"ready"}});
+    assert_eq!(refusal(&frame, &Hint::default()).0, "unknown");
+    let event = attributes(&frame, &declared(Family::E2a));
+    assert_eq!(event["type"], format!("{PREFIX}e2a.connection.ack"));
+    assert_eq!(event["mcptype"], "notification");
+}
+
+#[test]
+fn e2a_tracing_and_origin_are_carried() {
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = request(
+        json!({"channel_context":{"traceparent":trace,"tracestate":"a=b"},
+        "provenance":{"source_protocol":"acp"},"timestamp":"2026-03-28T14:00:00+02:00"}),
+    );
+    let event = attributes(&traced, &Hint::default());
+    assert_eq!(
+        (&event["traceparent"], &event["tracestate"]),
+        (&json!(trace), &json!("a=b"))
+    );
+    assert_eq!(
+        (&event["sourceprotocol"], &event["time"]),
+        (&json!("acp"), &json!("2026-03-28T12:00:00Z"))
+    );
+    let broken = request(json!({"channel_context":{"traceparent":"00-0-0-0","tracestate":"a=b"}}));
+    let event = attributes(&broken, &Hint::default());
+    assert_eq!(
+        (event.get("traceparent"), event.get("tracestate")),
+        (None, None)
+    );
+}
+
+// === JSON-RPC ===
+
+fn result(result: Value) -> Value {
+    json!({"jsonrpc":"2.0","id":"r","result":result})
+}
+
+#[test]
+fn parts_of_a_streamed_answer_say_whether_more_follow() {
+    let working = json!({"state":"working"});
+    for (part, kind, is_final) in [
+        (
+            json!({"kind":"status-update","status":working,"final":false}),
+            "stream",
+            json!(false),
+        ),
+        (json!({"kind":"artifact-update"}), "stream", json!(false)),
+        (json!({"artifactUpdate":{}}), "stream", json!(false)),
+        (
+            json!({"statusUpdate":{"status":{"state":"TASK_STATE_WORKING"}}}),
+            "stream",
+            json!(false),
+        ),
+        (
+            json!({"kind":"partial-completion","final":false}),
+            "stream",
+            json!(false),
+        ),
+        (
+            json!({"kind":"status-update","status":working,"final":true}),
+            "response",
+            json!(true),
+        ),
+        (
+            json!({"statusUpdate":{"status":{"state":"TASK_STATE_COMPLETED"}}}),
+            "response",
+            json!(true),
+        ),
+        // Whether a task that goes on is all there is, only the call tells.
+        (
+            json!({"kind":"task","status":working}),
+            "response",
+            Value::Null,
+        ),
+        (json!({"content":[]}), "response", Value::Null),
+    ] {
+        let event = attributes(&result(part.clone()), &Hint::default());
+        assert_eq!(event["mcptype"], kind, "{part}");
+        assert_eq!(event["isfinal"], is_final, "{part}");
+        assert_eq!(event["type"], format!("{PREFIX}common.response"), "{part}");
+        assert_eq!(event["collaborationid"], "r", "{part}");
+    }
+}
+
+#[test]
+fn consumers_that_know_two_kinds_tell_parts_apart_by_isfinal() {
+    let mut options = MapOptions::default();
+    options.streams = Streams::AsResponses;
+    let part = result(json!({"artifactUpdate":{}})).to_string();
+    let mapped = units_with(&part, &Hint::default(), &options);
+    let event = attributes_of(mapped[0].as_ref().unwrap());
+    assert_eq!(
+        (&event["mcptype"], &event["isfinal"]),
+        (&json!("response"), &json!(false))
+    );
+}
+
+#[test]
+fn the_answer_to_a_jaf_cancel_is_a_cancelled_task() {
+    let cancelled = json!({"id":"t-1","cancelled":true,"timestamp":"2026-01-01T00:00:00Z"});
+    let event = attributes(&result(cancelled), &Hint::default());
+    assert_eq!(
+        (&event["taskid"], &event["taskstate"], &event["mcptype"]),
+        (&json!("t-1"), &json!("canceled"), &json!("response"))
+    );
+    for other in [
+        json!({"id":"t-1","cancelled":false}),
+        json!({"cancelled":true}),
+        json!({"id":1,"cancelled":true}),
+        json!({"id":"t-1"}),
+    ] {
+        let event = attributes(&result(other.clone()), &Hint::default());
+        assert_eq!(
+            (event.get("taskid"), event.get("taskstate")),
+            (None, None),
+            "{other}"
+        );
+    }
+}
+
+// === A2E messages on a bus ===
+
+#[test]
+fn the_answer_to_a_sampling_request_has_the_type_of_an_answer() {
+    let answer = json!({"type":"mcp/sample/req","id":"2","version":"1.0","ts":1,"req_id":"1"});
+    let event = attributes(&answer, &Hint::default());
+    assert_eq!(event["type"], format!("{PREFIX}a2e.mcp.sample.resp"));
+    assert_eq!(
+        (&event["a2etype"], &event["a2amethod"], &event["mcptype"]),
+        (
+            &json!("mcp/sample/req"),
+            &json!("mcp/sample"),
+            &json!("response")
+        )
+    );
+    let request = json!({"type":"mcp/sample/req","id":"1","version":"1.0","ts":1});
+    let event = attributes(&request, &Hint::default());
+    assert_eq!(event["type"], format!("{PREFIX}a2e.mcp.sample.req"));
+}
+
+#[test]
+fn an_a2e_error_says_whether_to_try_again_only_where_it_does() {
+    let mut error = json!({"type":"error","id":"2","version":"1.0","ts":1,"req_id":"1","code":"x"});
+    let event = attributes(&error, &Hint::default());
+    assert_eq!(event.get("retryable"), None);
+    error["retryable"] = json!(false);
+    let event = attributes(&error, &Hint::default());
+    assert_eq!(event["retryable"], false);
+}
+
+#[test]
+fn messages_about_the_connection_are_refused_where_they_would_be_published() {
+    let mut hint = Hint::default();
+    hint.refuse_link_local = true;
+    for ty in [
+        "handshake/req",
+        "handshake/resp",
+        "ping",
+        "pong",
+        "shutdown",
+    ] {
+        let message =
+            json!({"type":ty,"id":"1","version":"1.0","ts":1,"req_id":"2","auth_token":"s3cret"});
+        let (kind, pointer) = refusal(&message, &hint);
+        assert_eq!((kind.as_str(), pointer.as_str()), ("link_local", "/type"));
+        attributes(&message, &Hint::default());
+    }
+    let call = json!({"type":"tool/call/req","id":"1","version":"1.0","ts":1});
+    attributes(&call, &hint);
+}
+
+#[test]
+fn a_declared_family_is_a_reason_of_its_own() {
+    let rule = |payload: &str, hint: &Hint| {
+        let unit = units(payload, hint).into_only().unwrap().unwrap();
+        (unit.because.rule, unit.because.member)
+    };
+    let known = r#"{"type":"tool/call/req","id":"1"}"#;
+    let weak = r#"{"type":"ping","id":"1"}"#;
+    let hint = declared(Family::A2eMessage);
+    assert_eq!(rule(known, &hint), (7, "type"));
+    assert_eq!(rule(weak, &hint), (10, "type"));
+}
+
+// === ids ===
+
+fn ids(payload: &str, ids: Ids<'_>) -> Vec<String> {
+    let context = MapContext {
+        source: Source::new("/t").unwrap(),
+        time: None,
+        ids,
+    };
+    let payload = Bytes::from(payload.to_owned());
+    let (hint, limits, options) = (Hint::default(), Limits::default(), MapOptions::default());
+    let units = map(&payload, &hint, &limits, &options, &context);
+    let units = units.into_iter();
+    units
+        .map(|unit| unit.unwrap().event.id().to_string())
+        .collect()
+}
+
+fn batch_of_calls(tokens: &[&str]) -> String {
+    let call = |token: &&str| format!(r#"{{"jsonrpc":"2.0","id":{token},"method":"m"}}"#);
+    let calls: Vec<String> = tokens.iter().map(call).collect();
+    format!("[{}]", calls.join(","))
+}
+
+#[test]
+fn a_number_and_a_string_that_read_alike_are_two_ids_of_one_batch() {
+    let new: &dyn Fn() -> EventId = &|| EventId::new("<new>").unwrap();
+    for (tokens, expected) in [
+        (&["1", "\"1\""][..], &["1", "\"1\""][..]),
+        (&["\"1\"", "2", "1"], &["\"1\"", "2", "1"]),
+        (&["\"\\u0031\"", "1"], &["\"\\u0031\"", "1"]),
+        (&["1.0", "\"1\"", "\"1.0\""], &["1.0", "1", "\"1.0\""]),
+        (&["\"1\"", "\"2\""], &["1", "2"]),
+        (&["1", "2", "\"a\""], &["1", "2", "a"]),
+    ] {
+        let found = ids(&batch_of_calls(tokens), Ids::Payload(new));
+        assert_eq!(found, expected, "{tokens:?}");
+    }
+}
+
+#[test]
+fn ids_can_be_new_or_given() {
+    let payload = batch_of_calls(&["1", "\"1\"", "1"]);
+    let counting = MapContext::counting("n");
+    assert_eq!(ids(&payload, Ids::Fresh(&counting)), ["n-0", "n-1", "n-2"]);
+    let position = EventId::new("k:agents.requests/1/42").unwrap();
+    let given: Vec<String> = (0..3).map(|n| format!("{position}#{n}")).collect();
+    assert_eq!(ids(&payload, Ids::Given(position.clone())), given);
+    let one = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+    assert_eq!(ids(one, Ids::Given(position)), given[..1]);
+    // An event keeps its own.
+    let event = r#"{"specversion":"1.0","id":"own","source":"/s","type":"t"}"#;
+    assert_eq!(ids(event, Ids::Fresh(&counting)), ["own"]);
+}
+
+#[test]
+fn data_that_are_said_to_be_json_are_json() {
+    for bad in ["1,\"replyto\":\"evil\"", "", "{}{}", "NaN", "\u{feff}{}"] {
+        assert!(Data::json(bad.as_bytes().to_vec().into()).is_err(), "{bad}");
+    }
+    let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+    event.set("datacontenttype", "application/json").unwrap();
+    event.set_data(Some(Data::from(Bytes::from_static(
+        b"1,\"replyto\":\"evil\"",
+    ))));
+    let mut structured = Vec::new();
+    format::write(&event, &mut structured);
+    let read = format::read(&structured.into(), &Limits::default()).unwrap();
+    assert_eq!(read.extension("replyto"), None);
+    assert_eq!(read.body(), event.body());
+}
