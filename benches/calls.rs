@@ -120,7 +120,7 @@ fn producer(brokers: &str) -> FutureProducer {
         .expect("a producer")
 }
 
-/// A consumer of partition 0 of the topic, from its end.
+/// A consumer of partition 0 of the topic, which is new.
 fn reader(brokers: &str, topic: &str) -> StreamConsumer {
     let consumer: StreamConsumer = client(brokers)
         .set("group.id", "bench")
@@ -128,12 +128,9 @@ fn reader(brokers: &str, topic: &str) -> StreamConsumer {
         .set("fetch.wait.max.ms", "500")
         .create()
         .expect("a consumer");
-    let (_, end) = consumer
-        .fetch_watermarks(topic, 0, PATIENCE)
-        .expect("the topic is there");
     let mut partitions = TopicPartitionList::new();
     partitions
-        .add_partition_offset(topic, 0, Offset::Offset(end))
+        .add_partition_offset(topic, 0, Offset::Beginning)
         .expect("an offset");
     consumer.assign(&partitions).expect("assigned");
     consumer
