@@ -271,7 +271,7 @@ fn bench(criterion: &mut Criterion) {
     let rows = rows();
     let workflow = bytes::Bytes::from(workflow());
     let input = json!({"rows": rows}).to_string();
-    let input = a2abus_executor::Value::parse(input.as_bytes()).unwrap();
+    let input = a2abus_executor::parse(input.as_bytes()).unwrap();
     let input = input.as_object().unwrap().clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
+use a2abus_models::Json;
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
 use crate::environment::{Change, Store, StoreError, StoreFull, Table};
 use crate::record::Record;
-use crate::value::Value;
 
 /// The records of all agents.
 pub(crate) struct Archive {
@@ -265,14 +265,11 @@ impl Archive {
 
 impl Summary {
     fn read(key: String, bytes: &[u8]) -> Option<Self> {
-        let value = Value::parse(bytes).ok()?;
-        let Some(Value::Integer(bytes)) = value.get("bytes") else {
-            return None;
-        };
+        let value = crate::parse(bytes).ok()?;
         Some(Self {
             key,
             record: Record::read(value.get("summary")?)?,
-            bytes: usize::try_from(*bytes).ok()?,
+            bytes: usize::try_from(value.get("bytes")?.as_i64()?).ok()?,
         })
     }
 
@@ -295,12 +292,12 @@ impl Stored {
 
     /// What writes the record and its summary; and the bytes of the record.
     fn changes(&self, agent: &Text) -> (Vec<Change>, usize) {
-        let change = |table, key, value: &Value| Change {
+        let change = |table, key, value: &Json| Change {
             table,
             key,
             value: Some(Bytes::from(value.to_string())),
         };
-        let record = Value::object([
+        let record = Json::object([
             ("digest", self.digest.clone().into()),
             ("unsafe", self.has_begun_unsafe.into()),
             ("reports", self.record.reports().into()),
@@ -312,22 +309,20 @@ impl Stored {
             &record,
         );
         let bytes = record.value.as_ref().map_or(0, Bytes::len);
-        let summary = Value::object([("bytes", bytes.into()), ("summary", self.record.summary())]);
+        let summary = Json::object([("bytes", bytes.into()), ("summary", self.record.summary())]);
         let summary = change(Table::Summaries, summary_key(agent, &self.record), &summary);
         (vec![record, summary], bytes)
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
-        let value = Value::parse(bytes).ok()?;
-        let Some(Value::Bool(has_begun_unsafe)) = value.get("unsafe") else {
+        let value = crate::parse(bytes).ok()?;
+        let Some(Json::Bool(has_begun_unsafe)) = value.get("unsafe") else {
             return None;
         };
-        let Some(Value::Integer(reports)) = value.get("reports") else {
-            return None;
-        };
+        let reports = value.get("reports")?.as_i64()?;
         let record = Record::read(value.get("record")?)?;
         Some(Self {
-            record: record.reported(usize::try_from(*reports).ok()?),
+            record: record.reported(usize::try_from(reports).ok()?),
             digest: value.get("digest")?.as_str()?.into(),
             has_begun_unsafe: *has_begun_unsafe,
         })

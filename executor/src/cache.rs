@@ -20,7 +20,7 @@ pub(crate) use key::Key;
 
 use crate::agent::Secret;
 use crate::environment::Clock;
-use crate::value::Value;
+use a2abus_models::Json;
 
 /// Results by what they are of, for all agents; none is ever given to another agent. It keeps at
 /// most 1,000 results and 64 MiB, and lets those go first that were not used for longest.
@@ -58,9 +58,9 @@ struct Entries {
 type Hash = [u8; 32];
 
 struct Entry {
-    value: Value,
+    value: Json,
     /// Values the key knows by their address: while they live, no other value has it.
-    _pinned: Vec<Value>,
+    _pinned: Vec<Json>,
     scope: Scope,
     expires: Duration,
     weight: usize,
@@ -128,19 +128,19 @@ impl Cache {
     }
 
     /// The result of a key.
-    pub(crate) fn get(&self, key: &Key) -> Result<Value, Miss> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Json, Miss> {
         let now = self.clock.elapsed();
         self.lock().get(key.hash(), now)
     }
 
     /// Keeps the result of a key that was not there. `origin` is that of a call.
-    pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Value, origin: Option<&str>) {
+    pub(crate) fn insert(&self, key: Key, miss: &Miss, value: Json, origin: Option<&str>) {
         let lifetime = self.caching.lifetime(key.kind);
         if lifetime.is_zero() {
             return;
         }
         let hash = key.hash();
-        let pinned: usize = key.pinned.iter().map(Value::weight).sum();
+        let pinned: usize = key.pinned.iter().map(Json::weight).sum();
         let entry = Entry {
             weight: ENTRY_WEIGHT + pinned + value.weight(),
             value,
@@ -208,7 +208,7 @@ impl Default for Caching {
 // === impl Entries ===
 
 impl Entries {
-    fn get(&mut self, hash: Hash, now: Duration) -> Result<Value, Miss> {
+    fn get(&mut self, hash: Hash, now: Duration) -> Result<Json, Miss> {
         let miss = Miss {
             times_forgotten: self.times_forgotten,
         };

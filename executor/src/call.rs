@@ -33,7 +33,7 @@ use crate::failure::{Failure, FailureCode};
 use crate::meter::execution_timeout;
 use crate::model::Model;
 use crate::quota::{Exceeded, Quotas, whole_seconds};
-use crate::value::Value;
+use a2abus_models::Json;
 use header::Headers;
 pub(crate) use redact::Redactor;
 use response::Failed;
@@ -86,7 +86,7 @@ pub(crate) async fn call(
     model: &Model,
     caller: &Caller<'_>,
     tally: &mut Tally,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let result = run(operation, model, caller, tally).await;
     result.map_err(|failure| {
         let failure = match tally.attempts {
@@ -102,7 +102,7 @@ async fn run(
     model: &Model,
     caller: &Caller<'_>,
     tally: &mut Tally,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let mut prepared = prepare(operation, model, caller)?;
     let kept = match prepared.key.take() {
         None => None,
@@ -134,7 +134,7 @@ async fn run(
 fn keep(
     key: Key,
     miss: &Miss,
-    value: &Value,
+    value: &Json,
     response: &HttpResponse,
     target: &Target,
     caller: &Caller<'_>,
@@ -162,8 +162,8 @@ fn prepare(operation: &ApiCall, model: &Model, caller: &Caller<'_>) -> Result<Pr
     }
     let cacheable = operation.method == Method::Get && !header::forbids_storing(headers.list());
     let key = cacheable.then(|| {
-        let config = Value::object([
-            ("method", Value::from(operation.method.as_str())),
+        let config = Json::object([
+            ("method", Json::from(operation.method.as_str())),
             ("url", target.as_str().into()),
             ("headers", headers.config()),
         ]);

@@ -29,9 +29,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{OperationType, Report, Strictness};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -42,7 +42,6 @@ use crate::failure::Failure;
 use crate::record::Record;
 use crate::shared::OnError;
 use crate::trace::{OperationStatus, Progress};
-use crate::value::{Object, Value};
 use crate::virtual_clock::VirtualClock;
 
 pub use recorded::Recorded;
@@ -64,7 +63,7 @@ struct Test {
     max_loop_items: Option<usize>,
     on_error: OnError,
     strictness: Strictness,
-    expected: Value,
+    expected: Json,
 }
 
 /// What came of a test.
@@ -91,10 +90,10 @@ struct Observed {
     refusal: Option<Failure>,
     retry_delays: Vec<Duration>,
     waited: Duration,
-    requests: Vec<Value>,
+    requests: Vec<Json>,
     /// Requests that the case holds no answer for, as `METHOD URL`.
     unanswered: BTreeSet<String>,
-    stored: Vec<(Storage, Text, Value)>,
+    stored: Vec<(Storage, Text, Json)>,
 }
 
 // === impl Case ===
@@ -106,8 +105,7 @@ impl Case {
     /// When it is neither, or holds no case.
     pub fn parse(text: &[u8]) -> Result<Vec<Self>, CaseError> {
         let error = |why: &str| Err(CaseError(why.to_owned()));
-        let json = Value::parse_as_written(text);
-        let json = json.map_err(|error| CaseError(format!("not JSON: {error}")))?;
+        let json = crate::parse(text).map_err(|error| CaseError(format!("not JSON: {error}")))?;
         let Some(file) = json.as_object() else {
             return error("a case is an object");
         };
@@ -240,10 +238,10 @@ impl Observed {
             .as_ref()
             .and_then(|record| record.results().cloned());
         for (_, result) in &results.unwrap_or_default() {
-            let (Some(Value::Bool(true)), Some(storage), Some(key)) = (
+            let (Some(Json::Bool(true)), Some(storage), Some(key)) = (
                 result.get("stored"),
-                result.get("storage").and_then(Value::as_str),
-                result.get("key").and_then(Value::as_str),
+                result.get("storage").and_then(Json::as_str),
+                result.get("key").and_then(Json::as_str),
             ) else {
                 continue;
             };

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::{Operation, OperationType, OutputPath};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -22,7 +23,6 @@ use crate::model::Model;
 use crate::plan::Plan;
 use crate::shared::{OnError, Shared};
 use crate::trace::{OperationStatus, Progress};
-use crate::value::{Object, Value};
 
 /// What a run is given.
 pub(crate) struct Run<'a> {
@@ -73,7 +73,7 @@ struct Engine<'a> {
     /// The ids of the loops that are running, the innermost last.
     loops: Vec<Text>,
     /// The value of the last operation that made data in this turn. Source: docs/protocols/a2e-workflows.md §D15.
-    last_data: Value,
+    last_data: Json,
     runs: usize,
 }
 
@@ -86,7 +86,7 @@ struct Halt {
 
 /// What became of one operation.
 struct Outcome {
-    result: Result<Value, Halt>,
+    result: Result<Json, Halt>,
     attempts: u32,
     is_cached: bool,
 }
@@ -108,7 +108,7 @@ pub(crate) async fn run(run: Run<'_>, input: Object) -> Ended {
         ever_ran: BTreeSet::new(),
         not_taken: BTreeSet::new(),
         loops: Vec::new(),
-        last_data: Value::Null,
+        last_data: Json::Null,
         runs: 0,
         run,
     };
@@ -292,7 +292,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Source: docs/protocols/a2e-workflows.md §D13 to §D15.
-    fn keep(&mut self, operation: &Operation, value: Value) -> Result<(), Failure> {
+    fn keep(&mut self, operation: &Operation, value: Json) -> Result<(), Failure> {
         let steps = perform::output(&operation.kind).map_or(0, |path| path.path().segments().len());
         if value.depth() + steps > MAX_DEPTH {
             return Err(too_deep());
@@ -305,7 +305,7 @@ impl<'a> Engine<'a> {
         }
         if self.loops.is_empty() {
             let max = self.run.shared.limits.max_model_bytes;
-            let weight = Value::from(self.results.clone()).weight();
+            let weight = Json::from(self.results.clone()).weight();
             if weight.saturating_add(value.weight()) > max {
                 return Err(too_heavy(max));
             }
@@ -315,7 +315,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Writes to the data model, within its limit.
-    fn write(&mut self, output: &OutputPath, value: Value) -> Result<(), Failure> {
+    fn write(&mut self, output: &OutputPath, value: Json) -> Result<(), Failure> {
         let max = self.run.shared.limits.max_model_bytes;
         if self.model.weight().saturating_add(value.weight()) <= max {
             return self.model.write(output, value);
@@ -404,13 +404,13 @@ impl From<Failure> for Halt {
 // === impl Outcome ===
 
 impl Outcome {
-    fn of(result: Result<Value, Failure>) -> Self {
+    fn of(result: Result<Json, Failure>) -> Self {
         Self::from(result.map_err(Halt::from))
     }
 }
 
-impl From<Result<Value, Halt>> for Outcome {
-    fn from(result: Result<Value, Halt>) -> Self {
+impl From<Result<Json, Halt>> for Outcome {
+    fn from(result: Result<Json, Halt>) -> Self {
         Self {
             result,
             attempts: 0,

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Document, OperationType, Report, Strictness, Workflow};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
@@ -28,7 +28,6 @@ use crate::quota::Quotas;
 use crate::record::{Record, Status};
 use crate::shared::{Limits, OnError, Shared};
 use crate::store::{FileStore, Keeper, StoredValue};
-use crate::value::{Object, Value};
 use execution::Start;
 use running::{Admission, Running};
 
@@ -152,7 +151,7 @@ impl Executor {
         strictness: Strictness,
     ) -> Report {
         let document = Document::parse(workflow, &self.0.shared.limits.workflow);
-        document.validate(agent.policy(), Some(&kinds(input)), strictness)
+        document.validate(agent.policy(), Some(input), strictness)
     }
 
     /// Begins an execution, or finds the one of the same agent, id and workflow.
@@ -167,8 +166,7 @@ impl Executor {
     ) -> Result<Started, Refusal> {
         let shared = &self.0.shared;
         let document = Document::parse(&request.workflow, &shared.limits.workflow);
-        let input = kinds(&request.input);
-        let report = document.validate(agent.policy(), Some(&input), request.strictness);
+        let report = document.validate(agent.policy(), Some(&request.input), request.strictness);
         let Ok(workflow) = document.into_workflow() else {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
         };
@@ -406,7 +404,7 @@ impl Executor {
         session: &str,
         storage: Storage,
         key: &str,
-    ) -> Result<Option<Value>, StoreError> {
+    ) -> Result<Option<Json>, StoreError> {
         self.0
             .shared
             .keeper
@@ -481,20 +479,7 @@ fn whole_input(workflow: &Workflow, given: &Object) -> Object {
 fn own_input(workflow: &Workflow) -> Object {
     let members = workflow.input.iter();
     members
-        .map(|(name, value)| (name.clone(), Value::from(value)))
-        .collect()
-}
-
-/// The names and kinds of the members: all that validation looks at.
-fn kinds(input: &Object) -> a2abus_models::Object {
-    let kind = |value: &Value| match value {
-        Value::Array(_) => Json::Array(Vec::new()),
-        Value::Object(_) => Json::Object(a2abus_models::Object::new()),
-        _ => Json::Null,
-    };
-    input
-        .iter()
-        .map(|(name, value)| (name.clone(), kind(value)))
+        .map(|(name, value)| (name.clone(), value.by_value()))
         .collect()
 }
 

@@ -1,9 +1,8 @@
 //! What goes wrong in an execution, as the agent that asked for it is told.
 
 use a2abus_models::a2e_workflow::{Code, Report};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
-
-use crate::value::{Object, Value};
 
 /// Why an operation or an execution failed. Its texts name paths and ids, never secrets or files of
 /// the host. Source: docs/protocols/a2e-workflows.md §9.
@@ -138,7 +137,7 @@ impl Failure {
 
     /// Adds a detail.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &'static str, value: impl Into<Json>) -> Self {
         self.details.insert(Text::from_static(name), value.into());
         self
     }
@@ -157,7 +156,7 @@ impl Failure {
             (Some(issue), 1) => format!("the workflow is not valid: {}", issue.message),
             (_, errors) => format!("the workflow has {errors} errors"),
         };
-        let report = Value::from(report.to_json());
+        let report = report.to_json();
         let list = |name| report.get(name).cloned();
         Self::new(FailureCode::Invalid(code), message)
             .with("errors", list("errors"))
@@ -166,10 +165,10 @@ impl Failure {
 
     /// `{"type","code","message","operationId","details","suggestions"}`.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub fn to_value(&self) -> Json {
         let suggestion = self.suggestion.unwrap_or(self.code.suggestion());
-        Value::object([
-            ("type", Value::from(self.code.type_name())),
+        Json::object([
+            ("type", Json::from(self.code.type_name())),
             ("code", self.code.as_str().into()),
             ("message", self.message.as_str().into()),
             ("operationId", self.operation_id.clone().into()),

@@ -17,7 +17,7 @@
 //! use a2abus_executor::case::Recorded;
 //! use a2abus_executor::{
 //!     Agent, Environment, Executor, MemoryStore, Options, Rates, Request, Started, SystemRandom,
-//!     Value, VirtualClock,
+//!     Json, VirtualClock,
 //! };
 //! use a2abus_models::a2e_workflow::{Apis, Policy};
 //!
@@ -35,7 +35,7 @@
 //! let answers = r#"{"GET https://api.example.com/users": [{"status": 200,
 //!     "headers": {"content-type": "application/json"},
 //!     "body": [{"name": "Ana", "points": 120}, {"name": "Bo", "points": 80}]}]}"#;
-//! let answers = Value::parse(answers.as_bytes()).unwrap();
+//! let answers = a2abus_executor::parse(answers.as_bytes()).unwrap();
 //! let clock = VirtualClock::default();
 //! let http = Recorded::new(answers.as_object().unwrap(), clock.clone());
 //! let environment = Environment {
@@ -168,6 +168,7 @@ mod trace;
 mod value;
 mod virtual_clock;
 
+pub use a2abus_models::{Array, Json, Json as Value, Object};
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Caching;
 pub use call::RetryUnsafe;
@@ -186,5 +187,5 @@ pub use shared::{Limits, OnError};
 pub use store::RedbStore;
 pub use store::{FileStore, MemoryStore, OpenError, StoredValue};
 pub use trace::{OperationStatus, Progress};
-pub use value::{Array, Object, Value};
+pub use value::parse;
 pub use virtual_clock::VirtualClock;

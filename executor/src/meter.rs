@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use a2abus_models::Json;
+
 use crate::environment::Clock;
 use crate::failure::{Failure, FailureCode};
-use crate::value::Value;
 
 /// Bounds the work of one operation. An operation says what it does; the meter says when it is
 /// too much.
@@ -77,7 +78,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Counts a value that becomes part of a result.
-    pub(crate) fn keep(&self, value: Value) -> Result<Value, Failure> {
+    pub(crate) fn keep(&self, value: Json) -> Result<Json, Failure> {
         self.weigh(value.weight())?;
         Ok(value)
     }

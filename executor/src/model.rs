@@ -4,10 +4,10 @@
 
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{OutputPath, Path, RelativePath, Segment};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 
 use crate::failure::{Failure, FailureCode};
-use crate::value::{Object, Value};
 
 /// The value of `/workflow`, and the loops that are running.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Model {
 /// One turn of a loop. Source: docs/protocols/a2e-workflows.md §D7.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    pub(crate) item: Value,
+    pub(crate) item: Json,
     pub(crate) index: usize,
 }
 
@@ -44,22 +44,22 @@ impl Model {
     }
 
     pub(crate) fn weight(&self) -> usize {
-        Value::from(self.root.clone()).weight()
+        Json::from(self.root.clone()).weight()
     }
 
     /// What is stored under a key, for the paths that lead there.
-    pub(crate) fn put_stored(&mut self, storage: Storage, key: Text, value: Value) {
+    pub(crate) fn put_stored(&mut self, storage: Storage, key: Text, value: Json) {
         match storage {
             Storage::Local => self.local.insert(key, value),
             Storage::Session => self.session.insert(key, value),
             // No path leads to files.
-            Storage::File => {}
-        }
+            Storage::File => None,
+        };
     }
 
     /// What all of that weighs.
     pub(crate) fn stored_weight(&self) -> usize {
-        let weight = |object: &Object| Value::from(object.clone()).weight();
+        let weight = |object: &Object| Json::from(object.clone()).weight();
         weight(&self.local) + weight(&self.session)
     }
 
@@ -82,7 +82,7 @@ impl Model {
     }
 
     /// The value of a path; `None` when it is missing.
-    pub(crate) fn get(&self, path: &Path) -> Option<Value> {
+    pub(crate) fn get(&self, path: &Path) -> Option<Json> {
         let (first, rest) = path.segments().split_first()?;
         let key = first.key();
         match path.storage() {
@@ -98,7 +98,7 @@ impl Model {
     }
 
     /// The value of a path that has to be there.
-    pub(crate) fn read(&self, path: &Path) -> Result<Value, Failure> {
+    pub(crate) fn read(&self, path: &Path) -> Result<Json, Failure> {
         self.get(path).ok_or_else(|| {
             Failure::new(FailureCode::PathNotFound, format!("{path} is not there"))
                 .with("path", path.to_string())
@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// What a running loop puts in the place of a member.
-    fn turn_member(&self, key: &str) -> Option<Value> {
+    fn turn_member(&self, key: &str) -> Option<Json> {
         let mut turns = self.loops.iter().rev();
         let turn = turns.next()?;
         match key {
@@ -118,7 +118,7 @@ impl Model {
     }
 
     /// Puts a value at a path, makes the objects on the way and gives no way past other values.
-    pub(crate) fn write(&mut self, path: &OutputPath, value: Value) -> Result<(), Failure> {
+    pub(crate) fn write(&mut self, path: &OutputPath, value: Json) -> Result<(), Failure> {
         let keys: Vec<Text> = path.path().segments().iter().map(Segment::key).collect();
         match write(&mut self.root, &keys, value) {
             Ok(()) => Ok(()),
@@ -131,13 +131,13 @@ impl Model {
 }
 
 impl Turn {
-    fn to_value(&self) -> Value {
-        Value::object([("item", self.item.clone()), ("index", self.index.into())])
+    fn to_value(&self) -> Json {
+        Json::object([("item", self.item.clone()), ("index", self.index.into())])
     }
 }
 
 /// The kind of the value in the way is the error. What is refused changes nothing.
-fn write(object: &mut Object, keys: &[Text], value: Value) -> Result<(), &'static str> {
+fn write(object: &mut Object, keys: &[Text], value: Json) -> Result<(), &'static str> {
     let Some((first, rest)) = keys.split_first() else {
         return Ok(());
     };
@@ -146,15 +146,15 @@ fn write(object: &mut Object, keys: &[Text], value: Value) -> Result<(), &'stati
         return Ok(());
     }
     match object.get(first) {
-        Some(Value::Object(_)) => object.change(first, |member| match member {
-            Value::Object(inner) => write(inner, rest, value),
+        Some(Json::Object(_)) => object.change(first, |member| match member {
+            Json::Object(inner) => write(inner, rest, value),
             other => Err(other.kind()),
         }),
         Some(other) => Err(other.kind()),
         None => {
             let mut inner = Object::default();
             let written = write(&mut inner, rest, value);
-            object.insert(first.clone(), inner.into());
+            object.insert(first.clone(), inner);
             written
         }
     }
@@ -162,9 +162,9 @@ fn write(object: &mut Object, keys: &[Text], value: Value) -> Result<(), &'stati
 
 /// The value of a field of an item; `None` when it is missing.
 pub(crate) fn field<'a>(
-    item: &'a Value,
+    item: &'a Json,
     field: &RelativePath,
-) -> Option<std::borrow::Cow<'a, Value>> {
+) -> Option<std::borrow::Cow<'a, Json>> {
     use std::borrow::Cow;
     if let Some(value) = item.get(field.text()) {
         return Some(Cow::Borrowed(value));
@@ -180,7 +180,7 @@ pub(crate) fn field<'a>(
     Some(Cow::Borrowed(value))
 }
 
-fn follow(value: &Value, segments: &[Segment]) -> Option<Value> {
+fn follow(value: &Json, segments: &[Segment]) -> Option<Json> {
     let mut value = value;
     for (at, segment) in segments.iter().enumerate() {
         match step(value, segment)? {
@@ -193,28 +193,29 @@ fn follow(value: &Value, segments: &[Segment]) -> Option<Value> {
 
 /// Where a segment leads: to a value that is there, or to a number that is computed.
 enum Step<'a> {
-    To(&'a Value),
-    Length(Value),
+    To(&'a Json),
+    Length(Json),
 }
 
 /// Source: docs/protocols/a2e-workflows.md §D6.
-fn step<'a>(value: &'a Value, segment: &Segment) -> Option<Step<'a>> {
+fn step<'a>(value: &'a Json, segment: &Segment) -> Option<Step<'a>> {
     match (value, segment) {
-        (Value::Object(object), Segment::Slash(key) | Segment::Dot(key) | Segment::Quoted(key)) => {
+        (Json::Object(object), Segment::Slash(key) | Segment::Dot(key) | Segment::Quoted(key)) => {
             object.get(key).map(Step::To)
         }
-        (Value::Array(array), Segment::Index(index)) => {
+        (Json::Array(array), Segment::Index(index)) => {
             array.get(usize::try_from(*index).ok()?).map(Step::To)
         }
-        (Value::Array(array), Segment::Dot(key)) if key == "length" => {
+        (Json::Array(array), Segment::Dot(key)) if key == "length" => {
             Some(Step::Length(array.len().into()))
         }
-        (Value::String(text), Segment::Dot(key)) if key == "length" => {
+        (Json::String(text), Segment::Dot(key)) if key == "length" => {
             Some(Step::Length(text.chars().count().into()))
         }
-        (Value::Array(array), Segment::Slash(key) | Segment::Dot(key)) => {
+        (Json::Array(array), Segment::Slash(key) | Segment::Dot(key)) => {
             let digits = key.bytes().all(|byte| byte.is_ascii_digit());
-            array.get(digits.then(|| key.parse().ok())??).map(Step::To)
+            let index: usize = digits.then(|| key.parse().ok())??;
+            array.get(index).map(Step::To)
         }
         _ => None,
     }
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     fn model(root: &str) -> Model {
-        let root = Value::parse(root.as_bytes()).unwrap();
+        let root = crate::parse(root.as_bytes()).unwrap();
         Model::new(root.as_object().unwrap().clone())
     }
 
@@ -270,7 +271,7 @@ mod tests {
                 .map(|value| value.to_string())
         };
         model.enter(Turn {
-            item: Value::parse(br#"{"c":["x"]}"#).unwrap(),
+            item: crate::parse(br#"{"c":["x"]}"#).unwrap(),
             index: 3,
         });
         assert_eq!(get(&model, "/workflow/item.c[0]").as_deref(), Some("\"x\""));
@@ -292,7 +293,7 @@ mod tests {
         let shared = model.root().clone();
         let mut write = |path: &str| {
             model
-                .write(&OutputPath::parse(path).unwrap(), Value::Bool(true))
+                .write(&OutputPath::parse(path).unwrap(), Json::Bool(true))
                 .map_err(|e| e.code)
         };
         assert_eq!(write("/workflow/a.y.z"), Ok(()));
@@ -301,17 +302,17 @@ mod tests {
         assert_eq!(write("/workflow/n/m"), Err(FailureCode::TypeMismatch));
         assert_eq!(write("/workflow/l/0"), Err(FailureCode::TypeMismatch));
         let expected = r#"{"a":{"x":1,"y":{"z":true}},"n":true,"l":[1],"b":{"c":true}}"#;
-        assert_eq!(Value::from(model.root().clone()).to_string(), expected);
+        assert_eq!(Json::from(model.root().clone()).to_string(), expected);
         assert_eq!(shared.len(), 3, "whoever held the old value still does");
         assert_eq!(
             model.weight(),
-            Value::parse(expected.as_bytes()).unwrap().weight()
+            crate::parse(expected.as_bytes()).unwrap().weight()
         );
     }
 
     #[test]
     fn a_field_is_a_member_of_its_whole_name_before_it_is_a_path() {
-        let item = Value::parse(br#"{"a.b":1,"a":{"b":2,"c":3},"t":["v"]}"#).unwrap();
+        let item = crate::parse(br#"{"a.b":1,"a":{"b":2,"c":3},"t":["v"]}"#).unwrap();
         let get = |text: &str| {
             let path = RelativePath::parse(text).unwrap();
             field(&item, &path).map(|value| value.to_string())

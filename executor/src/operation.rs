@@ -20,11 +20,11 @@ mod text;
 
 use a2abus_models::a2e_workflow::Path;
 use a2abus_models::a2e_workflow::transform::{Slice, Transform, TransformData};
+use a2abus_models::{Array, Json};
 
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
 use crate::model::Model;
-use crate::value::{Array, Value};
 
 pub(crate) use filter::{filter, holds};
 pub(crate) use merge::merge;
@@ -36,7 +36,7 @@ pub(crate) struct Scope<'a> {
 }
 
 /// Runs a TransformData and gives its value.
-pub(crate) fn transform(operation: &TransformData, scope: &Scope<'_>) -> Result<Value, Failure> {
+pub(crate) fn transform(operation: &TransformData, scope: &Scope<'_>) -> Result<Json, Failure> {
     let input = || scope.array(&operation.input);
     match &operation.transform {
         Transform::Map(projection, slice) => project::map(projection, *slice, &input()?, scope),
@@ -44,14 +44,14 @@ pub(crate) fn transform(operation: &TransformData, scope: &Scope<'_>) -> Result<
         Transform::Group(field) => group::group(field, &input()?, scope.meter),
         Transform::Aggregate(config) => aggregate::aggregate(config, &input()?, scope.meter),
         Transform::Select(projection, slice) => match scope.model.read(&operation.input)? {
-            Value::Array(array) => project::map(projection, *slice, &array, scope),
-            object @ Value::Object(_) => project::select(projection, *slice, &object, scope),
+            Json::Array(array) => project::map(projection, *slice, &array, scope),
+            object @ Json::Object(_) => project::select(projection, *slice, &object, scope),
             other => Err(mismatch(&operation.input, &other, "an array or an object")),
         },
     }
 }
 
-fn mismatch(path: &Path, found: &Value, needed: &str) -> Failure {
+fn mismatch(path: &Path, found: &Json, needed: &str) -> Failure {
     let message = format!("{path} is {}, not {needed}", found.kind());
     Failure::new(FailureCode::TypeMismatch, message).with("path", path.to_string())
 }
@@ -72,7 +72,7 @@ impl Scope<'_> {
     /// The array at a path.
     fn array(&self, path: &Path) -> Result<Array, Failure> {
         match self.model.read(path)? {
-            Value::Array(array) => Ok(array),
+            Json::Array(array) => Ok(array),
             other => Err(mismatch(path, &other, "an array")),
         }
     }

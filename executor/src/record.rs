@@ -5,13 +5,13 @@
 use std::time::{Duration, SystemTime};
 
 use a2abus_models::a2e_workflow::Report;
+use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 
 use crate::engine::Ended;
 use crate::failure::{Failure, FailureCode};
 use crate::shared::OnError;
 use crate::trace::{Trace, milliseconds};
-use crate::value::{Array, Object, Value};
 
 /// An execution as it is recorded.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,8 +104,8 @@ impl Record {
             ("status", Status::Running.as_str().into()),
             ("results", Object::default().into()),
             ("started_at", timestamp(started)),
-            ("completed_at", Value::Null),
-            ("duration_ms", Value::Null),
+            ("completed_at", Json::Null),
+            ("duration_ms", Json::Null),
             ("operations", Array::default().into()),
         ];
         Self::new(execution_id, Status::Running, started, members)
@@ -127,7 +127,7 @@ impl Record {
                 .as_ref()
                 .map(|error| ("error", error.to_value())),
         );
-        let mut errors: Vec<Value> = ended.errors.iter().map(Failure::to_value).collect();
+        let mut errors: Vec<Json> = ended.errors.iter().map(Failure::to_value).collect();
         if frame.on_error == OnError::Continue {
             errors.extend(ended.error.as_ref().map(Failure::to_value));
         }
@@ -135,11 +135,11 @@ impl Record {
             members.push(("errors", errors.into()));
         }
         if !ended.skipped.is_empty() {
-            let skipped: Vec<Value> = ended.skipped.iter().cloned().map(Value::from).collect();
+            let skipped: Vec<Json> = ended.skipped.iter().cloned().map(Json::from).collect();
             members.push(("skipped", skipped.into()));
         }
         if !frame.warnings.warnings.is_empty() {
-            let warnings = Value::from(frame.warnings.to_json());
+            let warnings = frame.warnings.to_json();
             members.extend(
                 warnings
                     .get("warnings")
@@ -155,7 +155,7 @@ impl Record {
         execution_id: &Text,
         status: Status,
         started: SystemTime,
-        members: impl IntoIterator<Item = (&'static str, Value)>,
+        members: impl IntoIterator<Item = (&'static str, Json)>,
     ) -> Self {
         let members = members
             .into_iter()
@@ -177,17 +177,14 @@ impl Record {
         );
         let mut record = self.clone();
         record.status = Status::Failed;
-        let failed = Status::Failed.as_str().into();
-        record.members.insert(Text::from_static("status"), failed);
-        record
-            .members
-            .insert(Text::from_static("error"), error.to_value());
+        record.members.insert("status", Status::Failed.as_str());
+        record.members.insert("error", error.to_value());
         record
     }
 
     /// The same without what may be too large to keep: values, trace, and all errors but the one that ended it.
     pub(crate) fn without_values(&self) -> Self {
-        let kept = |(name, value): (&Text, &Value)| {
+        let kept = |(name, value): (&Text, &Json)| {
             let value = match name.as_str() {
                 "errors" | "skipped" | "warnings" => return None,
                 "results" => Object::default().into(),
@@ -196,7 +193,7 @@ impl Record {
             };
             Some((name.clone(), value))
         };
-        let removed = (Text::from_static(RESULTS_REMOVED), Value::Bool(true));
+        let removed = (Text::from_static(RESULTS_REMOVED), Json::Bool(true));
         Self {
             members: self
                 .members
@@ -216,13 +213,12 @@ impl Record {
     /// The same with the operations as they stand.
     pub(crate) fn with_operations(&self, trace: &Trace) -> Self {
         let mut record = self.clone();
-        let operations = Text::from_static("operations");
-        record.members.insert(operations, trace.entries().into());
+        record.members.insert("operations", trace.entries());
         record
     }
 
     /// Reads a record, or a summary.
-    pub(crate) fn read(value: &Value) -> Option<Self> {
+    pub(crate) fn read(value: &Json) -> Option<Self> {
         let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
         Some(Self {
             execution_id: value.get("execution_id")?.as_str()?.into(),
@@ -266,20 +262,20 @@ impl Record {
     /// The values of the operations that succeeded.
     #[must_use]
     pub fn results(&self) -> Option<&Object> {
-        self.members.get("results").and_then(Value::as_object)
+        self.members.get("results").and_then(Json::as_object)
     }
 
     /// The answer to a request to execute: `{"execution_id","status","results","duration_ms",
     /// "error"?,"errors"?,"skipped"?,"warnings"?}`. Source: docs/protocols/a2e-workflows.md §10.
     #[must_use]
-    pub fn answer(&self) -> Value {
+    pub fn answer(&self) -> Json {
         let of_record = ["started_at", "completed_at", "operations"];
         self.without(&of_record)
     }
 
     /// An entry of a list.
     #[must_use]
-    pub fn summary(&self) -> Value {
+    pub fn summary(&self) -> Json {
         self.without(&[
             "results",
             "error",
@@ -290,12 +286,12 @@ impl Record {
         ])
     }
 
-    fn without(&self, names: &[&str]) -> Value {
+    fn without(&self, names: &[&str]) -> Json {
         let members = self
             .members
             .iter()
             .filter(|(name, _)| !names.contains(&name.as_str()));
-        Value::Object(
+        Json::Object(
             members
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
@@ -304,7 +300,7 @@ impl Record {
 
     /// The whole record. Source: docs/protocols/a2e-workflows.md §10.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub fn to_value(&self) -> Json {
         self.members.clone().into()
     }
 }
@@ -322,9 +318,9 @@ fn status(ended: &Ended, on_error: OnError) -> Status {
 }
 
 /// RFC 3339, UTC, with milliseconds.
-fn timestamp(time: SystemTime) -> Value {
+fn timestamp(time: SystemTime) -> Json {
     let Ok(time) = jiff::Timestamp::try_from(time) else {
-        return Value::Null;
+        return Json::Null;
     };
     format!("{time:.3}").into()
 }

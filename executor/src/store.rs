@@ -22,13 +22,13 @@ use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::{Storage, StoreData};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
 use crate::environment::{Clock, Store, StoreError};
 use crate::failure::{Failure, FailureCode};
-use crate::value::Value;
 use local::Local;
 use session::Sessions;
 use usage::{KeepError, MAX_VALUE_BYTES};
@@ -80,11 +80,11 @@ pub enum OpenError {
 /// The future may be dropped; the value may then have been stored or not.
 pub(crate) async fn store(
     operation: &StoreData,
-    value: Value,
+    value: Json,
     keeper: &Keeper,
     agent: &str,
     session: &str,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let StoreData { storage, key, .. } = operation;
     let text = compact(&value).ok_or(KeepError::ValueTooLarge);
     // From here on the text alone is needed.
@@ -98,8 +98,8 @@ pub(crate) async fn store(
         Err(error) => Err(error),
     };
     let bytes = stored.map_err(|error| failure(&error, *storage, key))?;
-    Ok(Value::object([
-        ("stored", Value::Bool(true)),
+    Ok(Json::object([
+        ("stored", Json::Bool(true)),
         ("storage", storage.as_str().into()),
         ("key", key.clone().into()),
         ("bytes", bytes.into()),
@@ -107,7 +107,7 @@ pub(crate) async fn store(
 }
 
 /// The value as compact JSON; `None` if it is longer than a value may be.
-fn compact(value: &Value) -> Option<Bytes> {
+fn compact(value: &Json) -> Option<Bytes> {
     struct Bounded(String);
 
     impl Write for Bounded {
@@ -220,14 +220,14 @@ impl Keeper {
         session: &str,
         storage: Storage,
         key: &str,
-    ) -> Result<Option<Value>, StoreError> {
+    ) -> Result<Option<Json>, StoreError> {
         let text = match (storage, &self.files) {
             (Storage::Local, _) => self.local.get(agent, key).await?,
             (Storage::Session, _) => self.sessions.get(agent, session, key),
             (Storage::File, Some(files)) => files.get(agent, key).await?,
             (Storage::File, None) => None,
         };
-        text.map(|text| Value::parse(&text).map_err(|error| StoreError(error.into())))
+        text.map(|text| crate::parse(&text).map_err(|error| StoreError(error.into())))
             .transpose()
     }
 }
@@ -290,12 +290,7 @@ mod tests {
         Keeper::new(store, files, Arc::new(SetClock::default()))
     }
 
-    async fn run(
-        keeper: &Keeper,
-        storage: &str,
-        key: &str,
-        value: Value,
-    ) -> Result<Value, Failure> {
+    async fn run(keeper: &Keeper, storage: &str, key: &str, value: Json) -> Result<Json, Failure> {
         let config =
             format!(r#"{{"inputPath":"/workflow/x","storage":"{storage}","key":"{key}"}}"#);
         let OperationKind::StoreData(operation) = operation("StoreData", &config) else {
@@ -345,8 +340,8 @@ mod tests {
     }
 
     /// A value that is so long as JSON, and fast to write.
-    fn value_of(bytes: usize) -> Value {
-        Value::Digits("1".repeat(bytes).into())
+    fn value_of(bytes: usize) -> Json {
+        crate::parse("1".repeat(bytes).as_bytes()).unwrap()
     }
 
     #[tokio::test]
@@ -358,11 +353,7 @@ mod tests {
                 .await
                 .unwrap();
         }
-        assert!(
-            run(&keeper, "localStorage", "x", Value::Null)
-                .await
-                .is_err()
-        );
+        assert!(run(&keeper, "localStorage", "x", Json::Null).await.is_err());
         let keys = |agent: &'static str| async {
             let values = keeper.list(agent, Storage::Local).await.unwrap();
             values
@@ -378,9 +369,7 @@ mod tests {
         assert!(!remove("agent", "").await.unwrap());
         assert!(remove("agent", "k3").await.unwrap());
         assert!(!remove("agent", "k3").await.unwrap());
-        run(&keeper, "localStorage", "x", Value::Null)
-            .await
-            .unwrap();
+        run(&keeper, "localStorage", "x", Json::Null).await.unwrap();
     }
 
     #[tokio::test]
@@ -388,7 +377,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let files = FileStore::open(directory.path()).unwrap();
         let keeper = keeper(Arc::new(MemoryStore::default()), Some(files));
-        let limit = |made: Result<Value, Failure>| {
+        let limit = |made: Result<Json, Failure>| {
             let failure = made.unwrap_err();
             assert_eq!(failure.code, FailureCode::StorageFailed);
             let limit = failure.details.get("limit").unwrap();
@@ -412,7 +401,7 @@ mod tests {
                     .await
                     .unwrap();
             }
-            let one_more = || run(&keeper, storage, "x", Value::from(1_i64));
+            let one_more = || run(&keeper, storage, "x", Json::from(1_i64));
             assert_eq!(limit(one_more().await), "agent_bytes");
             run(&keeper, storage, "3", value_of(MAX_VALUE_BYTES))
                 .await
@@ -422,7 +411,7 @@ mod tests {
                 .unwrap();
             one_more().await.unwrap();
             assert_eq!(
-                limit(run(&keeper, storage, "x", Value::from(12_i64)).await),
+                limit(run(&keeper, storage, "x", Json::from(12_i64)).await),
                 "agent_bytes"
             );
         }
@@ -443,17 +432,9 @@ mod tests {
             .unwrap();
         }
         let second = keeper(store, None);
-        assert!(
-            run(&second, "localStorage", "x", Value::Null)
-                .await
-                .is_err()
-        );
-        run(&second, "localStorage", "4", Value::Null)
-            .await
-            .unwrap();
-        run(&second, "localStorage", "x", Value::Null)
-            .await
-            .unwrap();
+        assert!(run(&second, "localStorage", "x", Json::Null).await.is_err());
+        run(&second, "localStorage", "4", Json::Null).await.unwrap();
+        run(&second, "localStorage", "x", Json::Null).await.unwrap();
     }
 
     #[tokio::test]
@@ -478,15 +459,15 @@ mod tests {
         let root = directory.path().join("host-root");
         let files = FileStore::open(&root).unwrap();
         let keeper = keeper(Arc::<Faulty>::clone(&store), Some(files));
-        run(&keeper, "localStorage", "k", Value::from(1_i64))
+        run(&keeper, "localStorage", "k", Json::from(1_i64))
             .await
             .unwrap();
-        run(&keeper, "file", "dir/k", Value::from(1_i64))
+        run(&keeper, "file", "dir/k", Json::from(1_i64))
             .await
             .unwrap();
         store.fails.store(true, Ordering::SeqCst);
         for (storage, key) in [("localStorage", "k"), ("file", "dir"), ("file", "dir/k/x")] {
-            let failure = run(&keeper, storage, key, Value::from(2_i64))
+            let failure = run(&keeper, storage, key, Json::from(2_i64))
                 .await
                 .unwrap_err();
             assert_eq!(failure.code, FailureCode::StorageFailed, "{storage} {key}");
@@ -502,8 +483,8 @@ mod tests {
             .stored("agent", "", Storage::Local, "k")
             .await
             .unwrap();
-        assert_eq!(stored, Some(Value::from(1_i64)));
-        run(&keeper, "localStorage", "k", Value::from(3_i64))
+        assert_eq!(stored, Some(Json::from(1_i64)));
+        run(&keeper, "localStorage", "k", Json::from(3_i64))
             .await
             .unwrap();
     }
@@ -511,7 +492,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_root_there_are_no_files() {
         let keeper = keeper(Arc::new(MemoryStore::default()), None);
-        let failure = run(&keeper, "file", "k", Value::Null).await.unwrap_err();
+        let failure = run(&keeper, "file", "k", Json::Null).await.unwrap_err();
         assert_eq!(failure.code, FailureCode::StorageFailed);
         assert_eq!(
             keeper

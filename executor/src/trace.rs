@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::OperationType;
+use a2abus_models::{Array, Json};
 use a2abus_plugin::Text;
 
 use crate::failure::Failure;
-use crate::value::{Array, Value};
 
 /// How one run of one operation stands. Source: docs/protocols/a2e-workflows.md §10 and §11.
 #[derive(Debug, Clone)]
@@ -100,10 +100,10 @@ impl Progress {
 
     /// The members that an event of progress has beside `execution_id`.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub fn to_value(&self) -> Json {
         let mut members = self.place("operationType");
         members.extend((self.attempts > 0).then(|| ("attempts", self.attempts.into())));
-        members.extend(self.is_cached.then_some(("cached", Value::Bool(true))));
+        members.extend(self.is_cached.then_some(("cached", Json::Bool(true))));
         if self.status != OperationStatus::Running {
             members.push(("duration_ms", milliseconds(self.duration)));
         }
@@ -111,7 +111,7 @@ impl Progress {
     }
 
     /// An entry of `operations` in the record.
-    fn to_entry(&self) -> Value {
+    fn to_entry(&self) -> Json {
         let mut members = self.place("type");
         members.push(("attempts", self.attempts.into()));
         members.push(("cached", self.is_cached.into()));
@@ -119,9 +119,9 @@ impl Progress {
         self.with_error(members)
     }
 
-    fn place(&self, type_name: &'static str) -> Vec<(&'static str, Value)> {
+    fn place(&self, type_name: &'static str) -> Vec<(&'static str, Json)> {
         let mut members = vec![
-            ("operationId", Value::from(self.operation_id.clone())),
+            ("operationId", Json::from(self.operation_id.clone())),
             (type_name, self.operation_type.as_str().into()),
             ("status", self.status.as_str().into()),
         ];
@@ -132,9 +132,9 @@ impl Progress {
         members
     }
 
-    fn with_error(&self, mut members: Vec<(&'static str, Value)>) -> Value {
+    fn with_error(&self, mut members: Vec<(&'static str, Json)>) -> Json {
         members.extend(self.error.as_ref().map(|error| ("error", error.to_value())));
-        Value::object(members)
+        Json::object(members)
     }
 }
 
@@ -177,7 +177,7 @@ impl Trace {
     }
 }
 
-pub(crate) fn milliseconds(duration: Duration) -> Value {
+pub(crate) fn milliseconds(duration: Duration) -> Json {
     i64::try_from(duration.as_millis())
         .unwrap_or(i64::MAX)
         .into()

@@ -14,7 +14,7 @@ use crate::e2a::{
     AgentRequest, AgentResponse, AgentResponseChunk, E2aEnvelope, E2aError, E2aErrorKind,
     E2aResponse, Trust, classify,
 };
-use crate::json::{Json, Object};
+use crate::json::{Array, Json, Object};
 use a2abus_plugin::DecodeError;
 use a2abus_plugin::Family;
 use a2abus_plugin::Limits;
@@ -150,13 +150,13 @@ fn replace_in(json: &mut Json, members: &[Member], path: &[&str]) -> bool {
         // A base key of a message inside a message.
         return object.remove(name).is_some();
     };
-    match object.get_mut(name) {
-        Some(value) => replace_value(value, &member.shape, rest),
-        None => {
-            object.insert(*name, sample(&member.shape));
-            true
-        }
+    if object.contains(name) {
+        return object.change(&Text::from(*name), |value| {
+            replace_value(value, &member.shape, rest)
+        });
     }
+    object.insert(*name, sample(&member.shape));
+    true
 }
 
 fn replace_value(value: &mut Json, shape: &Shape, path: &[&str]) -> bool {
@@ -167,11 +167,10 @@ fn replace_value(value: &mut Json, shape: &Shape, path: &[&str]) -> bool {
     match (shape, value) {
         (Shape::Nullable(inner), value) => replace_value(value, inner, path),
         (Shape::List(inner) | Shape::Pair(inner), Json::Array(elements)) => {
-            let element = index
-                .parse()
-                .ok()
-                .and_then(|at: usize| elements.get_mut(at));
-            element.is_some_and(|element| replace_value(element, inner, rest))
+            let replaced = index.parse().ok().and_then(|at: usize| {
+                elements.change(at, |element| replace_value(element, inner, rest))
+            });
+            replaced.unwrap_or_default()
         }
         (Shape::Record(members) | Shape::Message(_, members), value) => {
             replace_in(value, members(), path)
@@ -194,8 +193,8 @@ fn sample(shape: &Shape) -> Json {
         Shape::Any | Shape::Nullable(_) => Json::Null,
         Shape::Object | Shape::Map(_) => Object::new().into(),
         Shape::Word(words) => words.first().copied().unwrap_or_default().into(),
-        Shape::List(_) => Json::Array(Vec::new()),
-        Shape::Pair(inner) => Json::Array(vec![sample(inner), sample(inner)]),
+        Shape::List(_) => Array::default().into(),
+        Shape::Pair(inner) => vec![sample(inner), sample(inner)].into(),
         Shape::Record(members) => record(members()).into(),
         Shape::Message(ty, members) => {
             let mut message = record(members());
@@ -248,19 +247,9 @@ fn remove(json: &mut Json, field: &str) -> bool {
         _ => (field, ""),
     };
     if !rest.is_empty() {
-        return object
-            .get_mut(name)
-            .is_some_and(|inner| remove(inner, rest));
+        return object.contains(name) && object.change(&name.into(), |inner| remove(inner, rest));
     }
-    if object.remove(name).is_none() {
-        return false;
-    }
-    let mut others = Object::new();
-    for (name, value) in object.iter() {
-        others.insert(name.clone(), value.clone());
-    }
-    *object = others;
-    true
+    object.remove(name).is_some()
 }
 
 // === A2E workflows ===

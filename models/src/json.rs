@@ -1,9 +1,16 @@
-//! JSON as a value: for the typed models, off the path of a message.
+//! JSON as a value: for the typed models and for the values an execution works on, off the path of a message.
 //!
 //! Unlike the usual trees it keeps what was written: members stay in order, numbers keep their digits, and names that
-//! stand twice are known.
+//! stand twice are known. Arrays and objects are shared, so that handing a value on copies nothing. Each knows its
+//! weight, so that limits of memory cost nothing to check. Equality is by value: docs/protocols/a2e-workflows.md §D11.
 
-use std::fmt::{self, Write as _};
+mod number;
+mod write;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 
@@ -12,7 +19,10 @@ use a2abus_plugin::Text;
 use a2abus_plugin::json::{Kind, LONE_SURROGATE, Reader, check_utf8, unescape};
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
-/// A JSON value. `Display` writes it compactly, `{:#}` with every character above ASCII as an escape.
+pub use number::{Number, Rounding};
+
+/// A JSON value, cheap to clone. Equal as JSON is: numbers by value, objects whatever the order of their members and
+/// whether a name stood twice. `Display` writes it compactly, `{:#}` with every character above ASCII as an escape.
 ///
 /// ```
 /// use a2abus_models::Json;
@@ -21,53 +31,105 @@ use a2abus_plugin::{DecodeError, DecodeErrorKind};
 /// let value = Json::parse(r#"{"n": 1.50, "list": [true, "é"]}"#.as_bytes(), &Limits::default()).unwrap();
 /// assert_eq!(value.to_string(), r#"{"n":1.50,"list":[true,"é"]}"#);
 /// assert_eq!(format!("{:#}", value.get("list").unwrap()), r#"[true,"\u00e9"]"#);
+/// assert_eq!(value.by_value().to_string(), r#"{"n":1.5,"list":[true,"é"]}"#);
 /// ```
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub enum Json {
     /// `null`.
     #[default]
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, as its digits.
+    /// A number.
     Number(Number),
     /// A string.
     String(Text),
     /// An array.
-    Array(Vec<Json>),
+    Array(Array),
     /// An object.
     Object(Object),
 }
 
-/// A JSON number as it was written. Equal when the digits are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Number(Text);
+/// The elements of an array; shared.
+#[derive(Clone, Default)]
+pub struct Array(Arc<Elements>);
 
-/// The members of a JSON object in their order. Where a name stands twice, the last value holds, in the first place.
-/// Equal when the members are, whatever their order and whether a name stood twice.
-#[derive(Debug, Clone, Default)]
-pub struct Object {
-    members: IndexMap<Text, Json>,
-    repeated: Vec<Text>,
+#[derive(Clone, Default)]
+struct Elements {
+    values: Vec<Json>,
+    weight: usize,
+    /// The most levels an element has had.
+    depth: usize,
 }
+
+/// The members of a JSON object in their order; shared. Where a name stands twice, the last value holds, in the first
+/// place.
+#[derive(Clone, Default)]
+pub struct Object(Arc<Members>);
+
+#[derive(Clone, Default)]
+struct Members {
+    values: IndexMap<Text, Json>,
+    repeated: Vec<Text>,
+    weight: usize,
+    /// The most levels a member has had.
+    depth: usize,
+}
+
+/// Up to how many members comparing names is faster than a hash.
+const FEW: usize = 8;
 
 // === impl Json ===
 
 impl Json {
-    /// Reads one JSON value, white space around it allowed.
+    /// What a value costs beside its text, in bytes.
+    pub const WEIGHT: usize = size_of::<Self>();
+
+    /// Reads one JSON value, white space around it allowed. Numbers keep their digits.
     ///
     /// # Errors
     /// What is wrong with the text, with its byte offset: not UTF-8, not JSON (a lone surrogate in a string included),
     /// or over one of the limits.
     pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
+        Self::parse_with(text, limits, Number::read)
+    }
+
+    /// Reads the same, with numbers in the one form that [`Json::by_value`] gives them.
+    ///
+    /// # Errors
+    /// As [`Json::parse`].
+    pub fn parse_by_value(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
+        Self::parse_with(text, limits, Number::of_value)
+    }
+
+    fn parse_with(
+        text: &[u8],
+        limits: &Limits,
+        number: fn(&str) -> Number,
+    ) -> Result<Self, DecodeError> {
         limits.check_bytes(text)?;
         let text = check_utf8(text)?;
         let mut reader = Reader::new(text.as_bytes(), limits).refusing_lone_surrogates();
-        let value = read(&mut reader, text)?;
+        let value = read(&mut reader, text, number)?;
         reader.skip_white_space();
         match reader.peek() {
             None => Ok(value),
             Some(_) => Err(reader.not_json("more text after the JSON value")),
+        }
+    }
+
+    /// The same value with each number in one form: an integer, else the shortest text of a double, else its digits.
+    #[must_use]
+    pub fn by_value(&self) -> Self {
+        match self {
+            Self::Number(number) => Self::Number(number.by_value()),
+            Self::Array(elements) => elements.iter().map(Self::by_value).collect(),
+            Self::Object(members) => Self::object(
+                members
+                    .iter()
+                    .map(|(name, value)| (name.clone(), value.by_value())),
+            ),
+            Self::Null | Self::Bool(_) | Self::String(_) => self.clone(),
         }
     }
 
@@ -98,7 +160,7 @@ impl Json {
 
     /// The elements of an array.
     #[must_use]
-    pub fn as_array(&self) -> Option<&[Self]> {
+    pub fn as_array(&self) -> Option<&Array> {
         match self {
             Self::Array(elements) => Some(elements),
             _ => None,
@@ -129,6 +191,12 @@ impl Json {
         }
     }
 
+    /// The integer of 64 bits that a number is written as.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        self.as_number()?.as_i64()
+    }
+
     /// A Boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
@@ -152,7 +220,7 @@ impl Json {
             format!("{name}{dot}{of_value}")
         };
         match self {
-            Self::Object(object) => match object.repeated.first() {
+            Self::Object(object) => match object.repeated().first() {
                 Some(name) => Some(name.to_string()),
                 None => object
                     .iter()
@@ -165,57 +233,127 @@ impl Json {
         }
     }
 
-    /// The JSON name of its type: `null`, `boolean`, `number`, `string`, `array` or `object`.
+    /// Its type, for messages: `null`, `a boolean`, `a number`, `a string`, `an array` or `an object`.
     #[must_use]
-    pub fn type_name(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
-            Self::Bool(_) => "boolean",
-            Self::Number(_) => "number",
-            Self::String(_) => "string",
-            Self::Array(_) => "array",
-            Self::Object(_) => "object",
+            Self::Bool(_) => "a boolean",
+            Self::Number(_) => "a number",
+            Self::String(_) => "a string",
+            Self::Array(_) => "an array",
+            Self::Object(_) => "an object",
+        }
+    }
+
+    /// What it weighs, in bytes of memory, as if nothing of it were shared.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        Self::WEIGHT
+            + match self {
+                Self::Null | Self::Bool(_) => 0,
+                Self::Number(number) => number.weight(),
+                Self::String(text) => text.len(),
+                Self::Array(array) => array.0.weight,
+                Self::Object(object) => object.0.weight,
+            }
+    }
+
+    /// At least how many levels of arrays and objects it has.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Array(array) => 1 + array.0.depth,
+            Self::Object(object) => 1 + object.0.depth,
+            _ => 0,
+        }
+    }
+
+    /// A hash under which equal values are equal, of use with the same state alone.
+    #[must_use]
+    pub fn hash_in(&self, state: &RandomState) -> u64 {
+        let mut hasher = state.build_hasher();
+        self.feed(state, &mut hasher);
+        hasher.finish()
+    }
+
+    /// Feeds a hasher so that equal values feed the same.
+    fn feed(&self, state: &RandomState, hasher: &mut impl Hasher) {
+        match self {
+            Self::Null => 0_u8.hash(hasher),
+            Self::Bool(value) => (1_u8, value).hash(hasher),
+            Self::Number(number) => (2_u8, number).hash(hasher),
+            Self::String(text) => (3_u8, text.as_str()).hash(hasher),
+            Self::Array(array) => {
+                (4_u8, array.len()).hash(hasher);
+                array.iter().for_each(|value| value.feed(state, hasher));
+            }
+            Self::Object(object) => {
+                let members = object.iter().map(|(name, value)| {
+                    let mut hasher = state.build_hasher();
+                    name.as_str().hash(&mut hasher);
+                    value.feed(state, &mut hasher);
+                    hasher.finish()
+                });
+                // A sum, since the order of members does not count.
+                (5_u8, members.fold(0_u64, u64::wrapping_add)).hash(hasher);
+            }
+        }
+    }
+
+    /// Where an array or an object lies: as long as a clone of it lives, no other has the same address, and what lies
+    /// there does not change.
+    #[must_use]
+    pub fn address(&self) -> Option<usize> {
+        match self {
+            Self::Array(array) => Some(Arc::as_ptr(&array.0).addr()),
+            Self::Object(object) => Some(Arc::as_ptr(&object.0).addr()),
+            _ => None,
         }
     }
 }
 
-fn read(reader: &mut Reader<'_>, text: &str) -> Result<Json, DecodeError> {
+fn read(
+    reader: &mut Reader<'_>,
+    text: &str,
+    number: fn(&str) -> Number,
+) -> Result<Json, DecodeError> {
     match reader.kind()? {
         Kind::Object => {
-            let mut object = Object::default();
+            let mut members = Members::default();
             reader.object(|reader, name| {
                 let name = Text::from_utf8(name).unwrap_or_default();
-                let value = read(reader, text)?;
-                if object.insert(name.clone(), value).is_some() {
-                    object.repeated.push(name);
+                let value = read(reader, text, number)?;
+                if members.insert(name.clone(), value).is_some() {
+                    members.repeated.push(name);
                 }
                 Ok(())
             })?;
-            Ok(Json::Object(object))
+            Ok(Json::Object(Object(Arc::new(members))))
         }
         Kind::Array => {
-            let mut elements = Vec::new();
+            let mut elements = Elements::default();
             reader.array(|reader| {
-                elements.push(read(reader, text)?);
+                elements.push(read(reader, text, number)?);
                 Ok(())
             })?;
-            Ok(Json::Array(elements))
+            Ok(Json::Array(Array(Arc::new(elements))))
         }
         Kind::String => {
             let span = reader.value()?;
             let raw = text.get(span.inside_quotes()).unwrap_or_default();
             if !span.is_escaped() {
-                return Ok(Json::String(raw.into()));
+                return Ok(raw.into());
             }
             let unescaped = unescape(raw.as_bytes()).ok_or_else(|| {
                 DecodeError::new(DecodeErrorKind::NotJson, span.start(), LONE_SURROGATE)
             })?;
-            Ok(Json::String(Text::from(unescaped)))
+            Ok(unescaped.into())
         }
         Kind::Number => {
             let span = reader.value()?;
             let digits = text.get(span.range()).unwrap_or_default();
-            Ok(Json::Number(Number(digits.into())))
+            Ok(number(digits).into())
         }
         Kind::Boolean => {
             let span = reader.value()?;
@@ -225,58 +363,37 @@ fn read(reader: &mut Reader<'_>, text: &str) -> Result<Json, DecodeError> {
     }
 }
 
-impl From<bool> for Json {
-    fn from(flag: bool) -> Self {
-        Self::Bool(flag)
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
-impl From<i64> for Json {
-    fn from(number: i64) -> Self {
-        Self::Number(number.into())
-    }
+/// Declares what becomes a value, and how.
+macro_rules! from {
+    ($($type:ty: $variant:ident,)*) => {$(
+        impl From<$type> for Json {
+            fn from(value: $type) -> Self {
+                Self::$variant(value.into())
+            }
+        }
+    )*};
 }
 
-impl From<u64> for Json {
-    fn from(number: u64) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<Number> for Json {
-    fn from(number: Number) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<&str> for Json {
-    fn from(text: &str) -> Self {
-        Self::String(text.into())
-    }
-}
-
-impl From<String> for Json {
-    fn from(text: String) -> Self {
-        Self::String(text.into())
-    }
-}
-
-impl From<Text> for Json {
-    fn from(text: Text) -> Self {
-        Self::String(text)
-    }
-}
-
-impl From<Vec<Json>> for Json {
-    fn from(elements: Vec<Json>) -> Self {
-        Self::Array(elements)
-    }
-}
-
-impl From<Object> for Json {
-    fn from(object: Object) -> Self {
-        Self::Object(object)
-    }
+from! {
+    bool: Bool,
+    u32: Number,
+    i64: Number,
+    u64: Number,
+    usize: Number,
+    i128: Number,
+    Number: Number,
+    &str: String,
+    String: String,
+    Text: String,
+    Vec<Json>: Array,
+    Array: Array,
+    Object: Object,
 }
 
 /// `None` is `null`.
@@ -286,104 +403,104 @@ impl<T: Into<Json>> From<Option<T>> for Json {
     }
 }
 
-impl fmt::Display for Json {
+/// An array.
+impl FromIterator<Json> for Json {
+    fn from_iter<I: IntoIterator<Item = Json>>(elements: I) -> Self {
+        Self::Array(elements.into_iter().collect())
+    }
+}
+
+// === impl Array ===
+
+impl Array {
+    /// Whether it is the same array in memory.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Adds an element. Copies the list of elements, not the elements, if someone else has it too.
+    pub fn push(&mut self, value: Json) {
+        Arc::make_mut(&mut self.0).push(value);
+    }
+
+    /// Hands an element over to be changed; `None` if it is not there.
+    pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut Json) -> R) -> Option<R> {
+        let elements = Arc::make_mut(&mut self.0);
+        let value = elements.values.get_mut(index)?;
+        elements.weight -= value.weight();
+        let result = change(value);
+        elements.weight += value.weight();
+        elements.depth = elements.depth.max(value.depth());
+        Some(result)
+    }
+}
+
+impl Elements {
+    fn push(&mut self, value: Json) {
+        self.weight += value.weight();
+        self.depth = self.depth.max(value.depth());
+        self.values.push(value);
+    }
+}
+
+impl Deref for Array {
+    type Target = [Json];
+
+    fn deref(&self) -> &[Json] {
+        &self.0.values
+    }
+}
+
+impl PartialEq for Array {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other) || self.0.values == other.0.values
+    }
+}
+
+impl From<Vec<Json>> for Array {
+    fn from(values: Vec<Json>) -> Self {
+        Self(Arc::new(Elements {
+            weight: values.iter().map(Json::weight).sum(),
+            depth: values.iter().map(Json::depth).max().unwrap_or_default(),
+            values,
+        }))
+    }
+}
+
+impl FromIterator<Json> for Array {
+    fn from_iter<I: IntoIterator<Item = Json>>(elements: I) -> Self {
+        Self::from(elements.into_iter().collect::<Vec<_>>())
+    }
+}
+
+impl<'a> IntoIterator for &'a Array {
+    type Item = &'a Json;
+    type IntoIter = std::slice::Iter<'a, Json>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Null => f.write_str("null"),
-            Self::Bool(flag) => write!(f, "{flag}"),
-            Self::Number(number) => f.write_str(&number.0),
-            Self::String(text) => write_string(f, text),
-            Self::Array(elements) => {
-                f.write_char('[')?;
-                for (index, element) in elements.iter().enumerate() {
-                    if index > 0 {
-                        f.write_char(',')?;
-                    }
-                    element.fmt(f)?;
-                }
-                f.write_char(']')
-            }
-            Self::Object(object) => object.fmt(f),
-        }
-    }
-}
-
-fn write_string(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    f.write_char('"')?;
-    for c in text.chars() {
-        match c {
-            '"' => f.write_str("\\\"")?,
-            '\\' => f.write_str("\\\\")?,
-            '\n' => f.write_str("\\n")?,
-            '\r' => f.write_str("\\r")?,
-            '\t' => f.write_str("\\t")?,
-            '\u{8}' => f.write_str("\\b")?,
-            '\u{c}' => f.write_str("\\f")?,
-            c if c < ' ' => write!(f, "\\u{:04x}", u32::from(c))?,
-            c if c > '~' && f.alternate() => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    write!(f, "\\u{unit:04x}")?;
-                }
-            }
-            c => f.write_char(c)?,
-        }
-    }
-    f.write_char('"')
-}
-
-// === impl Number ===
-
-impl Number {
-    /// A number that is finite; `None` for the others, which JSON cannot write.
-    #[must_use]
-    pub fn from_f64(number: f64) -> Option<Self> {
-        // `Debug` is the shortest text that reads back as the same number.
-        number
-            .is_finite()
-            .then(|| Self(format!("{number:?}").into()))
-    }
-
-    /// The digits as written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The value when it is written as an integer (no fraction, no exponent) of 64 bits.
-    #[must_use]
-    pub fn as_i64(&self) -> Option<i64> {
-        self.0.parse().ok()
-    }
-
-    /// The value when it is written as an integer of 64 bits without sign.
-    #[must_use]
-    pub fn as_u64(&self) -> Option<u64> {
-        self.0.parse().ok()
-    }
-
-    /// The nearest double; infinite when it is out of range.
-    #[must_use]
-    pub fn as_f64(&self) -> f64 {
-        // Every JSON number is one that the standard library reads.
-        self.0.parse().unwrap_or(f64::NAN)
-    }
-}
-
-impl From<i64> for Number {
-    fn from(number: i64) -> Self {
-        Self(number.to_string().into())
-    }
-}
-
-impl From<u64> for Number {
-    fn from(number: u64) -> Self {
-        Self(number.to_string().into())
+        f.debug_list().entries(self).finish()
     }
 }
 
 // === impl Object ===
 
 impl Object {
+    /// What a member costs beside its value and the text of its name: the name and a place in a hash table.
+    pub const MEMBER_WEIGHT: usize = size_of::<Text>() + 2 * size_of::<usize>();
+
+    /// What a member weighs with its value.
+    #[must_use]
+    pub fn member_weight(name: &str, value: &Json) -> usize {
+        Self::MEMBER_WEIGHT + name.len() + value.weight()
+    }
+
     /// An empty object.
     #[must_use]
     pub fn new() -> Self {
@@ -393,96 +510,136 @@ impl Object {
     /// A member.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Json> {
-        self.members.get(name)
-    }
-
-    /// A member, to change it.
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Json> {
-        self.members.get_mut(name)
+        if self.len() <= FEW {
+            let mut members = self.iter();
+            return members
+                .find(|(known, _)| **known == *name)
+                .map(|(_, value)| value);
+        }
+        self.0.values.get(name)
     }
 
     /// Whether there is such a member.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.members.contains_key(name)
+        self.get(name).is_some()
     }
 
-    /// Sets a member, at its place if it is there and at the end if not, and gives the old value.
+    /// Sets a member, at its place if it is there and at the end if not, and gives the old value. Copies the list of
+    /// members, not their values, if someone else has it too.
     pub fn insert(&mut self, name: impl Into<Text>, value: impl Into<Json>) -> Option<Json> {
-        self.members.insert(name.into(), value.into())
+        Arc::make_mut(&mut self.0).insert(name.into(), value.into())
     }
 
-    /// Takes a member away; the others keep their order.
+    /// Takes a member away, and that it stood twice; the others keep their order.
     pub fn remove(&mut self, name: &str) -> Option<Json> {
-        self.members.shift_remove(name)
+        if !self.contains(name) {
+            return None;
+        }
+        let members = Arc::make_mut(&mut self.0);
+        members.repeated.retain(|repeated| repeated != name);
+        let value = members.values.shift_remove(name)?;
+        members.weight -= Self::member_weight(name, &value);
+        Some(value)
+    }
+
+    /// Hands a member over to be changed, `null` if it is not there.
+    pub fn change<R>(&mut self, name: &Text, change: impl FnOnce(&mut Json) -> R) -> R {
+        let members = Arc::make_mut(&mut self.0);
+        let mut value = match members.values.get_mut(name) {
+            Some(value) => {
+                members.weight -= Self::member_weight(name, value);
+                std::mem::take(value)
+            }
+            None => Json::Null,
+        };
+        let result = change(&mut value);
+        members.weight += Self::member_weight(name, &value);
+        members.depth = members.depth.max(value.depth());
+        members.values.insert(name.clone(), value);
+        result
     }
 
     /// The number of members.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.0.values.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
+        self.0.values.is_empty()
     }
 
     /// The members in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Text, &Json)> + ExactSizeIterator {
-        self.members.iter()
+    pub fn iter(&self) -> indexmap::map::Iter<'_, Text, Json> {
+        self.0.values.iter()
     }
 
     /// The names that stood more than once in the text this was read from.
     #[must_use]
     pub fn repeated(&self) -> &[Text] {
-        &self.repeated
+        &self.0.repeated
+    }
+}
+
+impl Members {
+    fn insert(&mut self, name: Text, value: Json) -> Option<Json> {
+        let of_name = Object::MEMBER_WEIGHT + name.len();
+        self.weight += of_name + value.weight();
+        self.depth = self.depth.max(value.depth());
+        let old = self.values.insert(name, value);
+        if let Some(old) = &old {
+            self.weight -= of_name + old.weight();
+        }
+        old
     }
 }
 
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        self.members == other.members
+        Arc::ptr_eq(&self.0, &other.0) || self.0.values == other.0.values
     }
 }
 
 impl FromIterator<(Text, Json)> for Object {
     fn from_iter<I: IntoIterator<Item = (Text, Json)>>(members: I) -> Self {
-        Self {
-            members: members.into_iter().collect(),
-            repeated: Vec::new(),
-        }
+        let mut object = Self::default();
+        object.extend(members);
+        object
     }
 }
 
 impl Extend<(Text, Json)> for Object {
-    fn extend<I: IntoIterator<Item = (Text, Json)>>(&mut self, members: I) {
-        self.members.extend(members);
+    fn extend<I: IntoIterator<Item = (Text, Json)>>(&mut self, added: I) {
+        let (added, members) = (added.into_iter(), Arc::make_mut(&mut self.0));
+        members.values.reserve(added.size_hint().0);
+        for (name, value) in added {
+            members.insert(name, value);
+        }
     }
 }
 
-impl IntoIterator for Object {
-    type Item = (Text, Json);
-    type IntoIter = std::vec::IntoIter<(Text, Json)>;
+impl<'a> Extend<(&'a Text, &'a Json)> for Object {
+    fn extend<I: IntoIterator<Item = (&'a Text, &'a Json)>>(&mut self, added: I) {
+        let added = added.into_iter();
+        self.extend(added.map(|(name, value)| (name.clone(), value.clone())));
+    }
+}
+
+impl<'a> IntoIterator for &'a Object {
+    type Item = (&'a Text, &'a Json);
+    type IntoIter = indexmap::map::Iter<'a, Text, Json>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.members.into_iter().collect::<Vec<_>>().into_iter()
+        self.iter()
     }
 }
 
-impl fmt::Display for Object {
+impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('{')?;
-        for (index, (name, value)) in self.members.iter().enumerate() {
-            if index > 0 {
-                f.write_char(',')?;
-            }
-            write_string(f, name)?;
-            f.write_char(':')?;
-            value.fmt(f)?;
-        }
-        f.write_char('}')
+        f.debug_map().entries(self).finish()
     }
 }
 
@@ -514,7 +671,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_reads_back(value in any_json()) {
-            prop_assert_eq!(&parse(&value.to_string()).unwrap(), &value);
+            let again = parse(&value.to_string()).unwrap();
+            prop_assert_eq!(again.to_string(), value.to_string());
+            prop_assert_eq!(&again, &value);
+            prop_assert_eq!(again.weight(), value.weight());
             let ascii = format!("{value:#}");
             prop_assert!(ascii.is_ascii());
             prop_assert_eq!(&parse(&ascii).unwrap(), &value);
@@ -566,5 +726,94 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    #[test]
+    fn a_value_is_three_words() {
+        assert_eq!(size_of::<Json>(), 24);
+    }
+
+    #[test]
+    fn numbers_are_equal_by_value_and_no_other_kinds_are() {
+        for (a, b, equal) in [
+            ("1", "1.0", true),
+            ("1", "1e0", true),
+            ("0", "-0.0", true),
+            ("1", "true", false),
+            ("1", "\"1\"", false),
+            ("0", "null", false),
+            ("12345678901234567890", "12345678901234567890.0", true),
+            ("12345678901234567890", "12345678901234567891", false),
+            ("9007199254740993", "9007199254740992.0", false),
+            ("1e400", "10e399", true),
+            ("1e400", "1e401", false),
+            ("0.1", "1e-1", true),
+            ("0.1", "0.1000000000000000055511151231257827", false),
+            (r#"{"a":1,"b":[2]}"#, r#"{"b":[2.0],"a":1}"#, true),
+            (r#"{"a":1}"#, r#"{"a":1,"b":null}"#, false),
+            ("[1,2]", "[2,1]", false),
+        ] {
+            let (a, b) = (parse(a).unwrap(), parse(b).unwrap());
+            assert_eq!(a == b, equal, "{a} and {b}");
+            let state = RandomState::new();
+            assert!(
+                !equal || a.hash_in(&state) == b.hash_in(&state),
+                "{a} and {b}"
+            );
+        }
+    }
+
+    #[test]
+    fn weight_follows_every_change() {
+        let mut object = Object::default();
+        object.insert("a", parse("[1,2,3]").unwrap());
+        object.insert("a", parse(r#""text""#).unwrap());
+        object.insert("b", Json::Null);
+        object.insert("d", true);
+        object.remove("d");
+        object.change(&"b".into(), |value| {
+            *value = parse(r#"{"deep":[{}]}"#).unwrap();
+        });
+        object.change(&"c".into(), |value| *value = Json::Bool(true));
+        let text = Json::from(object.clone()).to_string();
+        assert_eq!(text, r#"{"a":"text","b":{"deep":[{}]},"c":true}"#);
+        assert_eq!(Json::from(object).weight(), parse(&text).unwrap().weight());
+    }
+
+    #[test]
+    fn by_value_numbers_have_one_form() {
+        for (text, expected) in [
+            ("-0", "0"),
+            ("1E+2", "100.0"),
+            ("1.50", "1.5"),
+            ("100", "100"),
+            ("1.5e-7", "1.5e-7"),
+            ("1e400", "1e400"),
+            ("12345678901234567890123", "12345678901234567890123"),
+            ("0.10000000000000000001", "0.10000000000000000001"),
+        ] {
+            let text = format!(r#"{{"a":[{text}]}}"#);
+            let expected = format!(r#"{{"a":[{expected}]}}"#);
+            let read = Json::parse_by_value(text.as_bytes(), &Limits::default()).unwrap();
+            let written = parse(&text).unwrap();
+            assert_eq!(read.to_string(), expected);
+            assert_eq!(written.by_value().to_string(), expected);
+            assert_eq!((&read, written.to_string()), (&written, text));
+        }
+    }
+
+    #[test]
+    fn canonical_text_is_one_for_equal_values() {
+        let canonical = |text: &str| {
+            let mut out = String::new();
+            parse(text).unwrap().write_canonical(&mut out).unwrap();
+            out
+        };
+        let (a, b) = (
+            r#"{"b":[1.0,"é"],"a":1e2}"#,
+            r#"{"a":100,"b":[1,"\u00e9"]}"#,
+        );
+        assert_eq!(canonical(a), r#"{"a":100,"b":[1,"é"]}"#);
+        assert_eq!(canonical(a), canonical(b));
     }
 }

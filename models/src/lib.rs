@@ -97,7 +97,7 @@ mod faults;
 mod json;
 
 pub use faults::{Fault, faults_of};
-pub use json::{Json, Number, Object};
+pub use json::{Array, Json, Number, Object, Rounding};
 
 /// The examples of the readme are tests too.
 #[cfg(doctest)]

@@ -2,18 +2,17 @@
 
 use std::fmt::{self, Write};
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::OperationType;
 use a2abus_plugin::Text;
 use sha2::{Digest, Sha256};
-
-use crate::value::{Value, write_string};
 
 /// The agent, the type, the configuration with values in place of references, and the input values;
 /// a hash of all of it. Source: docs/protocols/a2e-workflows.md §D20.
 pub(crate) struct Key {
     pub(super) agent: Text,
     pub(super) kind: OperationType,
-    pub(super) pinned: Vec<Value>,
+    pub(super) pinned: Vec<Json>,
     writer: Writer,
 }
 
@@ -28,8 +27,7 @@ impl Key {
         let mut writer = Writer(Sha256::new());
         writer.write(|out| {
             out.write_char('[')?;
-            write_string(out, agent)?;
-            write!(out, ",\"{}\"", kind.as_str())
+            write!(out, "{},\"{}\"", Json::from(agent.clone()), kind.as_str())
         });
         Self {
             agent: agent.clone(),
@@ -40,20 +38,20 @@ impl Key {
     }
 
     /// Adds a configuration: what is written of it counts.
-    pub(crate) fn config(mut self, config: &Value) -> Self {
+    pub(crate) fn config(mut self, config: &Json) -> Self {
         self.add("config", |out| config.write_canonical(out));
         self
     }
 
     /// Adds an input: what is written of it counts. Takes time by its size.
-    pub(crate) fn value(mut self, value: &Value) -> Self {
+    pub(crate) fn value(mut self, value: &Json) -> Self {
         self.add("value", |out| value.write_canonical(out));
         self
     }
 
     /// Adds an input: that it is this very array or object counts, not what is in it. Takes no
     /// time. Other values are added as they are written.
-    pub(crate) fn identity(mut self, value: &Value) -> Self {
+    pub(crate) fn identity(mut self, value: &Json) -> Self {
         match value.address() {
             Some(address) => {
                 self.pinned.push(value.clone());

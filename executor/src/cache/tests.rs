@@ -7,15 +7,15 @@ fn cache() -> (Arc<VirtualClock>, Cache) {
     (clock, Cache::new(shared, Caching::default()))
 }
 
-fn parse(text: &str) -> Value {
-    Value::parse(text.as_bytes()).unwrap()
+fn parse(text: &str) -> Json {
+    crate::parse(text.as_bytes()).unwrap()
 }
 
 fn call(agent: &str, config: &str) -> Key {
     Key::new(&agent.into(), OperationType::ApiCall).config(&parse(config))
 }
 
-fn keep(cache: &Cache, key: impl Fn() -> Key, value: Value, origin: Option<&str>) {
+fn keep(cache: &Cache, key: impl Fn() -> Key, value: Json, origin: Option<&str>) {
     let miss = cache.get(&key()).unwrap_err();
     cache.insert(key(), &miss, value, origin);
 }
@@ -24,9 +24,9 @@ fn keep(cache: &Cache, key: impl Fn() -> Key, value: Value, origin: Option<&str>
 fn a_result_is_there_until_its_time_is_over_and_null_is_one() {
     let (clock, cache) = cache();
     let key = || call("a", r#"{"url":"x"}"#);
-    keep(&cache, key, Value::Null, None);
+    keep(&cache, key, Json::Null, None);
     clock.advance(Duration::from_millis(299_999));
-    assert_eq!(cache.get(&key()).unwrap(), Value::Null);
+    assert_eq!(cache.get(&key()).unwrap(), Json::Null);
     clock.advance(Duration::from_millis(1));
     assert!(cache.get(&key()).is_err());
     assert_eq!(cache.lock().weight, 0);
@@ -46,7 +46,7 @@ fn results_live_as_long_as_their_type_says() {
     ] {
         let (clock, cache) = cache();
         let key = || Key::new(&"a".into(), kind);
-        keep(&cache, key, Value::Bool(true), None);
+        keep(&cache, key, Json::Bool(true), None);
         assert_eq!(cache.get(&key()).is_ok(), seconds > 0, "{kind:?}");
         clock.advance(
             Duration::from_millis(seconds * 1_000).saturating_sub(Duration::from_millis(1)),
@@ -63,7 +63,7 @@ fn results_are_kept_for_the_time_that_is_set() {
         let clock = Arc::new(VirtualClock::default());
         let cache = Cache::new(Arc::<VirtualClock>::clone(&clock), caching);
         let key = || Key::new(&"a".into(), kind);
-        keep(&cache, key, Value::Bool(true), None);
+        keep(&cache, key, Json::Bool(true), None);
         clock.advance(Duration::from_secs(9));
         let is_kept = cache.get(&key()).is_ok();
         clock.advance(Duration::from_secs(1));
@@ -86,8 +86,8 @@ fn keys_are_equal_when_what_they_are_of_is() {
         (call("a", r#"{"u":[1.0,{"a":3,"b":2}]}"#), true),
         (call("b", r#"{"u":[1,{"b":2,"a":3}]}"#), false),
         (call("a", r#"{"u":[1,{"b":2,"a":"3"}]}"#), false),
-        (base().value(&Value::Null), false),
-        (base().config(&Value::Null), false),
+        (base().value(&Json::Null), false),
+        (base().config(&Json::Null), false),
         (
             Key::new(&"a".into(), OperationType::MergeData)
                 .config(&parse(r#"{"u":[1,{"b":2,"a":3}]}"#)),
@@ -108,7 +108,7 @@ fn keys_are_equal_when_what_they_are_of_is() {
 #[test]
 fn an_input_by_identity_is_the_same_object_and_not_an_equal_one() {
     let (_, cache) = cache();
-    let filter = |input: &Value| Key::new(&"a".into(), OperationType::FilterData).identity(input);
+    let filter = |input: &Json| Key::new(&"a".into(), OperationType::FilterData).identity(input);
     let input = parse("[1,2,3]");
     keep(&cache, || filter(&input), "result".into(), None);
     assert!(cache.get(&filter(&input.clone())).is_ok());
@@ -150,7 +150,7 @@ fn the_least_recently_used_of_a_thousand_goes() {
 fn results_weigh_64_mib_at_most_with_the_inputs_they_keep_alive() {
     let (_, cache) = cache();
     let key = |n: usize| call("a", &n.to_string());
-    let heavy = |mib: usize| Value::from("x".repeat(mib << 20));
+    let heavy = |mib: usize| Json::from("x".repeat(mib << 20));
     for n in 0..20 {
         keep(&cache, || key(n), heavy(10), None);
         assert!(cache.lock().weight <= MAX_WEIGHT);
@@ -161,11 +161,11 @@ fn results_weigh_64_mib_at_most_with_the_inputs_they_keep_alive() {
     assert!(cache.get(&key(20)).is_err(), "larger than all of it");
     assert!(cache.get(&key(19)).is_ok(), "and nothing went for it");
 
-    let input = Value::from(vec![heavy(63)]);
+    let input = Json::from(vec![heavy(63)]);
     let filter = || Key::new(&"a".into(), OperationType::FilterData).identity(&input);
     keep(&cache, filter, heavy(2), None);
     assert!(cache.get(&filter()).is_err());
-    keep(&cache, filter, Value::Null, None);
+    keep(&cache, filter, Json::Null, None);
     assert!(cache.get(&filter()).is_ok());
     let entries = cache.lock();
     let sum: usize = entries.by_hash.values().map(|entry| entry.weight).sum();
@@ -221,7 +221,7 @@ fn an_operator_forgets_by_agent_and_by_type() {
         let (_, cache) = cache();
         for agent in ["a", "b"] {
             for kind in [OperationType::ApiCall, OperationType::FilterData] {
-                keep(&cache, || Key::new(&agent.into(), kind), Value::Null, None);
+                keep(&cache, || Key::new(&agent.into(), kind), Json::Null, None);
             }
         }
         cache

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use crate::call::text::Bounded;
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
-use crate::value::{Value, write_string};
 
 /// The largest body that is sent, in bytes, as large as the data model may be.
 const MAX_BODY_BYTES: usize = 32 << 20;
@@ -49,11 +48,11 @@ pub(super) fn resolve(body: &Body, model: &Model) -> Result<Option<Bytes>, Failu
 /// Its depth is bounded by that of the line it was read from.
 fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), Stop> {
     match body {
-        Body::Literal(json) => write!(out, "{}", Value::from(json))?,
+        Body::Literal(json) => write!(out, "{}", json.by_value())?,
         Body::Reference(path) => write!(out, "{}", model.read(path)?)?,
         Body::Template(template) => {
             let text = render(template, model, out.room())?;
-            write_string(out, &text)?;
+            write!(out, "{}", Json::from(text))?;
         }
         Body::Array(elements) => {
             out.write_char('[')?;
@@ -71,7 +70,7 @@ fn write(body: &Body, model: &Model, out: &mut Bounded) -> Result<(), Stop> {
                 if index > 0 {
                     out.write_char(',')?;
                 }
-                write_string(out, name)?;
+                write!(out, "{}", Json::from(name.clone()))?;
                 out.write_char(':')?;
                 write(member, model, out)?;
             }
@@ -88,7 +87,7 @@ fn render(template: &Template, model: &Model, max: usize) -> Result<String, Stop
         match part {
             Part::Text(literal) => text.write_str(literal)?,
             Part::Value(path) => match model.read(path)? {
-                Value::String(value) => text.write_str(&value)?,
+                Json::String(value) => text.write_str(&value)?,
                 other => write!(text, "{other}")?,
             },
         }

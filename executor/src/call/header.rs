@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::HeaderValue;
 use a2abus_models::a2e_workflow::target::Target;
 use a2abus_models::a2e_workflow::{Code, CredentialRefusal, Part, Template};
@@ -14,14 +15,13 @@ use crate::call::text::{Bounded, invalid, scalar};
 use crate::call::{Caller, credential};
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
-use crate::value::Value;
 
 /// The headers of one request.
 pub(super) struct Headers {
     /// Names in lower case.
     list: Vec<(String, String)>,
     /// The same for the key of a cache: without secrets.
-    config: Vec<Value>,
+    config: Vec<Json>,
 }
 
 /// The longest value of a header, in bytes.
@@ -45,8 +45,8 @@ impl Headers {
             let (text, config) = match value {
                 HeaderValue::Credential(id) => {
                     let credential = permitted(id, target, caller)?;
-                    let config = Value::object([
-                        ("credential", Value::from(id.clone())),
+                    let config = Json::object([
+                        ("credential", Json::from(id.clone())),
                         ("version", version(credential, caller).into()),
                     ]);
                     (credential::header_text(credential).to_string(), config)
@@ -73,7 +73,7 @@ impl Headers {
         &self.list
     }
 
-    pub(super) fn config(&self) -> Value {
+    pub(super) fn config(&self) -> Json {
         self.config.clone().into()
     }
 

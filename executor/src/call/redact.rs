@@ -7,13 +7,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use aho_corasick::{AhoCorasick, BuildError};
 
 use crate::agent::Credential;
 use crate::call::credential::forms;
 use crate::failure::Failure;
-use crate::value::{Object, Value};
 
 /// Takes the secrets out that one execution has used so far. `Debug` shows none.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl Redactor {
     }
 
     /// A value without secrets: the same where there are none.
-    pub(crate) fn value(&self, value: Value) -> Value {
+    pub(crate) fn value(&self, value: Json) -> Json {
         let redacted = self.finder().and_then(|finder| finder.value(&value));
         redacted.unwrap_or(value)
     }
@@ -118,22 +118,22 @@ impl Finder {
     }
 
     /// `None` where nothing changes. Its depth is bounded by that of JSON that is read.
-    fn value(&self, value: &Value) -> Option<Value> {
+    fn value(&self, value: &Json) -> Option<Json> {
         match value {
-            Value::Null | Value::Bool(_) => None,
-            Value::Integer(_) | Value::Float(_) | Value::Digits(_) => {
+            Json::Null | Json::Bool(_) => None,
+            Json::Number(_) => {
                 let text = self.has_numbers.then(|| value.to_string())?;
                 self.search.is_match(&text).then(|| REDACTED.into())
             }
-            Value::String(text) => self.text(text).map(Value::from),
-            Value::Array(array) => {
+            Json::String(text) => self.text(text).map(Json::from),
+            Json::Array(array) => {
                 let elements = array.iter().enumerate();
                 let changes = elements.filter_map(|(at, element)| Some((at, self.value(element)?)));
                 let changes: Vec<_> = changes.collect();
                 if changes.is_empty() {
                     return None;
                 }
-                let mut elements: Vec<Value> = array.iter().cloned().collect();
+                let mut elements: Vec<Json> = array.iter().cloned().collect();
                 for (at, changed) in changes {
                     if let Some(element) = elements.get_mut(at) {
                         *element = changed;
@@ -141,7 +141,7 @@ impl Finder {
                 }
                 Some(elements.into())
             }
-            Value::Object(object) => self.object(object).map(Value::from),
+            Json::Object(object) => self.object(object).map(Json::from),
         }
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §4.8.
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::Code;
 
 use crate::call::retry::Cause;
 use crate::call::{Caller, Redactor};
 use crate::environment::{HttpError, HttpRequest, HttpResponse};
 use crate::failure::{Failure, FailureCode};
-use crate::value::Value;
+use crate::value::parse_within;
 
 /// How much of an answer a failure shows, in characters.
 const MAX_SHOWN_CHARS: usize = 1_024;
@@ -137,9 +138,9 @@ fn too_large(max: usize) -> Failure {
 }
 
 /// The value of an answer of success: its body alone.
-pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Value, Failure> {
+pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Json, Failure> {
     if response.status == 204 || response.body.is_empty() {
-        return Ok(Value::Null);
+        return Ok(Json::Null);
     }
     let encoding = response.header("content-encoding").map(str::trim);
     if encoding.is_some_and(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
@@ -181,9 +182,9 @@ fn kind(essence: &str) -> Kind {
     }
 }
 
-fn json(body: &[u8]) -> Result<Value, Failure> {
+fn json(body: &[u8]) -> Result<Json, Failure> {
     let body = body.strip_prefix(BOM).unwrap_or(body);
-    Value::parse_within(body, MAX_MEMBERS).map_err(|error| {
+    parse_within(body, MAX_MEMBERS).map_err(|error| {
         let offset = error.offset();
         invalid(format!("the response is not valid JSON at byte {offset}")).with("offset", offset)
     })

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::ApiCall;
 use a2abus_models::a2e_workflow::{Allowed, Apis, OperationKind, Policy, Workflow, WorkflowLimits};
 use a2abus_plugin::Text;
@@ -28,7 +29,6 @@ use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
 use crate::quota::Quotas;
 use crate::testing::{Chance, NoStore, Script, Turn, VirtualClock};
-use crate::value::Value;
 
 const API: &str = "https://api.example.com";
 
@@ -41,7 +41,7 @@ struct World {
     quotas: Quotas,
     redactor: Redactor,
     agent: Agent,
-    input: Value,
+    input: Json,
     deadline: Duration,
     retry_unsafe: RetryUnsafe,
     max_retries: u32,
@@ -68,7 +68,7 @@ impl World {
             quotas: Quotas::new(shared, 100),
             redactor: Redactor::default(),
             agent: agent("agent", &[API], []),
-            input: Value::object::<Text>([]),
+            input: Json::object::<Text>([]),
             deadline: Duration::from_secs(1_000),
             retry_unsafe: RetryUnsafe::default(),
             max_retries: 3,
@@ -81,7 +81,7 @@ impl World {
     }
 
     fn input(mut self, input: &str) -> Self {
-        self.input = Value::parse(input.as_bytes()).unwrap();
+        self.input = crate::parse(input.as_bytes()).unwrap();
         self
     }
 
@@ -136,7 +136,7 @@ impl World {
 struct Called {
     attempts: u32,
     cached: bool,
-    result: Result<Value, Failure>,
+    result: Result<Json, Failure>,
 }
 
 /// An ApiCall of this configuration; `outputPath` need not be given.
@@ -195,7 +195,7 @@ fn failed(called: &Called) -> (&'static str, &'static str) {
     (code.type_name(), code.as_str())
 }
 
-fn detail(called: &Called, name: &str) -> Option<Value> {
+fn detail(called: &Called, name: &str) -> Option<Json> {
     let failure = called.result.as_ref().unwrap_err();
     failure.details.get(name).cloned()
 }

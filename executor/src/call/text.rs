@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Write};
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::Path;
 
 use crate::failure::{Failure, FailureCode};
 use crate::model::Model;
-use crate::value::Value;
 
 /// Text that refuses to become longer than it may.
 pub(super) struct Bounded {
@@ -18,11 +18,9 @@ pub(super) struct Bounded {
 pub(super) fn scalar(model: &Model, path: &Path) -> Result<String, Failure> {
     let value = model.read(path)?;
     match value {
-        Value::String(text) => Ok(text.as_str().to_owned()),
-        Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Digits(_) => {
-            Ok(value.to_string())
-        }
-        Value::Null | Value::Array(_) | Value::Object(_) => {
+        Json::String(text) => Ok(text.as_str().to_owned()),
+        Json::Bool(_) | Json::Number(_) => Ok(value.to_string()),
+        Json::Null | Json::Array(_) | Json::Object(_) => {
             let message = format!(
                 "{path} is {}, which cannot be used as text here",
                 value.kind()

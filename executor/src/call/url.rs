@@ -4,13 +4,13 @@
 
 use std::fmt::Write;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::target::{Target, UrlTemplate};
 use a2abus_models::a2e_workflow::{Part, Path, Template};
 
 use crate::call::text::{Bounded, invalid, scalar};
 use crate::failure::Failure;
 use crate::model::Model;
-use crate::value::Value;
 
 /// The longest URL that is sent, in bytes: the longest that HTTP libraries read.
 const MAX_URL_BYTES: usize = 65_534;
@@ -35,7 +35,7 @@ pub(super) fn resolve(url: &UrlTemplate, model: &Model) -> Result<Target, Failur
 fn raw(path: &Path, model: &Model) -> Result<String, Failure> {
     let value = model.read(path)?;
     match value {
-        Value::String(text) => Ok(text.as_str().to_owned()),
+        Json::String(text) => Ok(text.as_str().to_owned()),
         other => {
             let message = format!("{path} is {}, not a URL", other.kind());
             let failure = invalid(message).with("path", path.to_string());
@@ -134,7 +134,7 @@ mod tests {
     use crate::failure::FailureCode;
 
     fn check(url: &str, input: &str) -> Result<String, FailureCode> {
-        let root = Value::parse(input.as_bytes()).unwrap();
+        let root = crate::parse(input.as_bytes()).unwrap();
         let model = Model::new(root.as_object().unwrap().clone());
         resolve(&UrlTemplate::parse(url).unwrap(), &model)
             .map(|target| target.as_str().to_owned())
@@ -202,7 +202,7 @@ mod tests {
             ("https://h.example/a/{/workflow/x}{/workflow/x}/b", "."),
             ("https://h.example/a\\{/workflow/x}\\b", ".."),
         ] {
-            let input = Value::object([("x", x.into())]).to_string();
+            let input = Json::object([("x", x.into())]).to_string();
             assert_eq!(check(url, &input), refused, "{url} with {x:?}");
         }
         for (url, x, expected) in [
@@ -238,7 +238,7 @@ mod tests {
                 "https://h.example/b",
             ),
         ] {
-            let input = Value::object([("x", x.into())]).to_string();
+            let input = Json::object([("x", x.into())]).to_string();
             assert_eq!(
                 check(url, &input).as_deref(),
                 Ok(expected),

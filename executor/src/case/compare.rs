@@ -1,24 +1,24 @@
 //! What a run did against what is expected.
 
+use a2abus_models::{Array, Json, Number, Object};
 use a2abus_plugin::Text;
 
 use super::Observed;
-use crate::value::{Array, Object, Value};
 
 /// The differences that are found.
 #[derive(Default)]
 struct Differences(Vec<String>);
 
 /// Every difference, in words.
-pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
+pub(super) fn compare(expected: &Json, observed: &Observed) -> Vec<String> {
     let mut differences = Differences::default();
-    let report = Value::from(observed.report.to_json());
-    let valid = Value::Bool(observed.report.is_valid());
+    let report = observed.report.to_json();
+    let valid = Json::Bool(observed.report.is_valid());
     if expected
         .get("valid")
         .is_some_and(|expected| *expected != valid)
     {
-        let errors = Value::from(list(&report, "errors"));
+        let errors = Json::from(list(&report, "errors"));
         let errors = shown(&errors);
         return vec![format!("valid: {valid}, with the errors {errors}")];
     }
@@ -29,7 +29,7 @@ pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
     } else {
         let of_error = ["code", "level", "operationId"];
         differences.of_issues("errors", &of_error, expected, &report);
-        let none = Value::from(Vec::new());
+        let none = Json::from(Vec::new());
         differences.check("requests", &none, &observed.requests.clone().into());
     }
     differences.0
@@ -38,7 +38,7 @@ pub(super) fn compare(expected: &Value, observed: &Observed) -> Vec<String> {
 // === impl Differences ===
 
 impl Differences {
-    fn check(&mut self, name: &str, expected: &Value, got: &Value) {
+    fn check(&mut self, name: &str, expected: &Json, got: &Json) {
         if expected != got {
             let (expected, got) = (shown(expected), shown(got));
             self.0
@@ -47,7 +47,7 @@ impl Differences {
     }
 
     /// Errors or warnings of validation, in any order.
-    fn of_issues(&mut self, name: &str, members: &[&str], expected: &Value, report: &Value) {
+    fn of_issues(&mut self, name: &str, members: &[&str], expected: &Json, report: &Json) {
         let issues = |from| {
             let issues = list(from, name);
             sorted(issues.iter().map(|issue| only(issue, members)).collect())
@@ -56,10 +56,10 @@ impl Differences {
     }
 
     /// The record of the execution, and the data model in its end.
-    fn of_record(&mut self, expected: &Value, observed: &Observed) {
+    fn of_record(&mut self, expected: &Json, observed: &Observed) {
         let record = observed.record.as_ref().map(|record| record.to_value());
         let record = record.unwrap_or_default();
-        let member = |value: &Value, name: &str| value.get(name).cloned().unwrap_or_default();
+        let member = |value: &Json, name: &str| value.get(name).cloned().unwrap_or_default();
         for name in ["status", "results"] {
             self.check(name, &member(expected, name), &member(&record, name));
         }
@@ -71,7 +71,7 @@ impl Differences {
                 Some(expected) => like(expected, got),
                 None => got.clone(),
             });
-            let cut = Value::from(cut.collect::<Vec<_>>());
+            let cut = Json::from(cut.collect::<Vec<_>>());
             self.check(name, &expected.clone().into(), &cut);
         }
         let error = member(expected, "error");
@@ -79,13 +79,13 @@ impl Differences {
     }
 
     /// What the execution did outside: requests, what it stored, how long it waited.
-    fn of_effects(&mut self, expected: &Value, observed: &Observed) {
+    fn of_effects(&mut self, expected: &Json, observed: &Observed) {
         let asked = list(expected, "requests").into();
         self.check("requests", &asked, &requests(expected, observed));
         let kept = expected.get("stored").cloned().unwrap_or_else(empty);
         self.check("stored", &kept, &stored(observed));
         let waited = expected.get("waited_ms").cloned();
-        let waited = waited.unwrap_or(Value::Integer(0));
+        let waited = waited.unwrap_or(Json::from(0_i64));
         let got = crate::trace::milliseconds(observed.waited);
         self.check("waited_ms", &waited, &got);
         let delays = list(expected, "retry_delays_ms");
@@ -94,48 +94,48 @@ impl Differences {
     }
 }
 
-fn empty() -> Value {
-    Value::Object(Object::default())
+fn empty() -> Json {
+    Json::Object(Object::default())
 }
 
-fn list(value: &Value, name: &str) -> Array {
+fn list(value: &Json, name: &str) -> Array {
     value
         .get(name)
-        .and_then(Value::as_array)
+        .and_then(Json::as_array)
         .cloned()
         .unwrap_or_default()
 }
 
 /// The members of these names.
-fn only(value: &Value, names: &[&str]) -> Value {
+fn only(value: &Json, names: &[&str]) -> Json {
     let members = names
         .iter()
         .map(|name| (*name, value.get(name).cloned().unwrap_or_default()));
-    Value::object(members.collect::<Vec<_>>())
+    Json::object(members.collect::<Vec<_>>())
 }
 
-fn sorted(mut values: Vec<Value>) -> Value {
+fn sorted(mut values: Vec<Json>) -> Json {
     values.sort_by_cached_key(ToString::to_string);
     values.into()
 }
 
 /// As much of a value as is expected of it.
-fn like(expected: &Value, got: &Value) -> Value {
+fn like(expected: &Json, got: &Json) -> Json {
     match (expected, got) {
-        (Value::Object(expected), Value::Object(got)) => {
+        (Json::Object(expected), Json::Object(got)) => {
             let members = expected.iter().filter_map(|(name, expected)| {
                 got.get(name).map(|got| (name.clone(), like(expected, got)))
             });
-            Value::Object(members.collect())
+            Json::Object(members.collect())
         }
         _ => got.clone(),
     }
 }
 
 /// The requests, without the content type where nobody asked for one.
-fn requests(expected: &Value, observed: &Observed) -> Value {
+fn requests(expected: &Json, observed: &Observed) -> Json {
     let expected = list(expected, "requests");
-    let request = |(index, got): (usize, &Value)| {
+    let request = |(index, got): (usize, &Json)| {
         let expected = expected.get(index);
         let asked = |name: &Text| {
             let headers = expected.and_then(|expected| expected.get("headers"));
@@ -146,7 +146,7 @@ fn requests(expected: &Value, observed: &Observed) -> Value {
             .into_iter()
             .flatten()
             .filter_map(|(name, value)| {
-                let Value::Object(headers) = value else {
+                let Json::Object(headers) = value else {
                     return Some((name.clone(), value.clone()));
                 };
                 if name != "headers" {
@@ -157,7 +157,7 @@ fn requests(expected: &Value, observed: &Observed) -> Value {
                 let headers: Object = headers.map(|(n, v)| (n.clone(), v.clone())).collect();
                 (!headers.is_empty()).then(|| (name.clone(), headers.into()))
             });
-        Value::Object(members.collect())
+        Json::Object(members.collect())
     };
     observed
         .requests
@@ -168,7 +168,7 @@ fn requests(expected: &Value, observed: &Observed) -> Value {
         .into()
 }
 
-fn stored(observed: &Observed) -> Value {
+fn stored(observed: &Observed) -> Json {
     let mut storages = Object::default();
     for (storage, key, value) in &observed.stored {
         storages.change(&Text::from_static(storage.as_str()), |of_storage| {
@@ -181,12 +181,17 @@ fn stored(observed: &Observed) -> Value {
 }
 
 /// The range that is expected where the delay lies in it, else the delay.
-fn retry_delays(expected: &Array, observed: &Observed) -> Value {
+fn retry_delays(expected: &Array, observed: &Observed) -> Json {
     let delay = |(index, delay): (usize, &std::time::Duration)| {
         let delay = crate::trace::milliseconds(*delay);
         let range = expected.get(index);
-        let bound = |of: usize| range?.as_array()?.get(of)?.as_f64();
-        match (bound(0), bound(1), delay.as_f64(), range) {
+        let bound = |of: usize| Some(range?.as_array()?.get(of)?.as_number()?.as_f64());
+        match (
+            bound(0),
+            bound(1),
+            delay.as_number().map(Number::as_f64),
+            range,
+        ) {
             (Some(least), Some(most), Some(ms), Some(range)) if least <= ms && ms <= most => {
                 range.clone()
             }

@@ -1,8 +1,7 @@
 //! Which members may a case have? One that is misspelt would be looked for in vain, and the test pass.
 
+use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
-
-use crate::value::{Array, Object, Value};
 
 const CASE: [&str; 8] = [
     "name",
@@ -61,7 +60,7 @@ const ISSUE: [&str; 7] = [
 ];
 
 /// Refuses what would not be looked at.
-pub(super) fn check(case: &Value) -> Result<(), String> {
+pub(super) fn check(case: &Json) -> Result<(), String> {
     let members = case.as_object().ok_or("it is not an object")?;
     for (name, _) in members {
         refuse_misspelt(name)?;
@@ -96,10 +95,10 @@ fn refuse_misspelt(name: &str) -> Result<(), String> {
     }
 }
 
-fn check_answers(answers: &Value, at: &str) -> Result<(), String> {
+fn check_answers(answers: &Json, at: &str) -> Result<(), String> {
     for (index, answer) in list(answers, at)?.iter().enumerate() {
         let at = format!("{at}[{index}]");
-        match only(answer, &at, &ANSWER)?.get("error").map(Value::as_str) {
+        match only(answer, &at, &ANSWER)?.get("error").map(Json::as_str) {
             None | Some(Some("connect" | "timeout")) => {}
             Some(_) => return Err(format!("{at}.error: connect or timeout")),
         }
@@ -107,7 +106,7 @@ fn check_answers(answers: &Value, at: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_expected(expected: &Value) -> Result<(), String> {
+fn check_expected(expected: &Json) -> Result<(), String> {
     for name in LISTS {
         let at = format!("expected.{name}");
         let Some(elements) = expected.get(name).map(|value| list(value, &at)) else {
@@ -115,7 +114,7 @@ fn check_expected(expected: &Value) -> Result<(), String> {
         };
         let known: &[_] = match (name, expected.get("valid")) {
             ("warnings", _) => &ISSUE,
-            ("errors", Some(Value::Bool(false))) => &ISSUE,
+            ("errors", Some(Json::Bool(false))) => &ISSUE,
             // Others are compared with all they have.
             _ => continue,
         };
@@ -127,7 +126,7 @@ fn check_expected(expected: &Value) -> Result<(), String> {
 }
 
 /// An object with none but these members.
-fn only<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Object, String> {
+fn only<'a>(value: &'a Json, at: &str, known: &[&str]) -> Result<&'a Object, String> {
     let object = value.as_object();
     let object = object.ok_or_else(|| format!("{at} is not an object"))?;
     let mut names = object.iter().map(|(name, _)| name);
@@ -141,11 +140,11 @@ fn only<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Object, St
 }
 
 /// The members of an object; that it is one is checked where it is read.
-fn object(value: Option<&Value>) -> impl Iterator<Item = (&Text, &Value)> {
-    value.and_then(Value::as_object).into_iter().flatten()
+fn object(value: Option<&Json>) -> impl Iterator<Item = (&Text, &Json)> {
+    value.and_then(Json::as_object).into_iter().flatten()
 }
 
-fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Array, String> {
+fn list<'a>(value: &'a Json, at: &str) -> Result<&'a Array, String> {
     value
         .as_array()
         .ok_or_else(|| format!("{at} is not a list"))

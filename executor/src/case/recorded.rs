@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use a2abus_models::a2e_workflow::target::Target;
+use a2abus_models::{Json, Number, Object};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::environment::{HttpClient, HttpError, HttpRequest, HttpResponse};
-use crate::value::{Object, Value};
 use crate::virtual_clock::VirtualClock;
 
 /// Answers requests as they were recorded, and remembers the requests. What was not recorded is not
@@ -23,8 +23,8 @@ pub struct Recorded {
 #[derive(Debug, Default)]
 struct State {
     /// The answers by method and URL, and how many have been given.
-    answers: HashMap<String, (Vec<Value>, usize)>,
-    requests: Vec<Value>,
+    answers: HashMap<String, (Vec<Json>, usize)>,
+    requests: Vec<Json>,
     /// Requests that nothing was recorded for, as `METHOD URL`.
     unanswered: BTreeSet<String>,
 }
@@ -36,9 +36,7 @@ impl Recorded {
     #[must_use]
     pub fn new(fixtures: &Object, clock: VirtualClock) -> Self {
         let answers = fixtures.iter().map(|(request, answers)| {
-            let answers = answers
-                .as_array()
-                .map(|answers| answers.as_slice().to_vec());
+            let answers = answers.as_array().map(|answers| answers.to_vec());
             (normal(request), (answers.unwrap_or_default(), 0))
         });
         Self {
@@ -52,7 +50,7 @@ impl Recorded {
 
     /// The requests made: `{"method","url","headers","body"?}` each.
     #[must_use]
-    pub fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Json> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.requests.clone()
     }
@@ -63,7 +61,7 @@ impl Recorded {
         state.unanswered.clone()
     }
 
-    fn next(&self, request: &HttpRequest) -> Option<Value> {
+    fn next(&self, request: &HttpRequest) -> Option<Json> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.requests.push(as_written(request));
         let key = format!("{} {}", request.method.as_str(), request.target.as_str());
@@ -80,7 +78,7 @@ impl Recorded {
 
     fn answer(&self, request: &HttpRequest) -> Result<HttpResponse, HttpError> {
         let answer = self.next(request).ok_or(HttpError::Connect)?;
-        match answer.get("error").and_then(Value::as_str) {
+        match answer.get("error").and_then(Json::as_str) {
             Some("timeout") => {
                 self.clock.advance(request.timeout);
                 return Err(HttpError::Timeout);
@@ -90,14 +88,14 @@ impl Recorded {
         }
         let body = match (answer.get("body"), answer.get("body_text")) {
             (Some(body), _) => Bytes::from(body.to_string()),
-            (None, Some(Value::String(text))) => text.to_bytes(),
+            (None, Some(Json::String(text))) => text.to_bytes(),
             (None, _) => Bytes::new(),
         };
         if body.len() > request.max_response_bytes {
             return Err(HttpError::TooLarge);
         }
-        let headers = answer.get("headers").and_then(Value::as_object);
-        let header = |(name, value): (&_, &Value)| {
+        let headers = answer.get("headers").and_then(Json::as_object);
+        let header = |(name, value): (&_, &Json)| {
             let name: &a2abus_plugin::Text = name;
             let text = value
                 .as_str()
@@ -106,7 +104,8 @@ impl Recorded {
         };
         let status = answer
             .get("status")
-            .and_then(Value::as_f64)
+            .and_then(Json::as_number)
+            .map(Number::as_f64)
             .unwrap_or(200.0);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // A status fits.
         let status = status as u16;
@@ -135,17 +134,17 @@ fn normal(request: &str) -> String {
     format!("{method} {}", target.unwrap_or_else(|_| url.to_owned()))
 }
 
-fn as_written(request: &HttpRequest) -> Value {
+fn as_written(request: &HttpRequest) -> Json {
     let mut members = vec![
-        ("method", Value::from(request.method.as_str())),
+        ("method", Json::from(request.method.as_str())),
         ("url", request.target.as_str().into()),
     ];
     let headers = request.headers.iter();
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str().into()));
-    members.push(("headers", Value::object(headers)));
+    members.push(("headers", Json::object(headers)));
     members.extend(request.body.as_ref().map(|body| {
-        let text = || Value::from(String::from_utf8_lossy(body).into_owned());
-        ("body", Value::parse(body).unwrap_or_else(|_| text()))
+        let text = || Json::from(String::from_utf8_lossy(body).into_owned());
+        ("body", crate::parse(body).unwrap_or_else(|_| text()))
     }));
-    Value::object(members)
+    Json::object(members)
 }

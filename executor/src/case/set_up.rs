@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Allowed, Apis, Policy, Strictness};
+use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
@@ -18,7 +18,6 @@ use crate::environment::{Environment, Random};
 use crate::executor::{Executor, Options};
 use crate::shared::{Limits, OnError};
 use crate::store::{FileStore, MemoryStore};
-use crate::value::{Object, Value};
 use crate::virtual_clock::VirtualClock;
 
 /// The API that is registered if a case says nothing.
@@ -63,7 +62,7 @@ pub(super) fn case(json: &Json) -> Case {
     // One of the two would be lost, and the test pass without it.
     let test = match json.first_repeated() {
         Some(member) => Err(format!("{member} is written twice: write it once")),
-        None => test(&Value::from(json)),
+        None => test(json),
     };
     Case {
         name: name.cloned().unwrap_or_else(|| "unnamed".into()),
@@ -71,9 +70,9 @@ pub(super) fn case(json: &Json) -> Case {
     }
 }
 
-fn test(value: &Value) -> Result<Test, String> {
+fn test(value: &Json) -> Result<Test, String> {
     members::check(value)?;
-    let empty = Value::Object(Object::default());
+    let empty = Json::Object(Object::default());
     let member = |name| value.get(name).unwrap_or(&empty);
     let options = member("options");
     // What is no string is no word.
@@ -102,16 +101,16 @@ fn test(value: &Value) -> Result<Test, String> {
 }
 
 /// One line for each element.
-fn workflow(lines: &Value) -> Result<Bytes, String> {
+fn workflow(lines: &Json) -> Result<Bytes, String> {
     let lines = lines.as_array().ok_or("workflow is not an array")?;
-    let line = |line: &Value| match line {
-        Value::String(text) => text.to_string(),
+    let line = |line: &Json| match line {
+        Json::String(text) => text.to_string(),
         other => other.to_string(),
     };
     Ok(lines.iter().map(line).collect::<Vec<_>>().join("\n").into())
 }
 
-fn agent(policy: &Value, credentials: BTreeMap<Text, Credential>) -> Result<Agent, String> {
+fn agent(policy: &Json, credentials: BTreeMap<Text, Credential>) -> Result<Agent, String> {
     let allowed = |name| match policy.get(name) {
         None => Ok(Allowed::All),
         Some(list) => Ok::<_, String>(strings(list, name)?.into_iter().collect()),
@@ -121,8 +120,8 @@ fn agent(policy: &Value, credentials: BTreeMap<Text, Credential>) -> Result<Agen
         Some(list) => strings(list, "apis")?,
     };
     let files = match policy.get("fileStorage") {
-        None | Some(Value::Bool(true)) => Some(Storage::File),
-        Some(Value::Bool(false)) => None,
+        None | Some(Json::Bool(true)) => Some(Storage::File),
+        Some(Json::Bool(false)) => None,
         Some(_) => return Err("policy.fileStorage: true or false".to_owned()),
     };
     let storages = [Storage::Local, Storage::Session].into_iter().chain(files);
@@ -152,9 +151,9 @@ fn credentials(members: &Object) -> Result<BTreeMap<Text, Credential>, String> {
         .collect()
 }
 
-fn credential(id: &str, value: &Value) -> Result<Credential, String> {
+fn credential(id: &str, value: &Json) -> Result<Credential, String> {
     let text = |name: &str| {
-        let text = value.get(name).and_then(Value::as_str);
+        let text = value.get(name).and_then(Json::as_str);
         text.ok_or_else(|| format!("credentials.{id}: {name} is no string"))
     };
     let kind = CredentialKind::parse(text("type")?);
@@ -170,26 +169,29 @@ fn credential(id: &str, value: &Value) -> Result<Credential, String> {
     })
 }
 
-fn object<'a>(value: &'a Value, name: &str) -> Result<&'a Object, String> {
+fn object<'a>(value: &'a Json, name: &str) -> Result<&'a Object, String> {
     value
         .as_object()
         .ok_or_else(|| format!("{name} is not an object"))
 }
 
-fn strings<'a>(value: &'a Value, name: &str) -> Result<Vec<&'a str>, String> {
+fn strings<'a>(value: &'a Json, name: &str) -> Result<Vec<&'a str>, String> {
     let list = value
         .as_array()
-        .map(|list| list.iter().map(Value::as_str).collect());
+        .map(|list| list.iter().map(Json::as_str).collect());
     list.flatten()
         .ok_or_else(|| format!("{name} is not a list of strings"))
 }
 
-fn number(value: &Value, name: &str) -> Result<Option<usize>, String> {
+fn number(value: &Json, name: &str) -> Result<Option<usize>, String> {
     match value.get(name) {
         None => Ok(None),
-        Some(Value::Integer(number)) if *number >= 0 => Ok(Some(
-            usize::try_from(*number).map_err(|error| error.to_string())?,
-        )),
-        Some(_) => Err(format!("{name} is not a whole number")),
+        Some(value) => match value
+            .as_i64()
+            .and_then(|number| usize::try_from(number).ok())
+        {
+            Some(number) => Ok(Some(number)),
+            None => Err(format!("{name} is not a whole number")),
+        },
     }
 }

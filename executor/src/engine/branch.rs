@@ -1,17 +1,17 @@
 //! The operations that run others: Conditional and Loop.
 
 use a2abus_models::a2e_workflow::operation::{Conditional, Loop};
+use a2abus_models::{Array, Json};
 use a2abus_plugin::Text;
 
 use super::{Engine, Halt};
 use crate::failure::{Failure, FailureCode};
 use crate::meter::too_heavy;
 use crate::model;
-use crate::value::{Array, Value};
 
 impl Engine<'_> {
     /// Source: docs/protocols/a2e-workflows.md §4.4.
-    pub(super) async fn conditional(&mut self, conditional: &Conditional) -> Result<Value, Halt> {
+    pub(super) async fn conditional(&mut self, conditional: &Conditional) -> Result<Json, Halt> {
         let holds = self.compute(|scope| crate::operation::holds(conditional, scope))?;
         let (branch, taken, other) = if holds {
             ("ifTrue", &conditional.if_true, &conditional.if_false)
@@ -26,15 +26,15 @@ impl Engine<'_> {
             .into_iter()
             .filter(|i| !self.ran.contains(i))
             .collect();
-        Ok(Value::object([
-            ("condition", Value::Bool(holds)),
+        Ok(Json::object([
+            ("condition", Json::Bool(holds)),
             ("branch", branch.into()),
             ("executed", self.ids(&executed)),
             ("skipped", self.ids(&skipped)),
         ]))
     }
 
-    fn ids(&self, indices: &[usize]) -> Value {
+    fn ids(&self, indices: &[usize]) -> Json {
         let operations = indices
             .iter()
             .filter_map(|index| self.run.plan.operation(*index));
@@ -45,7 +45,7 @@ impl Engine<'_> {
     }
 
     /// Source: docs/protocols/a2e-workflows.md §4.5.
-    pub(super) async fn run_loop(&mut self, id: &Text, body: &Loop) -> Result<Value, Halt> {
+    pub(super) async fn run_loop(&mut self, id: &Text, body: &Loop) -> Result<Json, Halt> {
         let items = self.items(body)?;
         let indices = self.run.plan.indices(&body.operations);
         let max = self.run.shared.limits.max_model_bytes;
@@ -56,7 +56,7 @@ impl Engine<'_> {
         let mut ended = Ok(());
         for (index, item) in items.iter().enumerate() {
             self.ran.clear();
-            self.last_data = Value::Null;
+            self.last_data = Json::Null;
             self.model.enter(model::Turn {
                 item: item.clone(),
                 index,
@@ -68,7 +68,7 @@ impl Engine<'_> {
                 Ok(_) => self
                     .weigh(&value, &mut weight, max)
                     .map(|()| values.push(value)),
-                Err(halt) => self.go_on(halt).map(|()| values.push(Value::Null)),
+                Err(halt) => self.go_on(halt).map(|()| values.push(Json::Null)),
             };
             if ended.is_err() {
                 break;
@@ -79,7 +79,7 @@ impl Engine<'_> {
         ended.map(|()| values.into())
     }
 
-    fn weigh(&self, value: &Value, weight: &mut usize, max: usize) -> Result<(), Halt> {
+    fn weigh(&self, value: &Json, weight: &mut usize, max: usize) -> Result<(), Halt> {
         *weight = weight.saturating_add(value.weight());
         if *weight > max {
             return Err(too_heavy(max).into());
@@ -90,7 +90,7 @@ impl Engine<'_> {
     /// The elements as they are at the start.
     fn items(&self, body: &Loop) -> Result<Array, Failure> {
         let limits = &self.run.shared.limits;
-        let Value::Array(items) = self.model.read(&body.input)? else {
+        let Json::Array(items) = self.model.read(&body.input)? else {
             let message = format!("{} is not an array", body.input);
             return Err(Failure::new(FailureCode::TypeMismatch, message)
                 .with("path", body.input.to_string()));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::{ApiCall, StoreData, Wait};
 use a2abus_models::a2e_workflow::transform::{Expression, Projection, Transform};
 use a2abus_models::a2e_workflow::{
@@ -19,7 +20,6 @@ use crate::meter::{Meter, execution_timeout};
 use crate::operation::{self, Scope};
 use crate::store;
 use crate::trace::{OperationStatus, Progress};
-use crate::value::Value;
 
 /// From this weight of its inputs on, looking a result up is cheaper than computing it again.
 const CACHED_FROM_BYTES: usize = 64 << 10;
@@ -69,7 +69,7 @@ impl Engine<'_> {
         &self,
         operation: &Operation,
         inputs: &[&Path],
-        compute: impl FnOnce(&Scope<'_>) -> Result<Value, Failure>,
+        compute: impl FnOnce(&Scope<'_>) -> Result<Json, Failure>,
     ) -> Outcome {
         let Some(key) = self.key(operation, inputs) else {
             return Outcome::of(self.compute(compute));
@@ -97,11 +97,11 @@ impl Engine<'_> {
             .iter()
             .map(|path| self.model.get(path))
             .collect::<Option<_>>()?;
-        if values.iter().map(Value::weight).sum::<usize>() < CACHED_FROM_BYTES {
+        if values.iter().map(Json::weight).sum::<usize>() < CACHED_FROM_BYTES {
             return None;
         }
         let key = Key::new(self.run.agent.id(), operation.kind.operation_type());
-        let mut key = key.config(&Value::from(operation.kind.to_json()));
+        let mut key = key.config(&operation.kind.to_json());
         for path in references(&operation.kind) {
             key = key.identity(&self.model.get(path)?);
         }
@@ -145,7 +145,7 @@ impl Engine<'_> {
         }
     }
 
-    async fn store(&mut self, operation: &StoreData) -> Result<Value, Halt> {
+    async fn store(&mut self, operation: &StoreData) -> Result<Json, Halt> {
         let value = self.model.read(&operation.input)?;
         let keeper = &self.run.shared.keeper;
         // Not cut off at the deadline: nobody could say whether it was stored.
@@ -158,12 +158,12 @@ impl Engine<'_> {
         Ok(stored)
     }
 
-    async fn wait(&mut self, wait: &Wait) -> Result<Value, Halt> {
+    async fn wait(&mut self, wait: &Wait) -> Result<Json, Halt> {
         if wait.duration > self.left() {
             return Err(execution_timeout().into());
         }
         let slept = self.run.shared.environment.clock.sleep(wait.duration);
-        self.or_cancelled(slept).await.map(|()| Value::Null)
+        self.or_cancelled(slept).await.map(|()| Json::Null)
     }
 
     async fn or_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {

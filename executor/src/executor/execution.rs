@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use a2abus_models::Object;
 use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
 use futures_util::future::BoxFuture;
@@ -24,7 +25,6 @@ use crate::meter::by_the_deadline;
 use crate::plan::Plan;
 use crate::record::{Frame, Record};
 use crate::trace::Progress;
-use crate::value::Object;
 
 /// An execution that runs while it is polled: a stream of [`Event`]s that ends after
 /// [`Event::Ended`].

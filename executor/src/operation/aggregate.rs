@@ -7,20 +7,20 @@ use std::collections::HashSet;
 
 use a2abus_models::a2e_workflow::RelativePath;
 use a2abus_models::a2e_workflow::transform::{Aggregate, AggregateFunction, Figure, Figures};
+use a2abus_models::{Array, Json, Object};
 
 use self::tally::Tally;
 use super::distinct::{Distinct, Place};
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::{Array, MEMBER_WEIGHT, Object, VALUE_WEIGHT, Value};
 
 /// Which group each element is in.
 struct Groups<'a> {
     /// The number of the group of every element, in order.
     of: Vec<usize>,
     /// What the elements of each group have in common; none when there is but one.
-    values: Option<Vec<Cow<'a, Value>>>,
+    values: Option<Vec<Cow<'a, Json>>>,
 }
 
 /// Figures of an array, or of each of its groups.
@@ -28,7 +28,7 @@ pub(super) fn aggregate(
     config: &Aggregate,
     input: &Array,
     meter: &Meter<'_>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let groups = match &config.group_by {
         Some(by) => Groups::by(by, input, meter)?,
         None => Groups::one(input.len()),
@@ -57,12 +57,12 @@ pub(super) fn aggregate(
         for (name, figure) in same {
             let column = column(figure.function, &values, &groups, meter)?;
             for (row, value) in rows.iter_mut().zip(column) {
-                meter.weigh(MEMBER_WEIGHT + name.len())?;
+                meter.weigh(Object::MEMBER_WEIGHT + name.len())?;
                 row.insert(name.clone(), value);
             }
         }
     }
-    let mut rows = rows.into_iter().map(Value::from);
+    let mut rows = rows.into_iter().map(Json::from);
     Ok(match groups.values {
         Some(_) => rows.collect::<Array>().into(),
         None => rows.next().unwrap_or_default(),
@@ -74,7 +74,7 @@ fn values_of<'a>(
     figure: &Figure,
     input: &'a Array,
     meter: &Meter<'_>,
-) -> Result<Vec<Option<Cow<'a, Value>>>, Failure> {
+) -> Result<Vec<Option<Cow<'a, Json>>>, Failure> {
     let values = input.iter().map(|item| {
         meter.step()?;
         Ok(match &figure.field {
@@ -88,10 +88,10 @@ fn values_of<'a>(
 /// One figure of every group, counted.
 fn column(
     function: AggregateFunction,
-    values: &[Option<Cow<'_, Value>>],
+    values: &[Option<Cow<'_, Json>>],
     groups: &Groups<'_>,
     meter: &Meter<'_>,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<Json>, Failure> {
     let mut tallies = vec![Tally::new(function); groups.len()];
     // The number of a value, and the pairs of group and value that were there.
     let (mut distinct, mut pairs) = (Distinct::new(), HashSet::new());
@@ -127,7 +127,7 @@ impl<'a> Groups<'a> {
         let mut values = Distinct::new();
         let mut of = Vec::with_capacity(input.len());
         for item in input {
-            let value = field(item, by).unwrap_or(Cow::Borrowed(&Value::Null));
+            let value = field(item, by).unwrap_or(Cow::Borrowed(&Json::Null));
             let (Place::New(group) | Place::Known(group)) = values.put(value, meter)?;
             of.push(group);
         }
@@ -144,11 +144,11 @@ impl<'a> Groups<'a> {
     /// The objects of the groups before there are figures in them, counted.
     fn heads(&self, by: Option<&RelativePath>, meter: &Meter<'_>) -> Result<Vec<Object>, Failure> {
         let (Some(by), Some(values)) = (by, &self.values) else {
-            meter.weigh(VALUE_WEIGHT)?;
+            meter.weigh(Json::WEIGHT)?;
             return Ok(vec![Object::default()]);
         };
         let heads = values.iter().map(|value| {
-            meter.weigh(VALUE_WEIGHT + MEMBER_WEIGHT + by.text().len())?;
+            meter.weigh(Json::WEIGHT + Object::MEMBER_WEIGHT + by.text().len())?;
             let value = meter.keep(value.clone().into_owned())?;
             Ok(Object::from_iter([(by.text().clone(), value)]))
         });
@@ -162,7 +162,7 @@ mod tests {
 
     use crate::failure::FailureCode;
     use crate::operation::testing::{check, check_fails, check_weight, operation, parse, run};
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     fn config(with: &str) -> String {
         format!(
@@ -174,8 +174,8 @@ mod tests {
     fn check_figures(values: &str, expected: [&str; 8]) {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();
-        let rows: Vec<_> = rows.map(|v| Value::object([("v", v.clone())])).collect();
-        let model = Value::object([("rows", Value::from(rows))]);
+        let rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
+        let model = Json::object([("rows", Json::from(rows))]);
         let functions = [
             "count",
             "sum",
@@ -361,7 +361,7 @@ mod tests {
         ) {
             let kinds = parse(r#"[1,1.0,"1",true,[1],[1.0],{"a":1,"b":2},{"b":2,"a":1},12345678901234567890]"#);
             let kind = |at: usize| kinds.as_array().unwrap().get(at).unwrap().clone();
-            let mut expected: Vec<(Value, Vec<Value>)> = Vec::new();
+            let mut expected: Vec<(Json, Vec<Json>)> = Vec::new();
             for (group, value) in picks.iter().map(|(g, v)| (kind(*g), kind(*v))) {
                 let at = match expected.iter().position(|(known, _)| *known == group) {
                     Some(at) => at,
@@ -375,18 +375,18 @@ mod tests {
                     values.push(value);
                 }
             }
-            let expected: Vec<Value> = expected
+            let expected: Vec<Json> = expected
                 .into_iter()
-                .map(|(group, values)| Value::object([("g", group), ("d", values.len().into())]))
+                .map(|(group, values)| Json::object([("g", group), ("d", values.len().into())]))
                 .collect();
-            let rows: Vec<Value> = picks
+            let rows: Vec<Json> = picks
                 .iter()
-                .map(|(g, v)| Value::object([("g", kind(*g)), ("v", kind(*v))]))
+                .map(|(g, v)| Json::object([("g", kind(*g)), ("v", kind(*v))]))
                 .collect();
-            let model = Value::object([("rows", Value::from(rows))]);
+            let model = Json::object([("rows", Json::from(rows))]);
             let config = config(r#"{"groupBy":"g","aggregations":[{"operation":"countDistinct","field":"v","as":"d"}]}"#);
             let made = run(&operation("TransformData", &config), &model);
-            prop_assert_eq!(made, Ok(Value::from(expected)));
+            prop_assert_eq!(made, Ok(Json::from(expected)));
         }
     }
 }

@@ -7,17 +7,17 @@ use std::rc::Rc;
 
 use a2abus_models::a2e_workflow::Operand;
 use a2abus_models::a2e_workflow::operation::Operator;
+use a2abus_models::{Array, Json};
 
 use super::Scope;
 use super::distinct::Distinct;
 use crate::failure::Failure;
 use crate::meter::Meter;
-use crate::value::{Array, Value, compare_numbers};
 
 /// An operator and the value it compares with, ready for many values.
 pub(super) struct Comparison {
     operator: Operator,
-    value: Value,
+    value: Json,
     /// The elements of the value, where many are looked for in it.
     elements: Option<Rc<Distinct<'static>>>,
 }
@@ -30,9 +30,9 @@ pub(super) struct Lists(Vec<(Array, Rc<Distinct<'static>>)>);
 const LONG: usize = 8;
 
 /// The value of an operand; a reference has to lead somewhere.
-fn value(operand: &Operand, scope: &Scope<'_>) -> Result<Value, Failure> {
+fn value(operand: &Operand, scope: &Scope<'_>) -> Result<Json, Failure> {
     match operand {
-        Operand::Literal(json) => Ok(json.into()),
+        Operand::Literal(json) => Ok(json.by_value()),
         Operand::Reference(path) => scope.model.read(path),
     }
 }
@@ -61,7 +61,7 @@ impl Comparison {
         scope: &Scope<'_>,
     ) -> Result<Self, Failure> {
         let mut comparison = Self::once(operator, operand, scope)?;
-        if let (Operator::In, Value::Array(array)) = (operator, &comparison.value)
+        if let (Operator::In, Json::Array(array)) = (operator, &comparison.value)
             && array.len() >= LONG
         {
             comparison.elements = Some(lists.prepare(array, scope.meter)?);
@@ -70,7 +70,7 @@ impl Comparison {
     }
 
     /// Whether it holds of a value.
-    pub(super) fn holds(&self, field: &Value, meter: &Meter<'_>) -> Result<bool, Failure> {
+    pub(super) fn holds(&self, field: &Json, meter: &Meter<'_>) -> Result<bool, Failure> {
         if let Some(elements) = &self.elements {
             return Ok(elements.find(field, meter)?.is_some());
         }
@@ -84,14 +84,14 @@ impl Comparison {
             Operator::GreaterOrEqual => order(field, value).is_some_and(Ordering::is_ge),
             Operator::LessOrEqual => order(field, value).is_some_and(Ordering::is_le),
             Operator::In => match (value, field) {
-                (Value::Array(array), _) => array.iter().any(|element| element == field),
-                (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
+                (Json::Array(array), _) => array.iter().any(|element| element == field),
+                (Json::String(text), Json::String(part)) => text.contains(part.as_str()),
                 _ => false,
             },
             Operator::Contains => match (field, value) {
-                (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
-                (Value::Array(array), _) => array.iter().any(|element| element == value),
-                (Value::Object(object), Value::String(name)) => object.get(name).is_some(),
+                (Json::String(text), Json::String(part)) => text.contains(part.as_str()),
+                (Json::Array(array), _) => array.iter().any(|element| element == value),
+                (Json::Object(object), Json::String(name)) => object.get(name).is_some(),
                 _ => false,
             },
             Operator::StartsWith => {
@@ -104,7 +104,7 @@ impl Comparison {
     }
 
     /// How many bytes it reads to compare.
-    fn work(&self, field: &Value) -> usize {
+    fn work(&self, field: &Json) -> usize {
         match self.operator {
             Operator::In => self.value.weight(),
             Operator::Contains => field.weight(),
@@ -121,15 +121,15 @@ impl Comparison {
 }
 
 /// The order of two numbers or two strings; no other values have one.
-fn order(a: &Value, b: &Value) -> Option<Ordering> {
+fn order(a: &Json, b: &Json) -> Option<Ordering> {
     match texts(a, b) {
         // The order of UTF-8 is that of its code points.
         Some((a, b)) => Some(a.cmp(b)),
-        None => compare_numbers(a, b),
+        None => Some(a.as_number()?.cmp(b.as_number()?)),
     }
 }
 
-fn texts<'v>(a: &'v Value, b: &'v Value) -> Option<(&'v str, &'v str)> {
+fn texts<'v>(a: &'v Json, b: &'v Json) -> Option<(&'v str, &'v str)> {
     a.as_str().zip(b.as_str())
 }
 

@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::hash::RandomState;
 
+use a2abus_models::Json;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use crate::failure::Failure;
 use crate::meter::Meter;
-use crate::value::Value;
 
 /// Values told apart by JSON equality, numbered as they came.
 pub(super) struct Distinct<'a> {
     state: RandomState,
-    values: Vec<Cow<'a, Value>>,
+    values: Vec<Cow<'a, Json>>,
     /// The hash and the number of each value.
     places: HashTable<(u64, usize)>,
 }
@@ -41,7 +41,7 @@ impl<'a> Distinct<'a> {
     /// Puts a value beside those that are there, unless it equals one.
     pub(super) fn put(
         &mut self,
-        value: Cow<'a, Value>,
+        value: Cow<'a, Json>,
         meter: &Meter<'_>,
     ) -> Result<Place, Failure> {
         meter.scan(value.weight())?;
@@ -62,7 +62,7 @@ impl<'a> Distinct<'a> {
     }
 
     /// The number of the value that equals this one.
-    pub(super) fn find(&self, value: &Value, meter: &Meter<'_>) -> Result<Option<usize>, Failure> {
+    pub(super) fn find(&self, value: &Json, meter: &Meter<'_>) -> Result<Option<usize>, Failure> {
         meter.scan(value.weight())?;
         let hash = value.hash_in(&self.state);
         let known = self.places.find(hash, |&(other, number)| {
@@ -76,7 +76,7 @@ impl<'a> Distinct<'a> {
     }
 
     /// The values by their numbers.
-    pub(super) fn into_values(self) -> Vec<Cow<'a, Value>> {
+    pub(super) fn into_values(self) -> Vec<Cow<'a, Json>> {
         self.values
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::operation::{Conditional, FilterCondition, FilterData, Test};
 
 use super::Scope;
@@ -9,10 +10,9 @@ use super::compare::{Comparison, Lists};
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::Value;
 
 /// Runs a FilterData and gives its value.
-pub(crate) fn filter(operation: &FilterData, scope: &Scope<'_>) -> Result<Value, Failure> {
+pub(crate) fn filter(operation: &FilterData, scope: &Scope<'_>) -> Result<Json, Failure> {
     let input = scope.array(&operation.input)?;
     let mut lists = Lists::default();
     let comparisons: Vec<_> = operation
@@ -31,13 +31,13 @@ pub(crate) fn filter(operation: &FilterData, scope: &Scope<'_>) -> Result<Value,
 }
 
 fn fulfils(
-    item: &Value,
+    item: &Json,
     conditions: &[FilterCondition],
     comparisons: &[Comparison],
     meter: &Meter<'_>,
 ) -> Result<bool, Failure> {
     for (condition, comparison) in conditions.iter().zip(comparisons) {
-        let value = field(item, &condition.field).unwrap_or(Cow::Borrowed(&Value::Null));
+        let value = field(item, &condition.field).unwrap_or(Cow::Borrowed(&Json::Null));
         if !comparison.holds(&value, meter)? {
             return Ok(false);
         }
@@ -54,11 +54,11 @@ pub(crate) fn holds(operation: &Conditional, scope: &Scope<'_>) -> Result<bool, 
         }
         Test::Exists => Ok(!value.is_null()),
         Test::Empty => Ok(match &value {
-            Value::Null => true,
-            Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Digits(_) => false,
-            Value::String(text) => text.is_empty(),
-            Value::Array(array) => array.is_empty(),
-            Value::Object(object) => object.is_empty(),
+            Json::Null => true,
+            Json::Bool(_) | Json::Number(_) => false,
+            Json::String(text) => text.is_empty(),
+            Json::Array(array) => array.is_empty(),
+            Json::Object(object) => object.is_empty(),
         }),
     }
 }
@@ -67,14 +67,14 @@ pub(crate) fn holds(operation: &Conditional, scope: &Scope<'_>) -> Result<bool, 
 mod tests {
     use crate::failure::FailureCode;
     use crate::operation::testing::{check, check_fails, check_weight, operation, parse, run};
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     /// The elements of `values`, each as `{"v": …}`, that such a condition keeps.
     fn kept(values: &str, operator: &str, value: &str) -> Vec<String> {
         let values = parse(values);
         let rows = values.as_array().unwrap().iter();
-        let rows: Vec<_> = rows.map(|v| Value::object([("v", v.clone())])).collect();
-        let model = Value::object([("rows", Value::from(rows))]);
+        let rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
+        let model = Json::object([("rows", Json::from(rows))]);
         let config = format!(
             r#"{{"inputPath":"/workflow/rows","conditions":[{{"field":"v","operator":"{operator}","value":{value}}}],"outputPath":"/workflow/o"}}"#
         );

@@ -1,33 +1,29 @@
 //! The functions of TransformData. Source: docs/protocols/a2e-workflows.md §4.2.
 
 use a2abus_models::a2e_workflow::transform::Function;
+use a2abus_models::{Json, Number, Rounding};
 
 use super::text::{text, write_plain};
 use crate::failure::Failure;
 use crate::meter::Meter;
-use crate::value::{Rounding, VALUE_WEIGHT, Value, absolute, number, rounded};
 
 /// What a function makes of a value, counted; of the wrong kind it makes null.
-pub(super) fn apply(
-    function: Function,
-    value: &Value,
-    meter: &Meter<'_>,
-) -> Result<Value, Failure> {
+pub(super) fn apply(function: Function, value: &Json, meter: &Meter<'_>) -> Result<Json, Failure> {
     meter.scan(value.weight())?;
     match (function, value) {
-        (Function::Upper, Value::String(text)) => changed(text, str::to_uppercase, meter),
-        (Function::Lower, Value::String(text)) => changed(text, str::to_lowercase, meter),
-        (Function::String, Value::String(_)) => meter.keep(value.clone()),
+        (Function::Upper, Json::String(text)) => changed(text, str::to_uppercase, meter),
+        (Function::Lower, Json::String(text)) => changed(text, str::to_lowercase, meter),
+        (Function::String, Json::String(_)) => meter.keep(value.clone()),
         (Function::String, value) if !value.is_null() => {
-            meter.weigh(VALUE_WEIGHT)?;
-            text(meter, |out| write_plain(out, value)).map(Value::from)
+            meter.weigh(Json::WEIGHT)?;
+            text(meter, |out| write_plain(out, value)).map(Json::from)
         }
         _ => meter.keep(small(function, value).unwrap_or_default()),
     }
 }
 
 /// A text in another case.
-fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<Value, Failure> {
+fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<Json, Failure> {
     // No character becomes more than three of its length.
     let most = text
         .len()
@@ -39,47 +35,30 @@ fn changed(text: &str, change: fn(&str) -> String, meter: &Meter<'_>) -> Result<
 }
 
 /// What is no larger than it was; `None` of the wrong kind.
-fn small(function: Function, value: &Value) -> Option<Value> {
+fn small(function: Function, value: &Json) -> Option<Json> {
     match (function, value) {
-        (Function::Trim, Value::String(text)) => Some(text.trim().into()),
-        (Function::Length, Value::String(text)) => Some(text.chars().count().into()),
-        (Function::Length, Value::Array(array)) => Some(array.len().into()),
-        (Function::Length, Value::Object(object)) => Some(object.len().into()),
-        (Function::Number, Value::Bool(value)) => Some(i64::from(*value).into()),
-        (Function::Number, Value::String(text)) => read_number(text.trim()),
-        (Function::Number, value) if value.is_number() => Some(value.clone()),
-        (Function::Abs, value) => absolute(value),
-        (Function::Round, value) => rounded(value, Rounding::Nearest),
-        (Function::Floor, value) => rounded(value, Rounding::Down),
-        (Function::Ceil, value) => rounded(value, Rounding::Up),
-        (Function::Not, Value::Bool(value)) => Some((!value).into()),
+        (Function::Trim, Json::String(text)) => Some(text.trim().into()),
+        (Function::Length, Json::String(text)) => Some(text.chars().count().into()),
+        (Function::Length, Json::Array(array)) => Some(array.len().into()),
+        (Function::Length, Json::Object(object)) => Some(object.len().into()),
+        (Function::Number, Json::Bool(value)) => Some(i64::from(*value).into()),
+        (Function::Number, Json::String(text)) => {
+            Some(Number::parse(text.trim())?.by_value().into())
+        }
+        (Function::Number, Json::Number(number)) => Some(number.clone().into()),
+        (Function::Abs, Json::Number(number)) => Some(number.abs().into()),
+        (Function::Round, Json::Number(number)) => Some(number.rounded(Rounding::Nearest).into()),
+        (Function::Floor, Json::Number(number)) => Some(number.rounded(Rounding::Down).into()),
+        (Function::Ceil, Json::Number(number)) => Some(number.rounded(Rounding::Up).into()),
+        (Function::Not, Json::Bool(value)) => Some((!value).into()),
         _ => None,
     }
-}
-
-/// The number of a text that is one in JSON.
-fn read_number(text: &str) -> Option<Value> {
-    let unsigned = text.strip_prefix('-').unwrap_or(text);
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (unsigned, None),
-    };
-    let (whole, fraction) = match mantissa.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
-        None => (mantissa, None),
-    };
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let is_number = digits(whole)
-        && (whole == "0" || !whole.starts_with('0'))
-        && fraction.is_none_or(digits)
-        && exponent.is_none_or(|text| digits(text.strip_prefix(['+', '-']).unwrap_or(text)));
-    is_number.then(|| number(text))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::operation::testing::{operation, parse, run};
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     #[test]
     fn functions_give_null_of_the_wrong_kind() {
@@ -114,9 +93,9 @@ mod tests {
         ] {
             let rows = parse(input);
             let rows = rows.as_array().unwrap().iter();
-            let mut rows: Vec<_> = rows.map(|v| Value::object([("v", v.clone())])).collect();
+            let mut rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
             rows.push(parse("{}"));
-            let model = Value::object([("rows", Value::from(rows))]);
+            let model = Json::object([("rows", Json::from(rows))]);
             let config = format!(
                 r#"{{"inputPath":"/workflow/rows","transform":"map","config":{{"field":"v","function":"{function}"}},"outputPath":"/workflow/o"}}"#
             );
@@ -150,7 +129,7 @@ mod tests {
             ("١", None),
         ] {
             assert_eq!(
-                super::read_number(text.trim()),
+                a2abus_models::Number::parse(text.trim()).map(Json::from),
                 expected.map(parse),
                 "{text:?}"
             );

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use a2abus_models::a2e_workflow::RelativePath;
+use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 use indexmap::IndexMap;
 
@@ -10,15 +11,14 @@ use super::text::text;
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::{Array, MEMBER_WEIGHT, Object, VALUE_WEIGHT, Value};
 
 /// The elements by the text of a field.
-pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Result<Value, Failure> {
-    let mut groups: IndexMap<Text, Vec<Value>> = IndexMap::new();
+pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Result<Json, Failure> {
+    let mut groups: IndexMap<Text, Vec<Json>> = IndexMap::new();
     for item in input {
         meter.step()?;
         let item_kept = meter.keep(item.clone())?;
-        let value = field(item, by).unwrap_or(Cow::Borrowed(&Value::Null));
+        let value = field(item, by).unwrap_or(Cow::Borrowed(&Json::Null));
         let key = key(&value, meter)?;
         let length = key.len();
         match groups.get_mut(&key) {
@@ -27,7 +27,7 @@ pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Resu
                 elements.push(item_kept);
             }
             None => {
-                meter.weigh(MEMBER_WEIGHT + VALUE_WEIGHT)?;
+                meter.weigh(Object::MEMBER_WEIGHT + Json::WEIGHT)?;
                 groups.insert(key, vec![item_kept]);
             }
         }
@@ -37,8 +37,8 @@ pub(super) fn group(by: &RelativePath, input: &Array, meter: &Meter<'_>) -> Resu
 }
 
 /// The text of a key, counted: a string as it is, all else so that equal values have one text.
-fn key(value: &Value, meter: &Meter<'_>) -> Result<Text, Failure> {
-    if let Value::String(text) = value {
+fn key(value: &Json, meter: &Meter<'_>) -> Result<Text, Failure> {
+    if let Json::String(text) = value {
         meter.weigh(text.len())?;
         return Ok(text.clone());
     }
@@ -51,7 +51,7 @@ mod tests {
 
     use crate::failure::FailureCode;
     use crate::operation::testing::{check, check_fails, check_weight, operation, parse, run};
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     const CONFIG: &str = r#"{"inputPath":"/workflow/rows","transform":"group","config":{"field":"k"},"outputPath":"/workflow/o"}"#;
 
@@ -85,21 +85,21 @@ mod tests {
     proptest! {
         #[test]
         fn groups_are_those_of_a_naive_search(keys in prop::collection::vec("[ab1]{0,2}", 0..40)) {
-            let rows: Vec<Value> = keys
+            let rows: Vec<Json> = keys
                 .iter()
                 .enumerate()
-                .map(|(n, key)| Value::object([("k", Value::from(key.as_str())), ("n", n.into())]))
+                .map(|(n, key)| Json::object([("k", Json::from(key.as_str())), ("n", n.into())]))
                 .collect();
-            let mut expected: Vec<(String, Vec<Value>)> = Vec::new();
+            let mut expected: Vec<(String, Vec<Json>)> = Vec::new();
             for (key, row) in keys.iter().zip(&rows) {
                 match expected.iter_mut().find(|(known, _)| known == key) {
                     Some((_, group)) => group.push(row.clone()),
                     None => expected.push((key.clone(), vec![row.clone()])),
                 }
             }
-            let model = Value::object([("rows", Value::from(rows))]);
+            let model = Json::object([("rows", Json::from(rows))]);
             let made = run(&operation("TransformData", CONFIG), &model).unwrap();
-            let expected = Value::object(expected.into_iter().map(|(k, g)| (k, Value::from(g))));
+            let expected = Json::object(expected.into_iter().map(|(k, g)| (k, Json::from(g))));
             // The text shows the order of the groups too.
             prop_assert_eq!(made.to_string(), expected.to_string());
         }

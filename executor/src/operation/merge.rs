@@ -4,18 +4,18 @@ use std::borrow::Cow;
 
 use a2abus_models::a2e_workflow::Path;
 use a2abus_models::a2e_workflow::operation::{MergeData, Strategy};
+use a2abus_models::{Array, Json, Object};
 
 use super::distinct::{Distinct, Place};
 use super::{Scope, mismatch};
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
-use crate::value::{Array, MEMBER_WEIGHT, Object, Value};
 
 /// The deepest nesting that deepMerge goes into.
 const MAX_DEPTH: usize = 256;
 
 /// Runs a MergeData and gives its value.
-pub(crate) fn merge(operation: &MergeData, scope: &Scope<'_>) -> Result<Value, Failure> {
+pub(crate) fn merge(operation: &MergeData, scope: &Scope<'_>) -> Result<Json, Failure> {
     let sources = &operation.sources;
     match operation.strategy {
         Strategy::Concat => concat(sources, scope),
@@ -29,13 +29,13 @@ pub(crate) fn merge(operation: &MergeData, scope: &Scope<'_>) -> Result<Value, F
 fn each_element(
     sources: &[Path],
     scope: &Scope<'_>,
-    mut visit: impl FnMut(&Value) -> Result<(), Failure>,
+    mut visit: impl FnMut(&Json) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     for path in sources {
         scope.meter.step()?;
         match scope.model.read(path)? {
-            Value::Null => {}
-            Value::Array(array) => {
+            Json::Null => {}
+            Json::Array(array) => {
                 for element in &array {
                     scope.meter.step()?;
                     visit(element)?;
@@ -47,7 +47,7 @@ fn each_element(
     Ok(())
 }
 
-fn concat(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
+fn concat(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     let mut all = Vec::new();
     each_element(sources, scope, |element| {
         all.push(scope.meter.keep(element.clone())?);
@@ -56,7 +56,7 @@ fn concat(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
     Ok(all.into())
 }
 
-fn union(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
+fn union(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     let mut distinct = Distinct::new();
     each_element(sources, scope, |element| {
         match distinct.put(Cow::Owned(element.clone()), scope.meter)? {
@@ -68,7 +68,7 @@ fn union(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
     Ok(values.collect::<Array>().into())
 }
 
-fn intersect(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
+fn intersect(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     let arrays = sources
         .iter()
         .map(|path| scope.array(path))
@@ -101,23 +101,23 @@ fn intersect(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
     Ok(kept.collect::<Result<Vec<_>, _>>()?.into())
 }
 
-fn deep_merge(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
+fn deep_merge(sources: &[Path], scope: &Scope<'_>) -> Result<Json, Failure> {
     let mut values = sources
         .iter()
         .map(|path| scope.model.read(path).map(|value| (path, value)));
     let Some((first, mut merged)) = values.next().transpose()? else {
-        return Ok(Value::Null);
+        return Ok(Json::Null);
     };
     let needed = match &merged {
-        Value::Object(_) => "an object as the first source is",
-        Value::Array(_) => "an array as the first source is",
+        Json::Object(_) => "an object as the first source is",
+        Json::Array(_) => "an array as the first source is",
         other => return Err(mismatch(first, other, "an array or an object")),
     };
     scope.meter.weigh(merged.weight())?;
     for source in values {
         let (path, value) = source?;
         match (&merged, &value) {
-            (Value::Object(_), Value::Object(_)) | (Value::Array(_), Value::Array(_)) => {
+            (Json::Object(_), Json::Object(_)) | (Json::Array(_), Json::Array(_)) => {
                 merge_into(&mut merged, &value, MAX_DEPTH, scope.meter)?;
             }
             _ => return Err(mismatch(path, &value, needed)),
@@ -128,18 +128,18 @@ fn deep_merge(sources: &[Path], scope: &Scope<'_>) -> Result<Value, Failure> {
 
 /// Merges a later value into an earlier one, which is counted already.
 fn merge_into(
-    earlier: &mut Value,
-    later: &Value,
+    earlier: &mut Json,
+    later: &Json,
     depth: usize,
     meter: &Meter<'_>,
 ) -> Result<(), Failure> {
     meter.step()?;
     let deeper = || depth.checked_sub(1).ok_or_else(too_deep);
     match (&mut *earlier, later) {
-        (Value::Object(earlier), Value::Object(later)) => {
+        (Json::Object(earlier), Json::Object(later)) => {
             merge_objects(earlier, later, deeper()?, meter)
         }
-        (Value::Array(earlier), Value::Array(later)) => {
+        (Json::Array(earlier), Json::Array(later)) => {
             merge_arrays(earlier, later, deeper()?, meter)
         }
         _ => {
@@ -162,7 +162,7 @@ fn merge_objects(
             earlier.change(name, |member| merge_into(member, value, depth, meter))?;
         } else {
             meter.step()?;
-            meter.weigh(MEMBER_WEIGHT + name.len() + value.weight())?;
+            meter.weigh(Object::MEMBER_WEIGHT + name.len() + value.weight())?;
             earlier.insert(name.clone(), value.clone());
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     use crate::operation::testing::{
         check, check_fails, check_weight, operation, parse, run, run_within,
     };
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     fn config(strategy: &str, sources: &[&str]) -> String {
         let sources: Vec<_> = sources
@@ -347,8 +347,8 @@ mod tests {
 
     #[test]
     fn many_sources_stop_early() {
-        let element = Value::from("x".repeat(1 << 10));
-        let model = Value::object([("a", Value::from(vec![element; 1024]))]);
+        let element = Json::from("x".repeat(1 << 10));
+        let model = Json::object([("a", Json::from(vec![element; 1024]))]);
         let sources = vec!["a"; 10_000];
         let made = run(&operation("MergeData", &config("concat", &sources)), &model);
         assert_eq!(made.map_err(|e| e.code), Err(FailureCode::LimitExceeded));
@@ -366,14 +366,14 @@ mod tests {
     #[test]
     fn deep_merge_ends_at_its_depth() {
         let nested = |levels: usize| {
-            let mut value = Value::from(1_i64);
+            let mut value = Json::from(1_i64);
             for _ in 0..levels {
-                value = Value::object([("d", value)]);
+                value = Json::object([("d", value)]);
             }
             value
         };
         let run = |levels| {
-            let model = Value::object([("a", nested(levels)), ("b", nested(levels))]);
+            let model = Json::object([("a", nested(levels)), ("b", nested(levels))]);
             run(
                 &operation("MergeData", &config("deepMerge", &["a", "b"])),
                 &model,
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(made.as_array().unwrap().len(), 20_000);
     }
 
-    fn some_value() -> impl Strategy<Value = Value> {
+    fn some_value() -> impl Strategy<Value = Json> {
         let leaf = prop_oneof![
             Just("null"),
             Just("true"),
@@ -413,8 +413,8 @@ mod tests {
         .prop_map(parse);
         leaf.prop_recursive(2, 6, 3, |inner| {
             prop_oneof![
-                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-                prop::collection::vec(("[ab]", inner), 0..3).prop_map(Value::object),
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Json::from),
+                prop::collection::vec(("[ab]", inner), 0..3).prop_map(Json::object),
             ]
         })
     }
@@ -426,32 +426,32 @@ mod tests {
         ) {
             let names = ["a", "b", "c", "d"];
             let names = names.get(..arrays.len()).unwrap();
-            let mut union: Vec<Value> = Vec::new();
+            let mut union: Vec<Json> = Vec::new();
             for value in arrays.iter().flatten() {
                 if !union.contains(value) {
                     union.push(value.clone());
                 }
             }
-            let mut common: Vec<Value> = Vec::new();
+            let mut common: Vec<Json> = Vec::new();
             for value in arrays.first().unwrap() {
                 if !common.contains(value) && arrays.iter().all(|array| array.contains(value)) {
                     common.push(value.clone());
                 }
             }
-            let arrays = arrays.into_iter().map(Value::from);
-            let model = Value::object(names.iter().copied().zip(arrays));
+            let arrays = arrays.into_iter().map(Json::from);
+            let model = Json::object(names.iter().copied().zip(arrays));
             for (strategy, expected) in [("union", union), ("intersect", common)] {
                 let made = run(&operation("MergeData", &config(strategy, names)), &model).unwrap();
-                prop_assert_eq!(made.to_string(), Value::from(expected).to_string());
+                prop_assert_eq!(made.to_string(), Json::from(expected).to_string());
             }
         }
 
         #[test]
         fn a_deep_merge_weighs_what_its_text_weighs(values in prop::collection::vec(some_value(), 2..4)) {
-            let values: Vec<_> = values.into_iter().map(|v| Value::object([("m", v)])).collect();
+            let values: Vec<_> = values.into_iter().map(|v| Json::object([("m", v)])).collect();
             let names = ["a", "b", "c"];
             let names = names.get(..values.len()).unwrap();
-            let model = Value::object(names.iter().copied().zip(values));
+            let model = Json::object(names.iter().copied().zip(values));
             let made = run(&operation("MergeData", &config("deepMerge", names)), &model).unwrap();
             prop_assert_eq!(made.weight(), parse(&made.to_string()).weight());
         }

@@ -2,6 +2,7 @@
 
 use a2abus_models::a2e_workflow::transform::{Expression, Function, Merge, Projection, Slice};
 use a2abus_models::a2e_workflow::{FieldTemplate, RelativePath};
+use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 use indexmap::IndexMap;
 
@@ -10,7 +11,6 @@ use super::{Scope, function, slice};
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::{Array, MEMBER_WEIGHT, Object, VALUE_WEIGHT, Value, member_weight};
 
 /// What becomes of an element, ready for many.
 enum Maker<'a> {
@@ -27,7 +27,7 @@ struct Member<'a> {
 /// Where a value comes from.
 enum Source<'a> {
     Field(&'a RelativePath, Option<Function>),
-    Value(Value),
+    Value(Json),
     Template(&'a FieldTemplate),
 }
 
@@ -44,10 +44,10 @@ pub(super) fn map(
     part: Slice,
     input: &Array,
     scope: &Scope<'_>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let maker = Maker::new(projection, scope)?;
     // One value comes of each element, so that the slice may be taken first.
-    let input = slice(input.as_slice(), part);
+    let input = slice(input, part);
     let mut made = Vec::new();
     for item in input {
         scope.meter.step()?;
@@ -60,14 +60,12 @@ pub(super) fn map(
 pub(super) fn select(
     projection: &Projection,
     part: Slice,
-    object: &Value,
+    object: &Json,
     scope: &Scope<'_>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let selected = Maker::new(projection, scope)?.make(object, scope.meter)?;
     Ok(match &selected {
-        Value::Array(array) if part != Slice::default() => {
-            slice(array.as_slice(), part).to_vec().into()
-        }
+        Json::Array(array) if part != Slice::default() => slice(array, part).to_vec().into(),
         _ => selected,
     })
 }
@@ -103,20 +101,20 @@ impl<'a> Maker<'a> {
     }
 
     /// The value of an element, counted.
-    fn make(&self, item: &Value, meter: &Meter<'_>) -> Result<Value, Failure> {
+    fn make(&self, item: &Json, meter: &Meter<'_>) -> Result<Json, Failure> {
         match self {
             Self::One(source) => match source.take(item, meter)? {
                 Some(value) => Ok(value),
-                None => meter.keep(Value::Null),
+                None => meter.keep(Json::Null),
             },
             Self::Object(members, merge) => {
                 let mut object = match (merge, item) {
-                    (Merge::Keep, Value::Object(own)) => {
+                    (Merge::Keep, Json::Object(own)) => {
                         meter.weigh(item.weight())?;
                         own.clone()
                     }
                     _ => {
-                        meter.weigh(VALUE_WEIGHT)?;
+                        meter.weigh(Json::WEIGHT)?;
                         Object::default()
                     }
                 };
@@ -133,15 +131,15 @@ impl<'a> Maker<'a> {
 
 impl Member<'_> {
     /// Puts the member of an element into an object.
-    fn put(&self, item: &Value, object: &mut Object, meter: &Meter<'_>) -> Result<(), Failure> {
+    fn put(&self, item: &Json, object: &mut Object, meter: &Meter<'_>) -> Result<(), Failure> {
         let value = match (self.source.take(item, meter)?, self.missing) {
             (Some(value), _) => value,
-            (None, Missing::Null) => meter.keep(Value::Null)?,
+            (None, Missing::Null) => meter.keep(Json::Null)?,
             (None, Missing::Nothing) => return Ok(()),
         };
-        meter.weigh(MEMBER_WEIGHT + self.name.len())?;
+        meter.weigh(Object::MEMBER_WEIGHT + self.name.len())?;
         if let Some(old) = object.get(&self.name) {
-            meter.release(member_weight(&self.name, old));
+            meter.release(Object::member_weight(&self.name, old));
         }
         object.insert(self.name.clone(), value);
         Ok(())
@@ -154,14 +152,14 @@ impl<'a> Source<'a> {
     fn new(expression: &'a Expression, scope: &Scope<'_>) -> Result<Self, Failure> {
         Ok(match expression {
             Expression::Field(field, function) => Self::Field(field, *function),
-            Expression::Value(json) => Self::Value(json.into()),
+            Expression::Value(json) => Self::Value(json.by_value()),
             Expression::Reference(path) => Self::Value(scope.model.read(path)?),
             Expression::Template(template) => Self::Template(template),
         })
     }
 
     /// The value for an item, counted; `None` when it is missing.
-    fn take(&self, item: &Value, meter: &Meter<'_>) -> Result<Option<Value>, Failure> {
+    fn take(&self, item: &Json, meter: &Meter<'_>) -> Result<Option<Json>, Failure> {
         meter.step()?;
         match self {
             Self::Field(path, None) => field(item, path)
@@ -172,7 +170,7 @@ impl<'a> Source<'a> {
                 .transpose(),
             Self::Value(value) => meter.keep(value.clone()).map(Some),
             Self::Template(template) => {
-                meter.weigh(VALUE_WEIGHT)?;
+                meter.weigh(Json::WEIGHT)?;
                 fill(template, item, meter).map(|text| Some(text.into()))
             }
         }
@@ -187,7 +185,7 @@ mod tests {
     use crate::operation::testing::{
         check, check_fails, check_weight, operation, parse, run, run_within,
     };
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     fn config(transform: &str, input: &str, config: &str) -> String {
         format!(
@@ -370,8 +368,8 @@ mod tests {
     #[test]
     fn a_large_text_in_many_templates_stops_early() {
         let large = "x".repeat(1 << 20);
-        let rows = vec![Value::object([("a", Value::from(large))]); 10_000];
-        let model = Value::object([("rows", Value::from(rows))]);
+        let rows = vec![Json::object([("a", Json::from(large))]); 10_000];
+        let model = Json::object([("rows", Json::from(rows))]);
         for with in [
             r#"{"template":"{a}"}"#,
             r#"{"fields":{"t":{"template":"{a}"},"n":{"field":"a","function":"upper"}}}"#,

@@ -5,17 +5,17 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use a2abus_models::a2e_workflow::transform::{Slice, SortKey, SortOrder};
+use a2abus_models::{Array, Json, Number};
 
 use super::slice;
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::{Array, Value, compare_numbers};
 
 /// What an element is sorted by.
 enum Key<'a> {
     /// With its nearest double, which alone decides most comparisons.
-    Number(f64, Cow<'a, Value>),
+    Number(f64, Cow<'a, Number>),
     Text(&'a str),
     Bool(bool),
     /// An array or an object; equal among themselves.
@@ -24,7 +24,7 @@ enum Key<'a> {
     Nothing,
 }
 
-type Keyed<'a> = (Key<'a>, &'a Value);
+type Keyed<'a> = (Key<'a>, &'a Json);
 
 /// The elements in order of these keys.
 pub(super) fn sort(
@@ -32,7 +32,7 @@ pub(super) fn sort(
     part: Slice,
     input: &Array,
     meter: &Meter<'_>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let mut items: Vec<Keyed<'_>> = input.iter().map(|item| (Key::Nothing, item)).collect();
     // Where the keys so far are equal; the next key decides there, and is computed there alone.
     let mut undecided = Vec::from_iter(Some(0..items.len()));
@@ -75,27 +75,21 @@ fn ties<'r>(run: &'r [Keyed<'_>], start: usize) -> impl Iterator<Item = Range<us
 // === impl Key ===
 
 impl<'a> Key<'a> {
-    fn of(item: &'a Value, key: &SortKey) -> Self {
+    fn of(item: &'a Json, key: &SortKey) -> Self {
         match field(item, &key.field) {
             None => Self::Nothing,
             Some(Cow::Borrowed(value)) => match value {
-                Value::Null => Self::Nothing,
-                Value::Bool(value) => Self::Bool(*value),
-                Value::String(text) => Self::Text(text),
-                Value::Array(_) | Value::Object(_) => Self::Structure,
-                Value::Integer(_) | Value::Float(_) | Value::Digits(_) => {
-                    Self::number(Cow::Borrowed(value))
-                }
+                Json::Null => Self::Nothing,
+                Json::Bool(value) => Self::Bool(*value),
+                Json::String(text) => Self::Text(text),
+                Json::Array(_) | Json::Object(_) => Self::Structure,
+                Json::Number(number) => Self::Number(number.as_f64(), Cow::Borrowed(number)),
             },
             // Only a length is computed.
-            Some(length @ Cow::Owned(_)) => Self::number(length),
-        }
-    }
-
-    fn number(value: Cow<'a, Value>) -> Self {
-        match value.as_f64() {
-            Some(nearest) => Self::Number(nearest, value),
-            None => Self::Nothing,
+            Some(Cow::Owned(Json::Number(length))) => {
+                Self::Number(length.as_f64(), Cow::Owned(length))
+            }
+            Some(Cow::Owned(_)) => Self::Nothing,
         }
     }
 
@@ -106,7 +100,7 @@ impl<'a> Key<'a> {
             (_, Self::Nothing) => return Ordering::Less,
             (Self::Number(x, a), Self::Number(y, b)) => match x.partial_cmp(y) {
                 Some(order @ (Ordering::Less | Ordering::Greater)) => order,
-                _ => compare_numbers(a, b).unwrap_or(Ordering::Equal),
+                _ => a.cmp(b),
             },
             (Self::Text(a), Self::Text(b)) => a.cmp(b),
             (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
@@ -134,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::operation::testing::{check, check_weight, operation, parse, run};
-    use crate::value::Value;
+    use a2abus_models::Json;
 
     fn config(with: &str) -> String {
         format!(
@@ -192,22 +186,22 @@ mod tests {
     }
 
     /// The order of two values as the specification words it; null is last.
-    fn naive(a: &Value, b: &Value, descending: bool) -> std::cmp::Ordering {
-        let rank = |value: &Value| match value {
-            Value::Integer(_) | Value::Float(_) | Value::Digits(_) => 0,
-            Value::String(_) => 1,
-            Value::Bool(_) => 2,
-            Value::Array(_) | Value::Object(_) => 3,
-            Value::Null => 4,
+    fn naive(a: &Json, b: &Json, descending: bool) -> std::cmp::Ordering {
+        let rank = |value: &Json| match value {
+            Json::Number(_) => 0,
+            Json::String(_) => 1,
+            Json::Bool(_) => 2,
+            Json::Array(_) | Json::Object(_) => 3,
+            Json::Null => 4,
         };
         if a.is_null() || b.is_null() {
             return a.is_null().cmp(&b.is_null());
         }
         let order = rank(a).cmp(&rank(b)).then_with(|| match (a, b) {
-            (Value::String(a), Value::String(b)) => a.chars().cmp(b.chars()),
-            (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
-            _ => match (a.as_f64(), b.as_f64()) {
-                (Some(a), Some(b)) => a.total_cmp(&b),
+            (Json::String(a), Json::String(b)) => a.chars().cmp(b.chars()),
+            (Json::Bool(a), Json::Bool(b)) => a.cmp(b),
+            _ => match (a.as_number(), b.as_number()) {
+                (Some(a), Some(b)) => a.as_f64().total_cmp(&b.as_f64()),
                 _ => std::cmp::Ordering::Equal,
             },
         });
@@ -222,18 +216,18 @@ mod tests {
         ) {
             let kinds = parse(r#"[null,1,1.0,2,"a","b","é",true,false,[1],{},-3.5]"#);
             let kinds = kinds.as_array().unwrap();
-            let rows: Vec<Value> = rows
+            let rows: Vec<Json> = rows
                 .iter()
                 .enumerate()
-                .map(|(n, (a, b))| Value::object([
+                .map(|(n, (a, b))| Json::object([
                     ("a", kinds.get(*a).unwrap().clone()),
                     ("b", kinds.get(*b).unwrap().clone()),
                     ("n", n.into()),
                 ]))
                 .collect();
-            let mut expected: Vec<Value> = Vec::new();
+            let mut expected: Vec<Json> = Vec::new();
             for row in &rows {
-                let key = |row: &Value, name| row.get(name).unwrap().clone();
+                let key = |row: &Json, name| row.get(name).unwrap().clone();
                 let after = expected
                     .iter()
                     .rposition(|other| {
@@ -249,9 +243,9 @@ mod tests {
                 r#"{{"by":[{{"field":"a","order":"{}"}},{{"field":"b","order":"{}"}}]}}"#,
                 word(directions.0), word(directions.1),
             ));
-            let model = Value::object([("rows", Value::from(rows))]);
+            let model = Json::object([("rows", Json::from(rows))]);
             let made = run(&operation("TransformData", &config), &model);
-            prop_assert_eq!(made, Ok(Value::from(expected)));
+            prop_assert_eq!(made, Ok(Json::from(expected)));
         }
     }
 }

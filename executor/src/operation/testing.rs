@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::{OperationKind, Workflow, WorkflowLimits};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -11,7 +12,6 @@ use crate::environment::Clock;
 use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
 use crate::model::Model;
-use crate::value::{VALUE_WEIGHT, Value};
 
 /// A clock that stands still.
 pub(crate) struct Still(pub(crate) Duration);
@@ -40,17 +40,17 @@ pub(crate) fn operation(of: &str, config: &str) -> OperationKind {
     workflow.operations.into_iter().next().unwrap().kind
 }
 
-pub(crate) fn parse(text: &str) -> Value {
-    Value::parse(text.as_bytes()).unwrap()
+pub(crate) fn parse(text: &str) -> Json {
+    crate::parse(text.as_bytes()).unwrap()
 }
 
 /// Runs it within so many bytes, after so much time of one second.
 pub(crate) fn run_within(
     operation: &OperationKind,
-    model: &Value,
+    model: &Json,
     max_weight: usize,
     elapsed: Duration,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let clock = Still(elapsed);
     let meter = Meter::new(&clock, Duration::from_secs(1), max_weight);
     let model = Model::new(model.as_object().unwrap().clone());
@@ -62,12 +62,12 @@ pub(crate) fn run_within(
         OperationKind::FilterData(operation) => filter(operation, &scope),
         OperationKind::TransformData(operation) => transform(operation, &scope),
         OperationKind::MergeData(operation) => merge(operation, &scope),
-        OperationKind::Conditional(operation) => holds(operation, &scope).map(Value::from),
+        OperationKind::Conditional(operation) => holds(operation, &scope).map(Json::from),
         other => panic!("{other:?} does not only compute"),
     }
 }
 
-pub(crate) fn run(operation: &OperationKind, model: &Value) -> Result<Value, Failure> {
+pub(crate) fn run(operation: &OperationKind, model: &Json) -> Result<Json, Failure> {
     run_within(operation, model, 32 << 20, Duration::ZERO)
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn check_weight(of: &str, config: &str, model: &str) {
     let made = run(&operation, &model).unwrap();
     let within = |max| run_within(&operation, &model, max, Duration::ZERO).map_err(|e| e.code);
     assert_eq!(within(made.weight()).as_ref(), Ok(&made), "{of} {config}");
-    let too_little = made.weight() - VALUE_WEIGHT - 1;
+    let too_little = made.weight() - Json::WEIGHT - 1;
     assert_eq!(
         within(too_little),
         Err(FailureCode::LimitExceeded),

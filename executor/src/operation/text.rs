@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Write};
 
+use a2abus_models::Json;
 use a2abus_models::a2e_workflow::{FieldTemplate, Part};
 
 use crate::failure::Failure;
 use crate::meter::Meter;
 use crate::model::field;
-use crate::value::Value;
 
 /// Text in the making.
 pub(super) struct Counted<'a> {
@@ -32,9 +32,9 @@ pub(super) fn text<'a>(
 }
 
 /// Writes a string as it is and all else as compact JSON.
-pub(super) fn write_plain(out: &mut Counted<'_>, value: &Value) -> fmt::Result {
+pub(super) fn write_plain(out: &mut Counted<'_>, value: &Json) -> fmt::Result {
     match value {
-        Value::String(text) => out.write_str(text),
+        Json::String(text) => out.write_str(text),
         other => write!(out, "{other}"),
     }
 }
@@ -42,14 +42,14 @@ pub(super) fn write_plain(out: &mut Counted<'_>, value: &Value) -> fmt::Result {
 /// The text of a template with the fields of an item in it; null and missing are empty.
 pub(super) fn fill(
     template: &FieldTemplate,
-    item: &Value,
+    item: &Json,
     meter: &Meter<'_>,
 ) -> Result<String, Failure> {
     text(meter, |out| {
         template.parts().iter().try_for_each(|part| match part {
             Part::Text(text) => out.write_str(text),
             Part::Value(path) => match field(item, path).as_deref() {
-                None | Some(Value::Null) => Ok(()),
+                None | Some(Json::Null) => Ok(()),
                 Some(value) => write_plain(out, value),
             },
         })

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::usage::{KeepError, Usage};
 use crate::environment::{Change, Store, StoreError, Table};
-use crate::value::Value;
 
 /// Values by agent and key. What an agent has there is stored beside its values, in the same
 /// write.
@@ -148,11 +147,8 @@ impl Local {
         let Some(text) = self.store.get(Table::Local, &account_key(agent)).await? else {
             return Ok(Usage::default());
         };
-        let account = Value::parse(&text).map_err(|error| StoreError(error.into()))?;
-        let figure = |name| match account.get(name) {
-            Some(Value::Integer(figure)) => u64::try_from(*figure).ok(),
-            _ => None,
-        };
+        let account = crate::parse(&text).map_err(|error| StoreError(error.into()))?;
+        let figure = |name| account.get(name)?.as_number()?.as_u64();
         match (figure("bytes"), figure("entries")) {
             (Some(bytes), Some(entries)) => Ok(Usage { bytes, entries }),
             _ => Err(StoreError("the account of an agent is damaged".into())),

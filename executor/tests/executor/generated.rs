@@ -164,7 +164,7 @@ const ANSWERS: &str = r#"{"GET https://api.example.com/a":[{"status":200,"header
 /// What the run gave, without what the cache may change; `None` if the workflow is not valid.
 async fn run(agent: &Arc<Agent>, workflow: &str, caching: Caching, seed: u64) -> Option<String> {
     let clock = VirtualClock::default();
-    let answers = Value::parse(ANSWERS.as_bytes()).unwrap();
+    let answers = a2abus_executor::parse(ANSWERS.as_bytes()).unwrap();
     let environment = Environment {
         http: Arc::new(Recorded::new(answers.as_object().unwrap(), clock.clone())),
         clock: Arc::new(clock.clone()),
@@ -177,7 +177,7 @@ async fn run(agent: &Arc<Agent>, workflow: &str, caching: Caching, seed: u64) ->
     let executor = Executor::new(environment, options);
     let request = Request {
         workflow: workflow.to_owned().into(),
-        input: Value::parse(INPUT.as_bytes())
+        input: a2abus_executor::parse(INPUT.as_bytes())
             .unwrap()
             .as_object()
             .unwrap()

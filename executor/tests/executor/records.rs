@@ -60,7 +60,7 @@ struct World {
 impl World {
     fn new(refused: usize) -> Self {
         let answers = r#"{"POST https://api.example.com/a":[{"status":201,"headers":{"content-type":"application/json"},"body":1}]}"#;
-        let answers = Value::parse(answers.as_bytes()).unwrap();
+        let answers = a2abus_executor::parse(answers.as_bytes()).unwrap();
         let clock = VirtualClock::default();
         let policy = Policy {
             operations: ["*"].into_iter().collect(),
@@ -146,7 +146,7 @@ async fn members_of_the_request_replace_those_that_the_workflow_brings() {
     let begin = r#""beginExecution","input":{"a":[1],"b":[2]}"#;
     let request = Request {
         workflow: lines.replace(r#""beginExecution""#, begin).into(),
-        input: Value::parse(br#"{"b":[3],"d":4}"#)
+        input: a2abus_executor::parse(br#"{"b":[3],"d":4}"#)
             .unwrap()
             .as_object()
             .unwrap()
@@ -177,7 +177,7 @@ async fn what_was_stored_is_read_by_a_path() {
         let request = Request {
             workflow: named(id, operations).into(),
             session: Some(session.into()),
-            input: Value::parse(input.as_bytes())
+            input: a2abus_executor::parse(input.as_bytes())
                 .unwrap()
                 .as_object()
                 .unwrap()
@@ -410,7 +410,7 @@ fn large(id: &str, bytes: usize) -> (String, Request) {
     let filter = r#""FilterData":{"inputPath":"/workflow/x","conditions":[{"field":"v","operator":"!=","value":0}],"outputPath":"/workflow/y"}"#;
     let lines = named(id, &[filter]);
     let input = format!(r#"{{"x":[{{"v":"{}"}}]}}"#, "v".repeat(bytes));
-    let input = Value::parse(input.as_bytes()).unwrap();
+    let input = a2abus_executor::parse(input.as_bytes()).unwrap();
     let request = Request {
         workflow: lines.clone().into(),
         input: input.as_object().unwrap().clone(),

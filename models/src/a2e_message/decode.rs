@@ -169,9 +169,7 @@ fn non_finite(value: &Json) -> Refusal {
 fn holds_non_finite(value: &Json) -> bool {
     match value {
         // An integer is exact at any size.
-        Json::Number(number) => {
-            number.as_str().contains(['.', 'e', 'E']) && number.as_f64().is_infinite()
-        }
+        Json::Number(number) => !number.is_integer() && number.as_f64().is_infinite(),
         Json::Array(elements) => elements.iter().any(holds_non_finite),
         Json::Object(members) => members.iter().any(|(_, value)| holds_non_finite(value)),
         Json::Null | Json::Bool(_) | Json::String(_) => false,
@@ -190,10 +188,7 @@ impl Message {
             return Err(non_finite(&value));
         }
         let Json::Object(object) = value else {
-            let message = format!(
-                "a message is an object, and this is of type {}",
-                value.type_name()
-            );
+            let message = format!("a message is an object, and this is {}", value.kind());
             return Err(Refusal::new(Reason::NotAnObject, message));
         };
         let names = LineNames::of(&object);

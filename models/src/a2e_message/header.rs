@@ -79,8 +79,8 @@ impl Header {
         if let Some(ts) = self.ts.as_ref().and_then(Value::write) {
             object.insert("ts", ts);
         }
-        for (name, value) in members {
-            object.insert(name, value);
+        for (name, value) in &members {
+            object.insert(name.clone(), value.clone());
         }
         object
     }
@@ -93,7 +93,8 @@ impl Parts {
     pub(super) fn of(object: Object) -> Result<Self, Violation> {
         let [mut type_name, mut id, mut version, mut a2e, mut ts] = [const { None }; 5];
         let mut members = Object::new();
-        for (name, value) in object {
+        for (name, value) in &object {
+            let value = value.clone();
             match name.as_str() {
                 "type" => type_name = Some(value),
                 "id" => id = Some(value),
@@ -101,7 +102,7 @@ impl Parts {
                 "a2e" => a2e = Some(value),
                 "ts" => ts = Some(value),
                 _ => {
-                    members.insert(name, value);
+                    members.insert(name.clone(), value);
                 }
             }
         }

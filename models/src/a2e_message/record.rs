@@ -42,7 +42,7 @@ pub trait Record: Default {
                 None => {}
             }
         }
-        extras.extend(object);
+        *extras = object;
         record.check()?;
         Ok(record)
     }

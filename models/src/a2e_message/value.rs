@@ -4,12 +4,10 @@
 
 use std::fmt;
 
-use bytes::Bytes;
 use indexmap::IndexMap;
 
 use super::shape::Shape;
 use crate::json::{Json, Number, Object};
-use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 
 /// A value of a member.
@@ -112,12 +110,6 @@ impl Integer {
     pub fn as_i64(&self) -> Option<i64> {
         self.0.as_i64()
     }
-
-    /// Its digits.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
 }
 
 impl Default for Integer {
@@ -143,7 +135,7 @@ impl Value for Integer {
 
     fn read(value: Json) -> Result<Self, Violation> {
         let number = match value {
-            Json::Number(number) if is_integer(number.as_str()) => Some(number),
+            Json::Number(number) if number.is_integer() => Some(number),
             Json::Number(number) => whole(number.as_f64()),
             Json::String(text) => integer_in(&text),
             Json::Bool(flag) => Some(i64::from(flag).into()),
@@ -155,10 +147,6 @@ impl Value for Integer {
     fn write(&self) -> Option<Json> {
         Some(self.0.clone().into())
     }
-}
-
-fn is_integer(digits: &str) -> bool {
-    !digits.contains(['.', 'e', 'E'])
 }
 
 /// A double as an integer of 64 bits, where it has no fraction.
@@ -182,17 +170,7 @@ fn integer_in(text: &str) -> Option<Number> {
     }
     match digits.trim_start_matches('0') {
         "" => Some(0_i64.into()),
-        digits => number(format!("{sign}{digits}")),
-    }
-}
-
-/// A number of these digits, which must be JSON.
-fn number(digits: String) -> Option<Number> {
-    let mut limits = Limits::default();
-    limits.max_bytes = usize::MAX;
-    match Json::parse(&Bytes::from(digits), &limits) {
-        Ok(Json::Number(number)) => Some(number),
-        _ => None,
+        digits => Number::parse(&format!("{sign}{digits}")),
     }
 }
 
@@ -209,12 +187,6 @@ impl Float {
     #[must_use]
     pub fn as_f64(&self) -> f64 {
         self.0.as_f64()
-    }
-
-    /// Its digits.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
     }
 }
 
@@ -236,9 +208,7 @@ impl Value for Float {
     fn read(value: Json) -> Result<Self, Violation> {
         let number = match value {
             // Every digit stays, and the text shows what the member is.
-            Json::Number(digits) if is_integer(digits.as_str()) => {
-                number(format!("{}.0", digits.as_str()))
-            }
+            Json::Number(number) if number.is_integer() => Number::parse(&format!("{number}.0")),
             Json::Number(number) => Some(number),
             Json::String(text) => text.trim().parse().ok().and_then(Number::from_f64),
             Json::Bool(flag) => Number::from_f64(f64::from(u8::from(flag))),
@@ -380,12 +350,12 @@ impl<T: Value> Value for Vec<T> {
         let read = |(index, element): (usize, Json)| {
             T::read(element).map_err(|violation| violation.inside(&index.to_string()))
         };
-        elements.into_iter().enumerate().map(read).collect()
+        elements.iter().cloned().enumerate().map(read).collect()
     }
 
     fn write(&self) -> Option<Json> {
         let elements = self.iter().filter_map(T::write);
-        Some(Json::Array(elements.collect()))
+        Some(elements.collect())
     }
 }
 
@@ -406,7 +376,7 @@ impl Value for [Integer; 2] {
 
     fn write(&self) -> Option<Json> {
         let elements = self.iter().filter_map(Value::write);
-        Some(Json::Array(elements.collect()))
+        Some(elements.collect())
     }
 }
 
@@ -433,11 +403,11 @@ impl<T: Value> Value for Named<T> {
     const SHAPE: Shape = Shape::Map(&T::SHAPE);
 
     fn read(value: Json) -> Result<Self, Violation> {
-        let read = |(name, value): (Text, Json)| {
-            let value = T::read(value).map_err(|violation| violation.inside("*"))?;
-            Ok((name, value))
+        let read = |(name, value): (&Text, &Json)| {
+            let value = T::read(value.clone()).map_err(|violation| violation.inside("*"))?;
+            Ok((name.clone(), value))
         };
-        Object::read(value)?.into_iter().map(read).collect()
+        Object::read(value)?.iter().map(read).collect()
     }
 
     fn write(&self) -> Option<Json> {

@@ -59,10 +59,7 @@ impl Reader<'_> {
     /// The message and its dialect; `None` when it is none.
     pub(super) fn message(&mut self, json: &Json) -> Option<(Dialect, Message)> {
         let Some(object) = json.as_object() else {
-            let message = format!(
-                "expected an object, found a value of type {}",
-                json.type_name()
-            );
+            let message = format!("expected an object, found {}", json.kind());
             self.issue(Code::NotAnObject, message, None);
             return None;
         };
@@ -78,11 +75,11 @@ impl Reader<'_> {
                 word => {
                     let suggestion =
                         word.and_then(|word| self.issues.nearest(word, [UPDATE, BEGIN]));
-                    let word = word.map_or_else(|| kind.type_name().to_owned(), shown);
-                    self.unknown(
-                        format!("a workflow has no messages of type {word}"),
-                        suggestion,
-                    );
+                    let message = match word {
+                        Some(word) => format!("a workflow has no messages of type {}", shown(word)),
+                        None => format!("the type of a message is a string, not {}", kind.kind()),
+                    };
+                    self.unknown(message, suggestion);
                     return None;
                 }
             },
@@ -187,7 +184,7 @@ impl Reader<'_> {
                 let items = items.as_array();
                 items.or_else(|| self.invalid("operations: expected an array", None))
             });
-        for item in items.unwrap_or_default() {
+        for item in items.into_iter().flatten() {
             let Some(item) = item.as_object() else {
                 self.issue(
                     Code::InvalidField,

@@ -42,8 +42,8 @@ pub fn envelope_from_a2a_send_message(
     let modes = send.configuration.get("acceptedOutputModes");
     let expected_output_modes = modes
         .and_then(Json::as_array)
-        .unwrap_or_default()
-        .iter()
+        .into_iter()
+        .flatten()
         .map(|mode| Json::String(text_of(mode)))
         .collect();
     let mut params = Object::new();
@@ -52,7 +52,7 @@ pub fn envelope_from_a2a_send_message(
     let mut details = Object::new();
     details.insert("kind", "a2a_send_message");
     details.insert("abstract_operation", "SendMessage");
-    details.extend(send.details);
+    details.extend(&send.details);
     E2aEnvelope {
         provenance: Provenance::converted(SOURCE_PROTOCOL_A2A, details, context),
         task_id: send.task_id,
@@ -73,7 +73,7 @@ pub fn envelope_from_a2a_send_message(
 #[must_use]
 pub fn a2a_message_to_prompt(message: &Object) -> Vec<Json> {
     let parts = message.get("parts").and_then(Json::as_array);
-    parts.unwrap_or_default().iter().map(block).collect()
+    parts.into_iter().flatten().map(block).collect()
 }
 
 fn block(part: &Json) -> Json {

@@ -11,7 +11,7 @@ use crate::e2a::{
     ACP_NOTIFICATION_NAMES, KIND_ACP_JSONRPC_ERROR, KIND_ACP_PROMPT_RESULT, KIND_ERROR, METHOD_EXT,
     METHOD_SESSION_PROMPT, SOURCE_PROTOCOL_ACP,
 };
-use crate::json::{Json, Object};
+use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
 
@@ -77,7 +77,7 @@ pub fn envelope_from_acp_jsonrpc(request: AcpRequest, context: &E2aContext<'_>) 
     if let Some(id) = request.jsonrpc_id.clone() {
         details.insert("jsonrpc_id", id);
     }
-    details.extend(request.details);
+    details.extend(&request.details);
     E2aEnvelope {
         provenance: Provenance::converted(SOURCE_PROTOCOL_ACP, details, context),
         jsonrpc_id: request.jsonrpc_id,
@@ -125,7 +125,7 @@ fn prompt_params(envelope: &E2aEnvelope, options: AcpOptions) -> Result<Object, 
             Some(Json::Object(meta)) => meta.clone(),
             Some(_) => return Err(E2aError::new(Kind::BadType, "params._meta")),
         };
-        meta.extend(envelope.acp_meta.clone());
+        meta.extend(&envelope.acp_meta);
         params.insert("_meta", meta);
     }
     Ok(params)
@@ -283,8 +283,5 @@ pub(super) fn error_of_body(body: &Object) -> Object {
 
 /// Whether it is a number without fraction and exponent.
 pub(super) fn is_integer(value: &Json) -> bool {
-    let is_digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
-    value
-        .as_number()
-        .is_some_and(|number| is_digits(number.as_str()))
+    value.as_number().is_some_and(Number::is_integer)
 }

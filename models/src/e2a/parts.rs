@@ -72,7 +72,7 @@ impl From<IdentityOrigin> for Json {
 
 /// A JSON-RPC id that is not null: `1`, `"1"` and `1.0` are three.
 /// Source: docs/protocols/e2a.md §2.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum JsonRpcId {
     /// A string.
     String(Text),
@@ -92,6 +92,19 @@ impl JsonRpcId {
         }
     }
 }
+
+/// By the digits of numbers, not by their value.
+impl PartialEq for JsonRpcId {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::String(a), Self::String(b)) => a == b,
+            (Self::Number(a), Self::Number(b)) => a.to_string() == b.to_string(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for JsonRpcId {}
 
 impl From<JsonRpcId> for Json {
     fn from(id: JsonRpcId) -> Self {

@@ -105,7 +105,7 @@ impl<'a> Members<'a> {
     pub(super) fn array(self, name: &str) -> Result<Vec<Json>, E2aError> {
         match self.get(name) {
             None => Ok(Vec::new()),
-            Some(Json::Array(elements)) => Ok(elements.clone()),
+            Some(Json::Array(elements)) => Ok(elements.to_vec()),
             Some(value) if !is_truthy(value) => Ok(Vec::new()),
             Some(_) => Err(self.error(Kind::BadType, name)),
         }
@@ -176,7 +176,7 @@ pub(super) fn trim(text: &Text) -> Option<Text> {
 pub(super) fn scalar_text(value: &Json) -> Option<Text> {
     match value {
         Json::String(text) => Some(text.clone()),
-        Json::Number(number) => Some(Text::from(number.as_str())),
+        Json::Number(number) => Some(Text::from(number.to_string())),
         Json::Null | Json::Bool(_) | Json::Array(_) | Json::Object(_) => None,
     }
 }

@@ -184,7 +184,7 @@ fn part(body: &Object) -> Object {
     let event_type = body.get("event_type").filter(|event| !event.is_null());
     let mut payload = Object::new();
     match body.get("delta") {
-        Some(Json::Object(delta)) => payload.extend(delta.clone()),
+        Some(Json::Object(delta)) => payload.extend(delta),
         Some(delta) if !delta.is_null() => {
             payload.insert("content", delta.clone());
         }

@@ -53,8 +53,8 @@ fn check_members(name: &str, input: &str, members: &str) {
     let output = convert(name, input).unwrap();
     for (member, value) in json(members).as_object().unwrap().iter() {
         assert_eq!(
-            output.get(member),
-            Some(value),
+            output.get(member).map(Json::to_string),
+            Some(value.to_string()),
             "{member} of {name} of {input}"
         );
     }

@@ -41,7 +41,7 @@ fn input(text: &str) -> Result<Object, String> {
             &read
         }
     };
-    match Value::parse(text) {
+    match a2abus_executor::parse(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(format!(
             "expected a JSON object, but this is {}",

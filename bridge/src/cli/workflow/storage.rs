@@ -136,7 +136,7 @@ impl Place {
         let response = response.with_context(|| format!("{} cannot be reached", self.url))?;
         let status = response.status();
         let body = response.bytes().await.context("the response was cut off")?;
-        let answer = Value::parse(&body).with_context(|| {
+        let answer = a2abus_executor::parse(&body).with_context(|| {
             format!(
                 "{} answered {status}, which does not come from the executor",
                 self.url

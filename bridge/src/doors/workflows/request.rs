@@ -80,8 +80,10 @@ pub(super) fn search(body: &Bytes) -> Result<Wanted, Problem> {
     }
     let most = match members.get("top_k") {
         None => DEFAULT,
-        Some(Value::Integer(most @ 1..=100)) => usize::try_from(*most).unwrap_or(DEFAULT),
-        Some(_) => return Err(wrong("top_k", "a whole number from 1 to 100")),
+        Some(most) => match most.as_i64().map(usize::try_from) {
+            Some(Ok(most @ 1..=100)) => most,
+            _ => return Err(wrong("top_k", "a whole number from 1 to 100")),
+        },
     };
     Ok(Wanted { query, most })
 }
@@ -137,7 +139,7 @@ fn wrong(member: &str, wanted: &str) -> Problem {
 
 impl Members {
     fn read(body: &[u8], known: &[&str]) -> Result<Self, Problem> {
-        let json = Value::parse_as_written(body).map_err(|error| {
+        let json = a2abus_executor::parse(body).map_err(|error| {
             Problem::malformed("invalid_json", format!("the body is not JSON: {error}"))
         })?;
         // One of the two would hold, and who read the body before may have looked at the other.
@@ -145,7 +147,7 @@ impl Members {
             let message = format!("{} is written twice: write it once", shown(&member));
             return Err(Problem::malformed("invalid_field", message));
         }
-        let Value::Object(members) = Value::from(json) else {
+        let Value::Object(members) = json else {
             let message = "the body must be a JSON object";
             return Err(Problem::malformed("not_an_object", message));
         };

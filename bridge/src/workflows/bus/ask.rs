@@ -321,7 +321,7 @@ fn is_begin_line(data: &[u8]) -> bool {
     if line.contains(&b'\n') {
         return false;
     }
-    let Ok(value) = Value::parse(line) else {
+    let Ok(value) = a2abus_executor::parse(line) else {
         return false;
     };
     match value.get("type") {
@@ -332,7 +332,7 @@ fn is_begin_line(data: &[u8]) -> bool {
 
 /// A JSON-RPC call.
 fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<Ask, NotAWorkflow> {
-    let Ok(value) = Value::parse(bytes) else {
+    let Ok(value) = a2abus_executor::parse(bytes) else {
         return Err(NotAWorkflow::OTHER);
     };
     let method = value
@@ -371,7 +371,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
 fn name_of_call(id: &Value) -> Option<Text> {
     match id {
         Value::String(text) => Some(text.clone()),
-        number if number.is_number() => Some(number.to_string().into()),
+        number if number.as_number().is_some() => Some(number.to_string().into()),
         _ => None,
     }
 }
@@ -413,7 +413,7 @@ impl Job {
 
     /// The body of a REST request, or the reason why it is not a workflow.
     fn of_data(action: Action, client: WorkflowClient, data: Bytes) -> Ask {
-        match Value::parse(&data) {
+        match a2abus_executor::parse(&data) {
             Ok(value) if value.get("workflow").is_some() => Self::of_params(action, client, &value),
             _ => Self::of_lines(action, client, data, None),
         }
@@ -489,7 +489,7 @@ impl Job {
     pub(super) fn names(&self) -> impl Iterator<Item = Cancel> {
         let client = &self.client;
         let call = match &client.form {
-            Form::JsonRpc(token) => Value::parse(token.as_bytes()).ok(),
+            Form::JsonRpc(token) => a2abus_executor::parse(token.as_bytes()).ok(),
             Form::Events => None,
         };
         let call = call.as_ref().and_then(name_of_call);

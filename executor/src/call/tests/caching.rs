@@ -26,7 +26,7 @@ async fn null_is_an_answer_that_is_kept() {
     world.call(GET_X).await;
     let called = world.call(GET_X).await;
     assert!(called.cached);
-    assert_eq!(called.result.unwrap(), Value::Null);
+    assert_eq!(called.result.unwrap(), Json::Null);
 }
 
 #[tokio::test]

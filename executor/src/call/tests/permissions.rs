@@ -7,7 +7,7 @@ use crate::testing::json;
 async fn by_url(apis: &[&str], url: &str) -> (Called, usize) {
     let mut world = World::new([json(200, "1")]);
     world.agent = agent("agent", apis, []);
-    world.input = Value::object([("u", Value::from(url))]);
+    world.input = Json::object([("u", Json::from(url))]);
     let called = world.call(&get("{/workflow/u}")).await;
     let requests = world.requests().len();
     (called, requests)
@@ -187,7 +187,7 @@ async fn no_value_in_a_url_leads_out_of_the_base() {
     ] {
         let mut world = World::new([json(200, "1")]);
         world.agent = agent("agent", &["https://api.example.com/v1/public"], []);
-        world.input = Value::object([("x", Value::from(x))]);
+        world.input = Json::object([("x", Json::from(x))]);
         let called = world
             .call(&get("https://api.example.com/v1/{/workflow/x}/users"))
             .await;
@@ -233,7 +233,7 @@ async fn a_credential_goes_to_its_own_bases_alone() {
         world
     };
     let call = async |world: World, url: &str| {
-        let input = Value::object([("u", Value::from(url))]);
+        let input = Json::object([("u", Json::from(url))]);
         let world = World { input, ..world };
         let called = world
             .call(

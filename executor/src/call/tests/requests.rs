@@ -27,8 +27,8 @@ async fn references_in_url_headers_and_body_are_replaced() {
     assert_eq!(header(&request, "content-type"), Some("application/json"));
     assert_eq!(request.headers.len(), 3);
     assert_eq!(
-        Value::parse(request.body.as_ref().unwrap()).unwrap(),
-        Value::parse(
+        crate::parse(request.body.as_ref().unwrap()).unwrap(),
+        crate::parse(
             br#"{"user":{"id":7,"name":"Ana"},"ids":[7,7],
                 "msg":"for Ana: {\"id\":7,\"name\":\"Ana\"}","slash":"/other","n":null,"e":[]}"#
         )
@@ -234,7 +234,7 @@ async fn no_value_leads_out_of_the_path_of_a_base() {
             format!("{base}/%252e%252e/echo"),
         ),
     ] {
-        let input = Value::object([("x", Value::from(x.as_str()))]).to_string();
+        let input = Json::object([("x", Json::from(x.as_str()))]).to_string();
         let mut world = World::new([json(200, "1")]).input(&input);
         world.agent = agent("agent", &[base], []);
         let called = world.call(&get(&url)).await;

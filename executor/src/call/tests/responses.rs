@@ -30,7 +30,7 @@ async fn each_status_is_a_value_or_its_failure() {
     for status in [400_u16, 401, 404, 418, 500, 599, 999] {
         let called = one(json(status, r#"{"error":1}"#)).await;
         assert_eq!(failed(&called), ("ExecutionError", "http_status"));
-        let expected = Value::from(u32::from(status));
+        let expected = Json::from(u32::from(status));
         assert_eq!(detail(&called, "statusCode"), Some(expected));
         assert_eq!(detail(&called, "response"), Some(r#"{"error":1}"#.into()));
         assert_eq!(detail(&called, "attempts"), Some(1_i64.into()));

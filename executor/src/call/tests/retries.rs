@@ -156,7 +156,7 @@ async fn a_wait_for_which_there_is_no_time_is_told() {
         ),
     ] {
         let message = format!("{plain} and asked to wait {asked} s; {why}");
-        let asked = Some(Value::from(i64::from(asked)));
+        let asked = Some(Json::from(i64::from(asked)));
         assert_eq!(
             told(milliseconds, after, 1).await,
             (message, asked, true),
@@ -191,7 +191,11 @@ async fn every_attempt_counts_against_the_quota() {
     assert_eq!(failed(&last).0, "ExecutionError");
     assert_eq!(detail(&last, "limit"), Some(30_i64.into()));
     assert_eq!(detail(&last, "window"), Some("minute".into()));
-    let wait = detail(&last, "retry_after").unwrap().as_f64().unwrap();
+    let wait = detail(&last, "retry_after")
+        .unwrap()
+        .as_number()
+        .unwrap()
+        .as_f64();
     world
         .clock
         .advance(Duration::from_millis(wait as u64 * 1_000));
@@ -210,7 +214,7 @@ async fn the_quota_of_an_hour_holds_over_the_hour() {
                 assert_eq!(called.attempts, 0);
                 assert_eq!(detail(&called, "limit"), Some(500_i64.into()));
                 assert_eq!(detail(&called, "window"), Some("hour".into()));
-                let wait = Value::from(60 * (60_i64 - minute));
+                let wait = Json::from(60 * (60_i64 - minute));
                 assert_eq!(detail(&called, "retry_after"), Some(wait));
             } else {
                 sent += 1;

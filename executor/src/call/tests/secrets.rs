@@ -30,7 +30,7 @@ fn world(kind: CredentialKind, secret: &str, turn: Turn) -> World {
 
 /// As it stands in a string of JSON.
 fn in_json(text: &str) -> String {
-    let quoted = Value::from(text).to_string();
+    let quoted = Json::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
@@ -118,14 +118,14 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
             .map(|form| format!("before {form} after {form}"))
             .collect();
         let text = texts.join(" | ");
-        let body = Value::object([
+        let body = Json::object([
             (
                 "names",
-                Value::object(texts.iter().map(|text| (text.clone(), Value::Null))),
+                Json::object(texts.iter().map(|text| (text.clone(), Json::Null))),
             ),
             (
                 "deep",
-                vec![Value::object([("text", Value::from(text.clone()))])].into(),
+                vec![Json::object([("text", Json::from(text.clone()))])].into(),
             ),
             ("kept", "before".into()),
         ]);
@@ -163,7 +163,7 @@ async fn no_form_of_any_secret_comes_back_in_values_names_and_errors() {
 #[tokio::test]
 async fn debug_and_display_show_no_secret() {
     for (kind, secret) in KINDS {
-        let world = world(kind, secret, json(200, &Value::from(secret).to_string()));
+        let world = world(kind, secret, json(200, &Json::from(secret).to_string()));
         world.call(CONFIG).await;
         let credential = &world.agent.credentials()["c"];
         let response = world
@@ -305,7 +305,7 @@ async fn a_clean_answer_is_not_copied() {
     finder
         .learn(&credential(CredentialKind::ApiKey, "s3cr3t-value", &[API]))
         .unwrap();
-    let value = Value::parse(br#"{"a":[1,"text",{"b":null}]}"#).unwrap();
+    let value = crate::parse(br#"{"a":[1,"text",{"b":null}]}"#).unwrap();
     assert_eq!(finder.value(value.clone()).address(), value.address());
 }
 
@@ -320,7 +320,7 @@ async fn answers_of_great_depth_are_cleaned_in_time() {
         r#"{"a":"#.repeat(120),
         "}".repeat(120)
     );
-    let value = finder.value(Value::parse(deep.as_bytes()).unwrap());
+    let value = finder.value(crate::parse(deep.as_bytes()).unwrap());
     assert!(value.to_string().contains("\"[REDACTED]\""));
 }
 

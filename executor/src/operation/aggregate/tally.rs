@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 
 use a2abus_models::a2e_workflow::transform::AggregateFunction;
-
-use crate::value::{Value, compare_numbers, computed, exact_integer, number};
+use a2abus_models::{Json, Number};
 
 /// What is known after some values.
 #[derive(Clone)]
@@ -12,9 +11,9 @@ pub(super) enum Tally<'a> {
     Count(usize),
     Sum(Sum),
     Average(Sum),
-    Extreme(Option<&'a Value>, Ordering),
-    First(Option<&'a Value>),
-    Last(Option<&'a Value>),
+    Extreme(Option<&'a Json>, Ordering),
+    First(Option<&'a Json>),
+    Last(Option<&'a Json>),
 }
 
 /// The sum of some numbers.
@@ -47,7 +46,7 @@ impl<'a> Tally<'a> {
     }
 
     /// Takes in the next value.
-    pub(super) fn add(&mut self, value: &'a Value) {
+    pub(super) fn add(&mut self, value: &'a Json) {
         match self {
             Self::Count(count) => *count += 1,
             Self::Sum(sum) | Self::Average(sum) => sum.add(value),
@@ -63,7 +62,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Value {
+    pub(super) fn finish(self) -> Json {
         match self {
             Self::Count(count) => count.into(),
             Self::Sum(sum) => sum.total(),
@@ -77,44 +76,47 @@ impl<'a> Tally<'a> {
 
 /// Whether a value takes the place of the best so far: numbers go before strings, and nothing else
 /// counts.
-fn is_better(value: &Value, best: Option<&Value>, wanted: Ordering) -> bool {
+fn is_better(value: &Json, best: Option<&Json>, wanted: Ordering) -> bool {
     match (value, best) {
-        (value, None) => value.is_number() || value.as_str().is_some(),
-        (Value::String(text), Some(Value::String(best))) => text.cmp(best) == wanted,
-        (value, Some(Value::String(_))) => value.is_number(),
-        (value, Some(best)) => compare_numbers(value, best) == Some(wanted),
+        (value, None) => value.as_number().is_some() || value.as_str().is_some(),
+        (Json::String(text), Some(Json::String(best))) => text.cmp(best) == wanted,
+        (value, Some(Json::String(_))) => value.as_number().is_some(),
+        (value, Some(best)) => value
+            .as_number()
+            .zip(best.as_number())
+            .is_some_and(|(number, best)| number.cmp(best) == wanted),
     }
 }
 
 // === impl Sum ===
 
 impl Sum {
-    fn add(&mut self, value: &Value) {
-        let Some(float) = value.as_f64() else {
+    fn add(&mut self, value: &Json) {
+        let Some(number) = value.as_number() else {
             return;
         };
         self.count += 1;
-        self.float += float;
+        self.float += number.as_f64();
         self.exact = self
             .exact
-            .zip(exact_integer(value))
+            .zip(number.as_i128())
             .and_then(|(sum, integer)| sum.checked_add(integer));
     }
 
-    fn total(&self) -> Value {
+    fn total(&self) -> Json {
         match self.exact {
-            Some(sum) => number(&sum.to_string()),
-            None => computed(self.float),
+            Some(sum) => sum.into(),
+            None => Number::computed(self.float).into(),
         }
     }
 
     #[allow(clippy::cast_precision_loss)] // The nearest double of a quotient is wanted.
-    fn mean(&self) -> Value {
+    fn mean(&self) -> Json {
         match (i128::try_from(self.count), self.exact) {
-            (Ok(0) | Err(_), _) => Value::Null,
-            (Ok(count), Some(sum)) if sum % count == 0 => number(&(sum / count).to_string()),
-            (Ok(_), Some(sum)) => computed(sum as f64 / self.count as f64),
-            (Ok(_), None) => computed(self.float / self.count as f64),
+            (Ok(0) | Err(_), _) => Json::Null,
+            (Ok(count), Some(sum)) if sum % count == 0 => (sum / count).into(),
+            (Ok(_), Some(sum)) => Number::computed(sum as f64 / self.count as f64).into(),
+            (Ok(_), None) => Number::computed(self.float / self.count as f64).into(),
         }
     }
 }

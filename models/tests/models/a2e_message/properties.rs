@@ -116,9 +116,7 @@ fn with_base(type_name: &str, members: Object) -> Object {
     object.insert("type", type_name);
     object.insert("id", "i1");
     object.insert("version", "1.0");
-    for (name, value) in members {
-        object.insert(name, value);
-    }
+    object.extend(&members);
     object
 }
 

@@ -160,7 +160,7 @@ fn records_take_what_json_takes_and_no_more() {
         let members = (0..MILLION).map(|number| (number.to_string(), Json::Null));
         let wide = Json::object(members);
         assert!(E2aEnvelope::parse(&wide, Trust::Untrusted).is_ok());
-        let list = Json::Array(vec![Json::Null; MILLION]);
+        let list = Json::from(vec![Json::Null; MILLION]);
         let error = E2aEnvelope::parse(&list, Trust::Untrusted).unwrap_err();
         assert_eq!(error.kind, E2aErrorKind::NotAnObject);
     });

@@ -37,8 +37,8 @@ fn fitting(shape: Shape) -> Json {
         Shape::Any | Shape::Nullable(_) => Json::Null,
         Shape::Object | Shape::Map(_) => Json::Object(Default::default()),
         Shape::Word(words) => words[0].into(),
-        Shape::List(_) => Json::Array(Vec::new()),
-        Shape::Pair(element) => Json::Array(vec![fitting(*element), fitting(*element)]),
+        Shape::List(_) => Json::from(Vec::new()),
+        Shape::Pair(element) => Json::from(vec![fitting(*element), fitting(*element)]),
         Shape::Record(members) => required(members()),
         Shape::Message(name, members) => with_type(name, &required(members())),
     }
@@ -49,7 +49,7 @@ fn unfitting(shape: Shape) -> Option<Json> {
     match shape {
         Shape::Any => None,
         Shape::Nullable(inner) => unfitting(*inner),
-        Shape::Text | Shape::Word(_) => Some(Json::Array(Vec::new())),
+        Shape::Text | Shape::Word(_) => Some(Json::from(Vec::new())),
         _ => Some("\u{0}".into()),
     }
 }
@@ -145,7 +145,7 @@ pub(super) fn kinds() -> Vec<HostileKind> {
             Either(&["bad_member", "missing_member"]),
             read,
             changed(|member, message| {
-                let value = (0..100).fold(value_of(member), |inner, _| Json::Array(vec![inner]));
+                let value = (0..100).fold(value_of(member), |inner, _| Json::from(vec![inner]));
                 set(message, member.name, value);
                 Some(())
             }),
