@@ -7,7 +7,7 @@ use std::time::Duration;
 use a2abus_executor::case::Recorded;
 use a2abus_executor::{
     Agent, Caching, Clock as _, Environment, Executor, MemoryStore, OnError, Options, Random,
-    Rates, Refusal, Request, Started, Value, VirtualClock,
+    Rates, Refusal, Request, Started, VirtualClock,
 };
 use a2abus_models::a2e_workflow::{Apis, Policy, Strictness};
 
