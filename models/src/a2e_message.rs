@@ -84,7 +84,7 @@ impl Message {
     #[must_use]
     pub fn to_object(&self) -> Object {
         self.header
-            .join(self.body.type_name(), self.body.to_object())
+            .join(self.body.type_name(), &self.body.to_object())
     }
 }
 

@@ -192,10 +192,10 @@ impl Message {
             return Err(Refusal::new(Reason::NotAnObject, message));
         };
         let names = LineNames::of(&object);
-        Self::from_object(object, options).map_err(|refusal| refusal.about(names))
+        Self::from_object(&object, options).map_err(|refusal| refusal.about(names))
     }
 
-    fn from_object(object: Object, options: &DecodeOptions) -> Result<Self, Refusal> {
+    fn from_object(object: &Object, options: &DecodeOptions) -> Result<Self, Refusal> {
         if object.get("jsonrpc").and_then(Json::as_str) == Some("2.0") {
             return Err(Refusal::new(Reason::JsonRpc, "a message of JSON-RPC"));
         }

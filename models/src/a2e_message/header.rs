@@ -66,7 +66,7 @@ impl Header {
     }
 
     /// A message of this type and these members: `type`, `id`, `version`, `ts`, then the members.
-    pub(super) fn join(&self, type_name: &str, members: Object) -> Object {
+    pub(super) fn join(&self, type_name: &str, members: &Object) -> Object {
         let mut object = Object::new();
         object.insert("type", type_name);
         if let Some(id) = &self.id {
@@ -79,9 +79,7 @@ impl Header {
         if let Some(ts) = self.ts.as_ref().and_then(Value::write) {
             object.insert("ts", ts);
         }
-        for (name, value) in &members {
-            object.insert(name.clone(), value.clone());
-        }
+        object.extend(members);
         object
     }
 }
@@ -90,10 +88,10 @@ impl Header {
 
 impl Parts {
     /// Takes the base keys out of an object.
-    pub(super) fn of(object: Object) -> Result<Self, Violation> {
+    pub(super) fn of(object: &Object) -> Result<Self, Violation> {
         let [mut type_name, mut id, mut version, mut a2e, mut ts] = [const { None }; 5];
         let mut members = Object::new();
-        for (name, value) in &object {
+        for (name, value) in object {
             let value = value.clone();
             match name.as_str() {
                 "type" => type_name = Some(value),
@@ -143,7 +141,7 @@ impl<T: Content> Value for Embedded<T> {
     const SHAPE: Shape = Shape::Message(T::TYPE, T::members);
 
     fn read(value: Json) -> Result<Self, Violation> {
-        let parts = Parts::of(Object::read(value)?)?;
+        let parts = Parts::of(&Object::read(value)?)?;
         if parts.type_name.as_ref().is_some_and(|name| name != T::TYPE) {
             let problem = Problem::Wrong("the type of message that belongs here");
             return Err(Violation::new("type", problem));
@@ -154,7 +152,7 @@ impl<T: Content> Value for Embedded<T> {
     }
 
     fn write(&self) -> Option<Json> {
-        let object = self.header.join(T::TYPE, self.content.to_object());
+        let object = self.header.join(T::TYPE, &self.content.to_object());
         Some(object.into())
     }
 }

@@ -23,7 +23,7 @@ impl Rest {
         let request = request::validate(body)?;
         let report = self.workflows.validate(agent, request).await;
         let report = report.ok_or_else(Problem::draining)?;
-        Ok(value(StatusCode::OK, &report.to_json().into()))
+        Ok(value(StatusCode::OK, &report.to_json()))
     }
 
     pub(super) async fn execute(

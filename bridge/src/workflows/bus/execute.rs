@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use a2abus_executor::{
-    Agent, Execution, Failure, FailureCode, Follow, Record, Refusal, Request, Started, Value,
+    Agent, Execution, Failure, FailureCode, Follow, Record, Refusal, Request, Started,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -61,7 +61,7 @@ impl WorkflowBinding {
             return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
         }
         match self.workflows.validate(agent, request).await {
-            Some(report) => Outcome::Answered(Answer::report(&Value::from(report.to_json()))),
+            Some(report) => Outcome::Answered(Answer::report(&report.to_json())),
             None => give_up(early).await,
         }
     }
