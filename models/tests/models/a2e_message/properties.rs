@@ -82,7 +82,7 @@ fn of_shape(shape: Shape, depth: u32) -> BoxedStrategy<Json> {
             .prop_map(Json::from)
             .boxed(),
         Shape::Message(name, members) => of_members(members(), depth + 1)
-            .prop_map(move |o| with_base(name, o).into())
+            .prop_map(move |o| with_base(name, &o).into())
             .boxed(),
     }
 }
@@ -111,12 +111,12 @@ fn of_members(members: &'static [Member], depth: u32) -> BoxedStrategy<Object> {
         .boxed()
 }
 
-fn with_base(type_name: &str, members: Object) -> Object {
+fn with_base(type_name: &str, members: &Object) -> Object {
     let mut object = Object::new();
     object.insert("type", type_name);
     object.insert("id", "i1");
     object.insert("version", "1.0");
-    object.extend(&members);
+    object.extend(members);
     object
 }
 
@@ -133,7 +133,7 @@ fn any_answer() -> impl Strategy<Value = (&'static str, Object)> {
 fn any_message_of(types: Vec<&'static str>) -> impl Strategy<Value = (&'static str, Object)> {
     select(types).prop_flat_map(|name| {
         of_members(members_of(name).unwrap(), 0)
-            .prop_map(move |members| (name, with_base(name, members)))
+            .prop_map(move |members| (name, with_base(name, &members)))
     })
 }
 
@@ -189,7 +189,7 @@ proptest! {
     fn any_members_get_a_verdict(name in select(Body::TYPES), members in vec(any_json(), 24)) {
         let table = members_of(name).unwrap();
         let named = table.iter().zip(members).map(|(member, value)| (member.name.into(), value));
-        let object = with_base(name, named.collect());
+        let object = with_base(name, &named.collect());
         if let Err(refusal) = Message::from_json(object.into(), &DecodeOptions::default()) {
             prop_assert_eq!(refusal.kind().as_str(), "schema_violation");
             let top = refusal.field().split('.').next().unwrap();
