@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use bytes::Bytes;
-use smol_str::SmolStr;
+use smol_str::{SmolStr, SmolStrBuilder};
 
 /// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
 ///
@@ -18,6 +18,16 @@ impl Text {
     #[must_use]
     pub const fn from_static(text: &'static str) -> Self {
         Self(SmolStr::new_static(text))
+    }
+
+    /// The parts, one after the other.
+    #[must_use]
+    pub fn concat(parts: &[&str]) -> Self {
+        let mut text = SmolStrBuilder::new();
+        for part in parts {
+            text.push_str(part);
+        }
+        Self(text.finish())
     }
 
     /// The text the bytes are in UTF-8; `None` when they are not.

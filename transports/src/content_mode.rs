@@ -13,7 +13,7 @@
 
 use a2abus_plugin::event::SPEC_VERSION;
 use a2abus_plugin::{Data, Event, EventError, EventErrorKind, Limits, Text, format};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -149,42 +149,39 @@ pub fn key(event: &Event, attribute: &str) -> Option<Bytes> {
 }
 
 fn write_binary(binding: Binding, event: &Event) -> Result<Message, EventError> {
-    let mut headers = Headers::with_capacity(CORE.len() + 1 + event.extensions().count());
+    let mut headers = HeaderBlock::with_capacity(CORE.len() + 1 + event.extensions().count());
     for (attribute, kafka, other) in CORE {
         if let Some(value) = event.attribute(attribute) {
             let name = match binding {
                 Binding::Kafka | Binding::Memory => kafka,
                 Binding::Nats | Binding::Http => other,
             };
-            headers.push(Text::from_static(name), binding.encode(&value));
+            headers.encoded(binding, Text::from_static(name), &value);
         }
     }
     if let Some(content_type) = written_content_type(event) {
         match binding {
-            Binding::Kafka | Binding::Memory => {
-                headers.push(Text::from_static("content-type"), content_type.to_bytes());
+            Binding::Nats => {
+                let name = Text::from_static("ce-datacontenttype");
+                headers.encoded(binding, name, &content_type);
             }
-            Binding::Nats => headers.push(
-                Text::from_static("ce-datacontenttype"),
-                binding.encode(&content_type),
-            ),
-            Binding::Http if content_type.is_ascii() => {
-                headers.push(Text::from_static("content-type"), content_type.to_bytes());
-            }
-            Binding::Http => {
+            Binding::Http if !content_type.is_ascii() => {
                 let kind = EventErrorKind::InvalidAttributeValue;
                 return Err(EventError::new(kind, "datacontenttype")
                     .because("not ASCII, so it cannot be an HTTP Content-Type"));
             }
+            Binding::Kafka | Binding::Memory | Binding::Http => {
+                headers.raw(Text::from_static("content-type"), &content_type);
+            }
         }
     }
     for (name, value) in event.extensions() {
-        let name = format!("{}{name}", binding.prefix());
-        headers.push(name, binding.encode(&value.to_text()));
+        let name = Text::concat(&[binding.prefix(), name]);
+        headers.encoded(binding, name, &value.to_text());
     }
     Ok(Message {
         key: None,
-        headers,
+        headers: headers.headers,
         body: event.data().map(|data| data.bytes().clone()),
     })
 }
@@ -236,6 +233,12 @@ fn read_bare(body: &Bytes, limits: &Limits) -> Result<Option<Event>, EventError>
     }
 }
 
+/// Headers whose values share one block of memory.
+struct HeaderBlock {
+    headers: Headers,
+    block: BytesMut,
+}
+
 /// The name of an attribute as a header has it: compared without case where the binding says so.
 #[derive(Clone, Copy)]
 struct Name<'a> {
@@ -283,12 +286,35 @@ impl Binding {
             Self::Nats | Self::Http => percent::decode(name, value),
         }
     }
+}
 
-    fn encode(self, value: &Text) -> Bytes {
-        match self {
-            Self::Kafka | Self::Memory => value.to_bytes(),
-            Self::Nats | Self::Http => percent::encode(value),
+// === impl HeaderBlock ===
+
+impl HeaderBlock {
+    /// What the values of most events fit into, in bytes. Others take a second block.
+    const BLOCK: usize = 512;
+
+    fn with_capacity(headers: usize) -> Self {
+        Self {
+            headers: Headers::with_capacity(headers),
+            block: BytesMut::with_capacity(Self::BLOCK),
         }
+    }
+
+    /// Adds a header whose value is written as the binding says.
+    fn encoded(&mut self, binding: Binding, name: Text, value: &str) {
+        match binding {
+            Binding::Kafka | Binding::Memory => self.raw(name, value),
+            Binding::Nats | Binding::Http => {
+                percent::encode(value, &mut self.block);
+                self.headers.push(name, self.block.split().freeze());
+            }
+        }
+    }
+
+    fn raw(&mut self, name: Text, value: &str) {
+        self.block.extend_from_slice(value.as_bytes());
+        self.headers.push(name, self.block.split().freeze());
     }
 }
 

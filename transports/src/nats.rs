@@ -48,7 +48,7 @@ pub use inspect::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
-use core::{AsText, CoreReader, Verdict};
+use core::{CoreReader, Verdict, Written};
 use durable::DurableReader;
 use expected::{Answer, Expected};
 use jetstream::Replies;
@@ -82,7 +82,7 @@ struct Inner {
     link: Arc<Link>,
     api: Api,
     /// Publications waiting for a flush.
-    written: mpsc::Sender<AsText>,
+    written: mpsc::Sender<Written>,
     /// Questions whose answers come on `{inbox}.{token}`.
     expected: mpsc::Sender<Expected>,
     inbox: String,
@@ -377,7 +377,7 @@ impl Inner {
         // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
         let connects = connects(&self.client);
         core::publish(&self.client, out, bytes).await?;
-        room.send(AsText { connects, confirm });
+        room.send(Written { connects, confirm });
         Ok(())
     }
 

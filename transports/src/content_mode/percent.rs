@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use a2abus_plugin::{EventError, EventErrorKind, Text};
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 
 /// Reads header text: white space around it goes, quotes go, then one round of percent-decoding.
 ///
@@ -17,20 +17,19 @@ pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
 }
 
 /// Writes header text: a space, `"`, `%` and everything outside U+0021 to U+007E as the percent-encoded bytes of UTF-8.
-pub(super) fn encode(value: &Text) -> Bytes {
+pub(super) fn encode(value: &str, out: &mut BytesMut) {
     let is_safe = |byte: u8| (0x21..=0x7e).contains(&byte) && byte != b'"' && byte != b'%';
     if value.bytes().all(is_safe) {
-        return value.to_bytes();
+        out.extend_from_slice(value.as_bytes());
+        return;
     }
-    let mut out = Vec::with_capacity(value.len() + 16);
     for byte in value.bytes() {
         if is_safe(byte) {
-            out.push(byte);
+            out.put_u8(byte);
         } else {
-            out.extend([b'%', upper_hex(byte >> 4), upper_hex(byte & 0xf)]);
+            out.extend_from_slice(&[b'%', upper_hex(byte >> 4), upper_hex(byte & 0xf)]);
         }
     }
-    out.into()
 }
 
 fn upper_hex(digit: u8) -> u8 {

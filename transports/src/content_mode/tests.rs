@@ -290,6 +290,24 @@ fn compact(bytes: Bytes) -> Bytes {
         .map_or(bytes, |value| value.to_string().into())
 }
 
+/// A list, a block and its count of owners, however many attributes there are.
+#[test]
+fn the_headers_of_an_event_take_three_allocations() {
+    let mut event = minimal();
+    for at in 0..12 {
+        let value = format!("value {at}, longer than 23 bytes");
+        event
+            .set(&format!("extension{at}"), Text::from(value))
+            .unwrap();
+    }
+    for binding in [Binding::Kafka, Binding::Nats] {
+        let taken = allocation_counter::measure(|| {
+            write(binding, &event, ContentMode::Binary).unwrap();
+        });
+        assert_eq!(taken.count_total, 3, "{binding:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn every_event_survives_binary_mode(event in event()) {
@@ -357,7 +375,9 @@ proptest! {
 
     #[test]
     fn percent_text_survives(text in text()) {
-        let written = percent::encode(&Text::from(text.as_str()));
+        let mut written = BytesMut::new();
+        percent::encode(&text, &mut written);
+        let written = written.freeze();
         prop_assert!(written.iter().all(|byte| (0x21..=0x7e).contains(byte)));
         prop_assert_eq!(percent::decode("x", &written).unwrap(), text.as_str());
     }

@@ -710,7 +710,7 @@ mod optional_duration {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<AsText>::deserialize(deserializer)?.map(|written| written.0))
+        Ok(Option::<AsText>::deserialize(deserializer)?.map(|duration| duration.0))
     }
 }
 

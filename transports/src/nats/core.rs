@@ -44,7 +44,7 @@ pub(super) type Verdict = oneshot::Sender<Result<Receipt, TransportError>>;
 
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
-pub(super) struct AsText {
+pub(super) struct Written {
     /// The number of connections there had been before it was handed to the client.
     pub(super) connects: u64,
     pub(super) confirm: Verdict,
@@ -103,7 +103,7 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
 pub(super) async fn flush_for(
     client: Client,
     link: Arc<Link>,
-    mut queue: mpsc::Receiver<AsText>,
+    mut queue: mpsc::Receiver<Written>,
     patience: Duration,
     stop: CancellationToken,
 ) {
@@ -479,7 +479,7 @@ mod tests {
     fn lanes_are_stable() {
         assert_eq!(lane(&Subject::from("a.b")), lane(&Subject::from("a.b")));
         assert!((0..1000).all(|n| lane(&Subject::from(format!("a.{n}").as_str())) < LANES));
-        // AsText down, so that another version of this program agrees.
+        // Written down, so that another version of this program agrees.
         assert_eq!(lane(&Subject::from("agents.echo")), 10);
     }
 }
