@@ -49,8 +49,6 @@ pub struct Door {
     pub hosts: Hosts,
     /// The request headers that reach the agent.
     pub passed: PassedHeaders,
-    /// Largest request body, in bytes.
-    pub body_limit_bytes: usize,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
 }
@@ -70,10 +68,9 @@ type Refusal = (StatusCode, Failure);
 // === impl Door ===
 
 impl Door {
-    /// Largest body, in bytes: a payload past either limit is too large, whichever is smaller.
-    fn largest_body(&self) -> usize {
-        let limits = self.calls.rules().limits;
-        self.body_limit_bytes.min(limits.max_bytes)
+    /// Largest request body, in bytes.
+    pub(crate) fn largest_body(&self) -> usize {
+        self.calls.rules().limits.max_bytes
     }
 
     /// The share of the sender in the memory for requests.

@@ -275,7 +275,6 @@ impl Process {
             calls: Arc::clone(&self.calls),
             metrics: Arc::clone(&self.metrics),
             readiness: Arc::clone(&self.readiness),
-            body_limit_bytes: usize::try_from(http.body_limit.0.as_u64()).unwrap_or(usize::MAX),
             allowed_origins: origins.filter_map(|origin| origin.parse().ok()).collect(),
             hosts: Hosts::new(http.allowed_hosts),
             passed,

@@ -256,7 +256,7 @@ impl Route {
             conditions,
             destinations: config.to.iter().map(Destination::new).collect(),
             answering: answering(&config.to),
-            max_hops: config.max_hops.unwrap_or(max_hops),
+            max_hops,
         })
     }
 

@@ -33,7 +33,6 @@ default_route:
 calls: { timeout: 10s }
 http:
   listen: "127.0.0.1:0"
-  body_limit: 128KiB
   drain_grace: 5s
   allowed_origins: ["https://app.example.com"]
 admin: { listen: "127.0.0.1:0" }

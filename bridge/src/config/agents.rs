@@ -98,7 +98,6 @@ impl AgentCardConfig {
             to: vec![to],
             convert: None,
             validate: false,
-            max_hops: None,
         })
     }
 }

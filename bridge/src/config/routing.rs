@@ -40,10 +40,6 @@ pub struct RouteConfig {
     /// Wrong: a record that breaks it becomes a dead letter (`invalid_record`) with everything that is wrong.
     #[serde(default)]
     pub validate: bool,
-    /// How many routes an event may have passed, including this one; overrides `limits.max_hops`.
-    #[serde(default)]
-    #[schemars(range(min = 1, max = 1_000))]
-    pub max_hops: Option<u32>,
 }
 
 /// What an attribute has to be.

@@ -110,15 +110,11 @@ pub struct HttpConfig {
     /// The request headers that are passed to the agent, by name or with `*` and `?`, ignoring case; by default the
     /// trace-context and A2A headers. CloudEvents headers, `content-type`, and names that begin with `kafka_`, `nats-`
     /// or `bus-` are never passed. At most 64 headers and 16 KiB of one request are passed. In a batch they count once
-    /// per request against `body_limit`.
+    /// per request against `limits.max_bytes`.
     ///
     /// Wrong: `*` puts the credentials of callers on the bus; `baggage` may be large and is sent with each request of a
     /// batch.
     pub pass_headers: Vec<AsText<Pattern>>,
-    /// Largest request body; a larger one gets 413. The default is above `limits.max_bytes`, to leave room for the
-    /// JSON-RPC around a payload.
-    #[schemars(extend("bounds" = ["64KiB", "1GiB"]))]
-    pub body_limit: AsText<ByteSize>,
     /// How long a client may take to send its request head, and then its body.
     ///
     /// Wrong: too long lets idle clients hold connections.
@@ -173,7 +169,7 @@ pub struct AdminConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Largest payload.
+    /// Largest payload. A larger HTTP request body gets 413.
     ///
     /// Wrong: a payload that is too large for its destination topic becomes a dead letter.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
@@ -250,7 +246,6 @@ impl Default for HttpConfig {
             pass_headers: DOOR_HEADERS
                 .map(|name| AsText(Pattern::from_static(name)))
                 .to_vec(),
-            body_limit: AsText(ByteSize::kib(1024 + 64)),
             header_timeout: AsText(Duration::from_secs(10)),
             idle_timeout: AsText(Duration::from_secs(60)),
             max_connections: 4096,

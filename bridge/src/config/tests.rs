@@ -105,7 +105,7 @@ routes:
         &[
             "f:1:1: htp: unknown key: did you mean http?",
             "f:2:8: http.listn: unknown key: did you mean listen?",
-            "f:2:18: http.zzz: unknown key: the keys here are allowed_hosts, allowed_origins, body_limit, drain_grace, enabled, header_timeout, idle_timeout, listen, max_connections, max_connections_per_client, pass_headers",
+            "f:2:18: http.zzz: unknown key: the keys here are allowed_hosts, allowed_origins, drain_grace, enabled, header_timeout, idle_timeout, listen, max_connections, max_connections_per_client, pass_headers",
             "f:4:3: bindings[0].topics: is missing: the topics to read",
             "f:4:27: bindings[0].topic: unknown key: did you mean topics?",
             "f:7:10: routes[0].when.target_agent: \"target_agent\" is not an attribute name: write lower-case letters and digits, 20 at most, as targetagent",
@@ -123,7 +123,7 @@ fn values_say_what_would_be_right() {
 admin:
 limits: {max_depth: 129, max_hops: 0, max_bytes: x}
 telemetry: {log: \"a=b=c\", log_format: jsn}
-http: {listen: localhost:80, body_limit: 1, header_timeout: 10, enabled: yes, max_connections: 1.5}
+http: {listen: localhost:80, header_timeout: 10, enabled: yes, max_connections: 1.5}
 bindings:
 - {name: -b, transport: k, topics: [], role: evnts, group: 7}
 - {name: b, transport: k, topics: a, budget_bytes: 1KiB}
@@ -139,10 +139,9 @@ bindings:
             "f:3:18: telemetry.log: not a log filter: write levels, as info or info,a2abus_bridge=debug",
             "f:3:39: telemetry.log_format: not allowed: did you mean json? The values are text, json",
             "f:4:16: http.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
-            "f:4:42: http.body_limit: out of bounds: write 64KiB to 1GiB",
-            "f:4:61: http.header_timeout: not a duration: write a number and a unit, as 250ms, 30s or 2m",
-            "f:4:74: http.enabled: true or false is wanted, not a text",
-            "f:4:96: http.max_connections: a whole number is wanted, not a number",
+            "f:4:46: http.header_timeout: not a duration: write a number and a unit, as 250ms, 30s or 2m",
+            "f:4:59: http.enabled: true or false is wanted, not a text",
+            "f:4:81: http.max_connections: a whole number is wanted, not a number",
             "f:6:10: bindings[0].name: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
             "f:6:36: bindings[0].topics: too few: write at least 1",
             "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
@@ -330,12 +329,11 @@ fn calls_and_doors_fit_together() {
 instance: t
 transports: {a: {type: memory}, b: {type: memory}}
 calls: {timeout: 6m}
-http: {listen: \"127.0.0.1:1\", body_limit: 64KiB}
+http: {listen: \"127.0.0.1:1\"}
 admin: {listen: \"127.0.0.1:1\"}
 ",
         &[
             "f:4:18: calls.timeout: is longer than calls.max_timeout",
-            "f:5:43: warning: http.body_limit: is less than limits.max_bytes: over HTTP, payloads between the two are refused",
             "f:6:17: admin.listen: is the address of http.listen: write another port",
         ],
     );
@@ -462,7 +460,6 @@ fn payloads_that_no_message_can_hold_are_warned_of() {
     let base = "
 transports: {k: {type: kafka, brokers: [\"k:9092\"]}, m: {type: memory, max_message_bytes: 4000000}}
 default_route: [{transport: k, topic: a}, {transport: m, topic: a}]
-http: {body_limit: 3MiB}
 ";
     check(&format!("{base}limits: {{max_bytes: 900KiB}}\n"), &[]);
     check(

@@ -499,13 +499,6 @@ impl<'a> Checker<'a> {
             let message = format!("{open}: anyone who can reach it sees metrics and topic names");
             self.warning(path, message);
         }
-        let limits = self.sections.limits.as_ref();
-        if http.enabled && limits.is_some_and(|limits| http.body_limit.0 < limits.max_bytes.0) {
-            let path = ValuePath::root().key("http").key("body_limit");
-            let message =
-                "is less than limits.max_bytes: over HTTP, payloads between the two are refused";
-            self.warning(path, message);
-        }
     }
 
     /// Conditions on `binding` name bindings that exist.

@@ -217,7 +217,7 @@ impl Rest {
         if !negotiate::is_json_body(headers) {
             return Err(Problem::unsupported_media_type());
         }
-        let (limit, deadline) = (self.door.body_limit_bytes, self.door.body_timeout);
+        let (limit, deadline) = (self.door.largest_body(), self.door.body_timeout);
         let purse = self.door.purse(&head.extensions);
         let read = body::read(headers, body, limit, deadline, &purse).await;
         read.map_err(|error| match error {

@@ -289,11 +289,11 @@ transports: {{ local: {{ type: memory }} }}
 calls: {{ enabled: false }}
 http:
   listen: "127.0.0.1:0"
-  body_limit: 64KiB
   header_timeout: 500ms
   drain_grace: 2s
   allowed_origins: ["https://app.example.com"]
 admin: {{ listen: "127.0.0.1:0" }}
+limits: {{ max_bytes: 64KiB }}
 workflows:
   enabled: true
   data_directory: {directory}/data

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use a2abus_plugin::{EventError, EventErrorKind, Text};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 
 /// Reads header text: white space around it goes, quotes go, then one round of percent-decoding.
 ///
@@ -12,30 +13,16 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 pub(super) fn decode(name: &str, value: &Bytes) -> Result<Text, EventError> {
     let trimmed = trim(value);
     let unquoted = unquote(trimmed).map_or(Cow::Borrowed(trimmed), Cow::Owned);
-    let decoded = unescape(name, &unquoted)?;
-    super::utf8(name, decoded.as_deref().unwrap_or(&unquoted))
+    super::utf8(name, &unescape(name, &unquoted)?)
 }
+
+/// What is written as it is: U+0021 to U+007E without `"` and `%`.
+const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// Writes header text: a space, `"`, `%` and everything outside U+0021 to U+007E as the percent-encoded bytes of UTF-8.
 pub(super) fn encode(value: &str, out: &mut BytesMut) {
-    let is_safe = |byte: u8| (0x21..=0x7e).contains(&byte) && byte != b'"' && byte != b'%';
-    if value.bytes().all(is_safe) {
-        out.extend_from_slice(value.as_bytes());
-        return;
-    }
-    for byte in value.bytes() {
-        if is_safe(byte) {
-            out.put_u8(byte);
-        } else {
-            out.extend_from_slice(&[b'%', upper_hex(byte >> 4), upper_hex(byte & 0xf)]);
-        }
-    }
-}
-
-fn upper_hex(digit: u8) -> u8 {
-    match digit {
-        0..=9 => b'0' + digit,
-        _ => b'A' + (digit - 10),
+    for part in utf8_percent_encode(value, ENCODED) {
+        out.extend_from_slice(part.as_bytes());
     }
 }
 
@@ -62,27 +49,16 @@ fn unquote(value: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// One round of percent-decoding; `None` when there is nothing to decode.
-fn unescape(name: &str, value: &[u8]) -> Result<Option<Vec<u8>>, EventError> {
-    if !value.contains(&b'%') {
-        return Ok(None);
-    }
-    let hex = |digit: Option<&u8>| -> Result<u8, EventError> {
-        match digit {
-            Some(digit @ b'0'..=b'9') => Ok(digit - b'0'),
-            Some(digit @ b'a'..=b'f') => Ok(digit - b'a' + 10),
-            Some(digit @ b'A'..=b'F') => Ok(digit - b'A' + 10),
-            _ => Err(EventError::new(EventErrorKind::MalformedPercent, name)
-                .because("a percent sign is not followed by two hexadecimal digits")),
-        }
+/// One round of percent-decoding. The decoder keeps a `%` without two digits; here it is an error.
+fn unescape<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, [u8]>, EventError> {
+    let mut escapes = value.split(|byte| *byte == b'%').skip(1);
+    let is_escape = |after: &[u8]| {
+        let digits = after.get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    let mut out = Vec::with_capacity(value.len());
-    let mut bytes = value.iter();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => out.push(hex(bytes.next())? << 4 | hex(bytes.next())?),
-            byte => out.push(*byte),
-        }
+    if !escapes.all(is_escape) {
+        return Err(EventError::new(EventErrorKind::MalformedPercent, name)
+            .because("a percent sign is not followed by two hexadecimal digits"));
     }
-    Ok(Some(out))
+    Ok(percent_decode(value).into())
 }
