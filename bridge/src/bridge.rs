@@ -31,13 +31,14 @@ use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
-use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
+use crate::config::{BindingConfig, Config, HttpConfig, Name, OnUnknown, Role};
 use crate::doors::a2a::Settings;
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
+use crate::reload::{LogLevels, Reload, Reloads};
 use crate::route::RouteTable;
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
@@ -92,13 +93,13 @@ pub struct Bridge {
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) door: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
-    pub(crate) http: crate::config::HttpConfig,
+    pub(crate) http: HttpConfig,
     pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the HTTP listener passes on.
     pub(crate) passed: PassedHeaders,
     pub(crate) a2a: Settings,
     pub(crate) workflows: Option<Workflows>,
-    pub(crate) watch: Option<Watch>,
+    pub(crate) reload: Option<Reload>,
 }
 
 // === impl Bridge ===
@@ -166,9 +167,7 @@ impl Bridge {
         };
         let (workflows, watch) = workflows(&config, world, &metrics)?;
         let bindings = parts.bindings(workflows.as_ref())?;
-        let passed = config.http.pass_headers.iter().map(|pattern| &pattern.0);
-        let passed = PassedHeaders::new(passed)
-            .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
+        let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let a2a = Settings {
@@ -187,13 +186,28 @@ impl Bridge {
             readiness,
             door,
             admin,
+            passed: passed_headers(&config.http)?,
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
-            passed,
             a2a,
             workflows,
-            watch,
+            reload,
         })
+    }
+
+    /// What asks this bridge to read its configuration file again; `None` when it was not read from a file.
+    #[must_use]
+    pub fn reloads(&self) -> Option<Reloads> {
+        self.reload.as_ref().map(|reload| reload.asked().clone())
+    }
+
+    /// The log levels follow `telemetry.log` of the file. Without this, a changed level is reported as not in use.
+    #[must_use]
+    pub fn with_log_levels(mut self, levels: LogLevels) -> Self {
+        if let Some(reload) = &mut self.reload {
+            reload.set_log_levels(levels);
+        }
+        self
     }
 
     /// The same bridge without bindings: it makes calls and reads their answers, and joins no group.
@@ -545,14 +559,21 @@ fn workflows(
     if !config.workflows.enabled {
         return Ok((None, None));
     }
-    let seen = Seen::of(config);
+    let seen = Seen::of(&config.workflows);
     let metrics = Arc::clone(metrics);
     let workflows = match world {
         None => Workflows::build(&config.workflows, metrics)?,
         Some(world) => Workflows::build_in(world, &config.workflows, metrics)?,
     };
-    let watch = seen.watch_for(&workflows, config);
-    Ok((Some(workflows), watch))
+    let watch = seen.watch_for(&workflows, &config.workflows);
+    Ok((Some(workflows), Some(watch)))
+}
+
+/// The request headers that the HTTP listener passes on.
+fn passed_headers(http: &HttpConfig) -> Result<PassedHeaders, BridgeError> {
+    let patterns = http.pass_headers.iter().map(|pattern| &pattern.0);
+    PassedHeaders::new(patterns)
+        .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))
 }
 
 /// The buses that some route leads to: a call may go there, so its answer may come back there.

@@ -11,6 +11,7 @@
 
 mod agents;
 mod binding;
+mod changes;
 mod condition;
 mod convert;
 mod file;
@@ -42,6 +43,7 @@ pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
     Notifications, OnUnknown, Role, StreamMcptype,
 };
+pub(crate) use self::changes::{Change, changes};
 pub(crate) use self::condition::{Condition, condition_holds};
 pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
@@ -146,6 +148,7 @@ impl Config {
         problems.sort();
         match sections.into_config() {
             Some(mut config) if !problems.has_errors() => {
+                config.document = root.to_json();
                 config.warnings = problems.into_problems();
                 Ok(config)
             }

@@ -22,6 +22,7 @@ mod process;
 pub mod readiness;
 mod recent;
 mod registry;
+mod reload;
 pub mod route;
 pub mod rules;
 pub mod seldom;
@@ -32,3 +33,4 @@ mod topics;
 pub mod workflows;
 
 pub use bridge::{Bridge, BridgeError};
+pub use reload::{LogLevels, Reloads};

@@ -10,6 +10,7 @@
 mod agents;
 mod label;
 mod registrar;
+mod reload;
 mod workflows;
 
 use std::sync::Arc;
@@ -28,9 +29,11 @@ pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
 pub use self::registrar::Definition;
+pub use self::reload::ConfigReload;
 pub use self::workflows::{Refused, Reload};
 
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
+use self::reload::ReloadMetrics;
 use self::workflows::WorkflowMetrics;
 
 /// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
@@ -77,6 +80,7 @@ pub struct Metrics {
     connections: IntGaugeVec,
     connections_closed: IntCounterVec,
     agents: Arc<AgentMetrics>,
+    reload: ReloadMetrics,
     workflows: WorkflowMetrics,
 }
 
@@ -174,6 +178,7 @@ impl Metrics {
             connections: on.gauges(CONNECTIONS)?,
             connections_closed: on.counters(CONNECTIONS_CLOSED)?,
             agents: AgentMetrics::new(&mut on)?,
+            reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
@@ -318,7 +323,12 @@ impl Metrics {
         add_one(&self.workflows.refused, why as usize);
     }
 
-    /// Counts a configuration that has changed.
+    /// Counts that the configuration was read again.
+    pub fn config_reload(&self, what: ConfigReload) {
+        self.reload.count(what);
+    }
+
+    /// Counts a change of agents, APIs, credentials or their secrets.
     pub fn workflow_reload(&self, what: Reload) {
         add_one(&self.workflows.reloads, what as usize);
     }
@@ -606,9 +616,11 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 41);
+        assert_eq!(metrics.definitions().len(), 45);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
+            "a2abus_config_last_reload_successful",
+            "a2abus_config_restart_needed",
             "a2abus_in_flight",
             "a2abus_held_lanes",
             "a2abus_source_lag",

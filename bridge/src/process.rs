@@ -37,9 +37,9 @@ use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::reload::Reload;
 use crate::seldom::{LogLimits, Seldom};
 use crate::workflows::Workflows;
-use crate::workflows::reload::Watch;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -116,7 +116,7 @@ impl Bridge {
             passed,
             a2a,
             workflows,
-            watch,
+            reload,
         } = self;
         let mut process = Process {
             buses,
@@ -138,7 +138,7 @@ impl Bridge {
         }
         process.watch_buses();
         process.read_answers();
-        process.start_upkeep(cancels, watch);
+        process.start_upkeep(cancels, reload);
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
         }
@@ -220,15 +220,15 @@ impl Process {
     }
 
     /// Starts what goes on beside the messages: cancels, old records, changes of the configuration, reports.
-    fn start_upkeep(&mut self, cancels: mpsc::Receiver<Cancel>, watch: Option<Watch>) {
+    fn start_upkeep(&mut self, cancels: mpsc::Receiver<Cancel>, reload: Option<Reload>) {
         let stop = || self.order.rest.clone();
         let rest = &mut self.rest;
         rest.spawn(send_cancels(Arc::clone(&self.calls), cancels, stop()));
         if let Some(workflows) = self.workflows.clone() {
             rest.spawn(until(stop(), workflows.keep_tidy()));
         }
-        if let Some(watch) = watch {
-            rest.spawn(until(stop(), watch.run()));
+        if let Some(reload) = reload {
+            rest.spawn(until(stop(), reload.run()));
         }
         let reports = report(self.log.clone(), self.buses.clone());
         rest.spawn(until(stop(), reports));

@@ -183,6 +183,11 @@ impl Outbound {
         self.rules.load()
     }
 
+    /// Other rules count for messages that are read from now on.
+    pub fn replace(&self, rules: Rules) {
+        self.rules.replace(rules);
+    }
+
     /// The copies of an event: one for each destination of the first route that takes it. Only the destination that
     /// answers gets the call id and the reply address; of a request that is to be answered, all others get the plain event.
     ///

@@ -7,8 +7,8 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::Bridge;
 use crate::cli::{load, telemetry};
+use crate::{Bridge, Reloads};
 
 /// Arguments of `a2abus serve`.
 #[derive(Debug, Args)]
@@ -17,7 +17,8 @@ use crate::cli::{load, telemetry};
   A2ABUS_HTTP__LISTEN=0.0.0.0:8080 a2abus serve -c a2abus.yaml
 
 SIGTERM or Ctrl-C drains: work in progress is finished within http.drain_grace. A second signal, at least 100 ms later, \
-stops the process at once; unacknowledged messages are delivered again. SIGHUP is ignored.")]
+stops the process at once; unacknowledged messages are delivered again. SIGHUP reads the configuration file again, as does \
+a change of the file: routes, limits and log levels are replaced while the process runs.")]
 pub(crate) struct ServeArgs {
     /// The configuration file.
     #[arg(
@@ -54,8 +55,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
         hangup: signal(SignalKind::hangup())?,
     };
     let config = load(&args.config)?;
-    telemetry::start(&config.telemetry)?;
-    let bridge = Bridge::build(config).await?;
+    let levels = telemetry::start(&config.telemetry)?;
+    let mut bridge = Bridge::build(config).await?;
+    if let Some(levels) = levels {
+        bridge = bridge.with_log_levels(levels);
+    }
     let (door, admin) = (bridge.door_address(), bridge.admin_address());
     let shown = |address: Option<std::net::SocketAddr>| {
         address.map_or("off".to_owned(), |address| address.to_string())
@@ -67,12 +71,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
         "started"
     );
     let stop = CancellationToken::new();
+    let reloads = bridge.reloads();
     let mut running = tokio::spawn(bridge.run(stop.clone()));
     let mut stopped: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = &mut running => return Ok(ended?),
-            () = signals.order_to_stop() => {}
+            () = signals.order_to_stop(reloads.as_ref()) => {}
         }
         match stopped {
             None => {
@@ -95,15 +100,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<()> {
 // === impl Signals ===
 
 impl Signals {
-    /// Waits for a signal that means stop. Cancel-safe.
-    async fn order_to_stop(&mut self) {
+    /// Waits for a signal that means stop; one that means reload is passed on. Cancel-safe.
+    async fn order_to_stop(&mut self, reloads: Option<&Reloads>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => tracing::warn!(
-                    "SIGHUP is ignored: send SIGTERM and start again to read a changed configuration"
-                ),
+                _ = self.hangup.recv() => {
+                    tracing::info!("SIGHUP: reading the configuration again");
+                    reloads.inspect(|reloads| reloads.request());
+                }
             }
         }
     }

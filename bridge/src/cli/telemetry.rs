@@ -4,24 +4,50 @@ use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 
+use crate::LogLevels;
 use crate::config::{LogFormat, TelemetryConfig};
 
-/// Starts logging as configured; the variable `A2ABUS_LOG` wins over the configuration.
+/// Starts logging as configured, and returns what sets the levels while the process runs. The variable `A2ABUS_LOG` wins
+/// over the configuration: with it, nothing sets them.
 ///
 /// # Errors
 /// When the filter cannot be read.
-pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<()> {
-    let filter = std::env::var("A2ABUS_LOG").unwrap_or_else(|_| config.log.0.as_str().to_owned());
+pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels>> {
+    let variable = std::env::var("A2ABUS_LOG").ok();
+    let is_fixed = variable.is_some();
+    let filter = variable.unwrap_or_else(|| config.log.0.as_str().to_owned());
     let filter = EnvFilter::try_new(&filter)
         .with_context(|| format!("the log filter {filter:?} cannot be read"))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    let started = match config.log_format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let levels = match config.log_format {
+        LogFormat::Text => {
+            let builder = builder.with_filter_reloading();
+            let levels = levels(builder.reload_handle());
+            builder.try_init().map(|()| levels)
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let levels = levels(builder.reload_handle());
+            builder.try_init().map(|()| levels)
+        }
     };
-    started.map_err(|error| anyhow::anyhow!("logging cannot start: {error}"))
+    let levels = levels.map_err(|error| anyhow::anyhow!("logging cannot start: {error}"))?;
+    Ok((!is_fixed).then_some(levels))
+}
+
+fn levels<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevels {
+    LogLevels::new(move |filter| {
+        let set = EnvFilter::try_new(filter).map(|filter| handle.reload(filter));
+        if !matches!(set, Ok(Ok(()))) {
+            tracing::error!(
+                filter,
+                "the log levels cannot be set: they stay as they were"
+            );
+        }
+    })
 }

@@ -62,6 +62,9 @@ pub struct Config {
     /// The file it was read from, if it was one: it is read again when it changes.
     #[schemars(skip)]
     pub file: Option<PathBuf>,
+    /// What the file and the variables say, as one document: what a reload compares.
+    #[schemars(skip)]
+    pub(crate) document: Value,
     /// What is legal but probably not meant.
     #[schemars(skip)]
     pub warnings: Vec<Problem>,

@@ -119,6 +119,7 @@ impl Sections {
             telemetry: self.telemetry?,
             workflows: self.workflows?,
             file: None,
+            document: Value::Null,
             warnings: Vec::new(),
         })
     }

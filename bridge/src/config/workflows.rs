@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use super::value::AsText;
 use crate::names::Name;
 
-/// The executor of A2E workflows. While the bridge runs, it reads `apis`, `credentials` and `agents` again when the
-/// file or a secret changes; everything else needs a restart. A key or credential whose file is missing or empty in two
+/// The executor of A2E workflows. Of this section, a reload replaces `apis`, `credentials` and `agents`, also when a secret
+/// changes; everything else needs a restart. A key or credential whose file is missing or empty in two
 /// checks in a row cannot be used until it is back.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

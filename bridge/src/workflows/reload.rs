@@ -1,8 +1,6 @@
-//! When do other agents, APIs and credentials count? Soon after the configuration file or a secret has changed.
+//! When do other agents, APIs and credentials count? Soon after the configuration or a secret has changed.
 //!
-//! Files are looked at now and then: what tells of changes at once does not work on every file system, and a secret of
-//! Kubernetes changes by a link. A configuration that is wrong changes nothing. A secret that is not there, or is empty, is
-//! gone: its key or credential does not count until it is back, and holds up nothing else. But who writes a file may empty
+//! `reload.rs` of the bridge says when to look. A secret that is not there, or is empty, is gone: its key or credential does not count until it is back, and holds up nothing else. But who writes a file may empty
 //! it first, so that it takes two looks in a row to believe it. A secret that is there and cannot be read, as when the
 //! process has no descriptor left, counts as it was.
 
@@ -10,20 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::directory::{self, Directory, Remembered, Unread};
 use super::{Workflows, WorkflowsError};
-use crate::config::{Config, WorkflowsConfig};
+use crate::config::WorkflowsConfig;
 use crate::metrics::Reload;
 
 /// Watches the files that the agents of an executor come from.
 #[derive(Debug)]
 pub(crate) struct Watch {
     workflows: Workflows,
-    file: PathBuf,
     /// The configuration that counts.
     config: WorkflowsConfig,
     seen: Seen,
@@ -34,15 +28,12 @@ pub(crate) struct Watch {
     remembered: Remembered,
 }
 
-/// How often files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Identifies a state of a file, behind all links; `None` for a missing file.
+pub(crate) type FileState = Option<(u64, u64, i64, i64)>;
 
-/// Identifies a state of a file; `None` for a missing file.
-type State = Option<(u64, u64, i64, i64)>;
-
-/// The files as they were when they were looked at.
+/// The files of secrets as they were when they were looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen(BTreeMap<PathBuf, State>);
+pub(crate) struct Seen(BTreeMap<PathBuf, FileState>);
 
 /// What came of reading everything again.
 enum Read {
@@ -54,42 +45,29 @@ enum Read {
     InDoubt,
 }
 
-/// Why what has changed is not taken over.
-#[derive(Debug, thiserror::Error)]
-enum ReloadError {
-    #[error("{0}")]
-    Config(#[from] crate::config::ConfigErrors),
-    #[error(transparent)]
-    Workflows(#[from] WorkflowsError),
+/// Whether these agents, APIs and credentials can be put to use. Secrets that are not there are no fault.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(config: &WorkflowsConfig) -> Result<(), WorkflowsError> {
+    Directory::read_what_is_there(config, &mut Remembered::default())?;
+    Ok(())
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// Looks at the files until it is dropped.
-    pub(crate) async fn run(mut self) {
-        let mut every = interval(LOOK_EVERY);
-        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            every.tick().await;
-            let looked = tokio::task::spawn_blocking(move || {
-                self.look();
-                self
-            });
-            match looked.await {
-                Ok(watch) => self = watch,
-                Err(error) => {
-                    tracing::error!(%error, "changes of the configuration are no longer detected");
-                    return;
-                }
-            }
-        }
+    /// Counts a configuration that is wrong. What is wrong changes nothing; a secret that is gone is gone all the same.
+    pub(crate) fn refused(&mut self) {
+        self.workflows.0.metrics.workflow_reload(Reload::Refused);
+        self.look(None);
     }
 
-    /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
-    fn look(&mut self) {
+    /// Takes over a configuration that has changed, if one is given, and secrets that have. Blocks as long as reading
+    /// small files does.
+    pub(crate) fn look(&mut self, news: Option<&WorkflowsConfig>) {
         let now = self.seen.again();
-        let has_news = now != self.seen || self.is_in_doubt;
+        let has_news = news.is_some() || now != self.seen || self.is_in_doubt;
         // What is missing, or could not be read, may be there again without a trace in its file.
         if !has_news && self.absent.is_empty() && self.remembered.unsure().is_empty() {
             return;
@@ -98,7 +76,7 @@ impl Watch {
         self.seen = now;
         self.is_in_doubt = false;
         let before = (self.absent.clone(), self.remembered.unsure().clone());
-        let read = self.read();
+        let read = self.read(news);
         let is_same = before == (self.absent.clone(), self.remembered.unsure().clone());
         if !has_news && is_same && !self.is_in_doubt {
             return;
@@ -126,9 +104,8 @@ impl Watch {
             }
             Err(error) => {
                 tracing::error!(
-                    file = %self.file.display(),
                     error = &error as &dyn std::error::Error,
-                    "the changed configuration is invalid: agents, APIs and credentials of workflows stay as they were"
+                    "agents, APIs and credentials of workflows stay as they were"
                 );
                 Reload::Refused
             }
@@ -136,36 +113,18 @@ impl Watch {
         self.workflows.0.metrics.workflow_reload(outcome);
     }
 
-    fn read(&mut self) -> Result<Read, ReloadError> {
-        match self.changed() {
-            Ok((config, directory, unread)) => {
-                self.config = config;
-                Ok(self.take(directory, unread))
-            }
-            Err(error) => {
-                // What is wrong changes nothing; a secret that is gone is gone all the same.
-                let what_is_there =
-                    Directory::read_what_is_there(&self.config, &mut self.remembered);
-                if let Ok((directory, unread)) = what_is_there {
-                    match self.take(directory, unread) {
-                        Read::Taken(_) => {}
-                        Read::Partial(_, unread) => unread.iter().for_each(tell_unread),
-                        Read::InDoubt => self.is_in_doubt = true,
-                    }
-                }
-                Err(error)
-            }
+    /// Reads the secrets of the configuration that is new, or else of the one that counts.
+    fn read(&mut self, news: Option<&WorkflowsConfig>) -> Result<Read, WorkflowsError> {
+        if let Some(news) = news {
+            // Also when a secret cannot be read: its file is then waited for.
+            self.seen.watch(news);
         }
-    }
-
-    /// The configuration as it is now, and what it makes.
-    fn changed(&mut self) -> Result<(WorkflowsConfig, Directory, Vec<Unread>), ReloadError> {
-        let config = Config::load(&self.file, std::env::vars_os())?.workflows;
-        // Also when a secret cannot be read: its file is then waited for.
-        self.seen.watch(&config);
-        let read = Directory::read_what_is_there(&config, &mut self.remembered);
-        let (directory, unread) = read.map_err(WorkflowsError::from)?;
-        Ok((config, directory, unread))
+        let config = news.unwrap_or(&self.config);
+        let (directory, unread) = Directory::read_what_is_there(config, &mut self.remembered)?;
+        if let Some(news) = news {
+            self.config = news.clone();
+        }
+        Ok(self.take(directory, unread))
     }
 
     /// Takes agents over, unless it takes another look.
@@ -203,47 +162,45 @@ fn tell_unread(unread: &Unread) {
 
 impl Seen {
     /// The files of a configuration, before its secrets are read: what changes meanwhile is seen later.
-    pub(crate) fn of(config: &Config) -> Self {
-        let file = config.file.iter();
-        let mut files = Self(file.map(|file| (file.clone(), state(file))).collect());
-        files.watch(&config.workflows);
+    pub(crate) fn of(config: &WorkflowsConfig) -> Self {
+        let mut files = Self(BTreeMap::new());
+        files.watch(config);
         files
     }
 
-    /// Watches them for an executor; nothing when the configuration was not read from a file.
-    pub(crate) fn watch_for(self, workflows: &Workflows, config: &Config) -> Option<Watch> {
+    /// Watches them for an executor.
+    pub(crate) fn watch_for(self, workflows: &Workflows, config: &WorkflowsConfig) -> Watch {
         let mut remembered = Remembered::default();
         // The start has read them a moment ago and reported every problem.
-        drop(Directory::read_what_is_there(
-            &config.workflows,
-            &mut remembered,
-        ));
-        Some(Watch {
+        drop(Directory::read_what_is_there(config, &mut remembered));
+        Watch {
             remembered,
             workflows: workflows.clone(),
-            file: config.file.clone()?,
-            config: config.workflows.clone(),
+            config: config.clone(),
             seen: self,
             absent: BTreeSet::new(),
             is_in_doubt: false,
-        })
+        }
     }
 
     /// The same files, as they are now.
     fn again(&self) -> Self {
         let files = self.0.keys();
-        Self(files.map(|file| (file.clone(), state(file))).collect())
+        Self(files.map(|file| (file.clone(), file_state(file))).collect())
     }
 
     /// Looks at the secrets of a configuration as well.
     fn watch(&mut self, config: &WorkflowsConfig) {
         for file in directory::secret_files(config) {
-            self.0.entry(file).or_insert_with_key(|file| state(file));
+            self.0
+                .entry(file)
+                .or_insert_with_key(|file| file_state(file));
         }
     }
 }
 
-fn state(file: &Path) -> State {
+/// A file as it is now.
+pub(crate) fn file_state(file: &Path) -> FileState {
     let of = |found: Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
     std::fs::metadata(file).ok().map(of)
 }
@@ -253,6 +210,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::config::Config;
     use crate::metrics::Metrics;
 
     /// An executor whose agent has a key in a file, and what watches it.
@@ -266,9 +224,9 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let config = Config::load(&file, []).unwrap();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let seen = Seen::of(&config);
+        let seen = Seen::of(&config.workflows);
         let workflows = Workflows::build(&config.workflows, Arc::clone(&metrics)).unwrap();
-        let watch = seen.watch_for(&workflows, &config).unwrap();
+        let watch = seen.watch_for(&workflows, &config.workflows);
         (workflows, watch, metrics, key)
     }
 
@@ -281,11 +239,11 @@ mod tests {
             |key: &Path| std::fs::remove_file(key),
         ] {
             gone(&key).unwrap();
-            watch.look();
+            watch.look(None);
             assert!(workflows.authenticate("the-key").is_some());
             std::fs::write(&key, "the-key").unwrap();
-            watch.look();
-            watch.look();
+            watch.look(None);
+            watch.look(None);
             assert!(workflows.authenticate("the-key").is_some());
         }
         let text = metrics.render().unwrap();
@@ -305,15 +263,15 @@ mod tests {
         std::fs::remove_file(&key).unwrap();
         std::fs::create_dir(&key).unwrap();
         for _ in 0..3 {
-            watch.look();
+            watch.look(None);
             assert!(workflows.authenticate("the-key").is_some());
         }
         std::fs::remove_dir(&key).unwrap();
-        watch.look();
-        watch.look();
+        watch.look(None);
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_none(), "it is gone");
         std::fs::write(&key, "the-key").unwrap();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_some());
         let partial = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(partial));
@@ -324,13 +282,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, _metrics, key) = watched(directory.path());
         std::fs::remove_file(&key).unwrap();
-        watch.look();
-        watch.look();
+        watch.look(None);
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_none());
         std::fs::write(&key, "the-key").unwrap();
         // As if it had been seen so when it was not there.
         watch.seen = watch.seen.again();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_some());
     }
 
@@ -338,26 +296,17 @@ mod tests {
     fn a_key_that_is_gone_is_revoked_while_the_configuration_is_wrong() {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
-        let file = directory.path().join("a2abus.yaml");
-        let right = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, format!("{right}\n  bogus")).unwrap();
-        watch.look();
+        watch.refused();
         assert!(workflows.authenticate("the-key").is_some());
         std::fs::remove_file(&key).unwrap();
-        watch.look();
-        watch.look();
+        watch.refused();
+        watch.refused();
         assert!(workflows.authenticate("the-key").is_none());
         let line = "a2abus_workflow_reloads_total{outcome=\"refused\"} 3";
         assert!(metrics.render().unwrap().contains(line));
         std::fs::write(&key, "the-key").unwrap();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_some());
-        // Neither is there a configuration any more.
-        std::fs::remove_file(&file).unwrap();
-        std::fs::remove_file(&key).unwrap();
-        watch.look();
-        watch.look();
-        assert!(workflows.authenticate("the-key").is_none());
     }
 
     #[test]
@@ -365,21 +314,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (workflows, mut watch, metrics, key) = watched(directory.path());
         std::fs::remove_file(&key).unwrap();
-        watch.look();
+        watch.look(None);
         // Empty is as bad as missing.
         std::fs::write(&key, "\n").unwrap();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_none());
         assert!(workflows.agent("a").is_some(), "it is known on the bus");
-        watch.look();
+        watch.look(None);
         let line = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(line));
         std::fs::write(&key, "the-key").unwrap();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_some());
         // What was believed before is not believed again at the first look.
         std::fs::remove_file(&key).unwrap();
-        watch.look();
+        watch.look(None);
         assert!(workflows.authenticate("the-key").is_some());
     }
 }

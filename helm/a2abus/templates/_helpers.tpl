@@ -62,6 +62,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* The parts of the configuration that need a restart: without those that a running bridge reads again. */}}
+{{- define "a2abus.restartingConfig" -}}
+{{- $config := omit (include "a2abus.config" . | fromYaml) "routes" "default_route" "limits" }}
+{{- with $config.telemetry }}{{ $config = set $config "telemetry" (omit . "log") }}{{ end }}
+{{- with $config.workflows }}{{ $config = set $config "workflows" (omit . "apis" "credentials" "agents") }}{{ end }}
+{{- toJson $config }}
+{{- end }}
+
 {{/* Refuses values that do not fit together. */}}
 {{- define "a2abus.check" -}}
 {{- $config := include "a2abus.config" . | fromYaml }}

@@ -105,7 +105,7 @@ metadata:
   annotations:
     kubectl.kubernetes.io/default-container: a2abus
     {{- if .Values.restartOnConfigChange }}
-    checksum/config: {{ include "a2abus.config" . | sha256sum }}
+    checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
     {{- end }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}

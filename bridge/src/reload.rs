@@ -1,0 +1,372 @@
+//! The configuration file that is read again while the bridge runs.
+//!
+//! ```text
+//!  SIGHUP, or the file has changed ──> the whole file is validated ──> wrong: nothing changes
+//!                                                                  └─> routes, limits, log levels, agents of workflows
+//! ```
+//!
+//! The file is looked at every few seconds: notifications do not work on every file system, and a ConfigMap changes by a
+//! link. A file that is being written is left alone until it has not changed between two looks; SIGHUP reads it at once.
+//! Messages that are read already keep the rules that they were read with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::bus::outbound::Outbound;
+use crate::calls::Calls;
+use crate::config::{Change, Config, ConfigErrors, changes};
+use crate::metrics::{ConfigReload, Metrics};
+use crate::readiness::Readiness;
+use crate::route::{RouteError, RouteTable};
+use crate::rules::Rules;
+use crate::workflows;
+use crate::workflows::reload::{FileState, Watch, file_state};
+
+/// How often files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Most changes, and most problems, that one reload logs.
+const MAX_LINES: usize = 50;
+/// The name of the configuration in the readiness report.
+const CONFIGURATION: &str = "configuration";
+/// Why a change has no effect yet, where nothing else is to be said.
+const RESTART: &str = "needs a restart";
+
+/// The parts of the file that a reload replaces.
+const ROUTES: [&str; 2] = ["routes", "default_route"];
+const LIMITS: &str = "limits";
+/// Agents with cards have routes of their own.
+const AGENTS: &str = "agents";
+const LOG: &str = "telemetry.log";
+const WORKFLOWS: [&str; 3] = [
+    "workflows.apis",
+    "workflows.credentials",
+    "workflows.agents",
+];
+
+/// Asks a bridge to read its configuration file again.
+#[derive(Debug, Clone, Default)]
+pub struct Reloads(Arc<Notify>);
+
+/// Sets the log levels of the process.
+pub struct LogLevels(Box<dyn Fn(&str) + Send + Sync>);
+
+/// Reads the configuration file again, and puts what has changed to use.
+#[derive(Debug)]
+pub(crate) struct Reload {
+    file: PathBuf,
+    /// The file when it was looked at last.
+    seen: FileState,
+    /// It had changed then, and may have been in the middle of being written.
+    is_fresh: bool,
+    /// What is in use.
+    config: Config,
+    outbound: Outbound,
+    calls: Arc<Calls>,
+    workflows: Option<Watch>,
+    log: Option<LogLevels>,
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    asked: Reloads,
+}
+
+/// A change that is not in use, and why.
+struct Later {
+    path: String,
+    why: String,
+}
+
+/// Why a changed configuration is not used at all.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error("route {0}: {1}")]
+    Route(Text, RouteError),
+    #[error(transparent)]
+    Workflows(#[from] workflows::WorkflowsError),
+}
+
+// === impl Reloads ===
+
+impl Reloads {
+    /// The file is read again soon. Requests that come together are one.
+    pub fn request(&self) {
+        self.0.notify_one();
+    }
+}
+
+// === impl LogLevels ===
+
+impl LogLevels {
+    /// What sets them; it gets a filter as `telemetry.log` is written.
+    #[must_use]
+    pub fn new(set: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Box::new(set))
+    }
+}
+
+impl std::fmt::Debug for LogLevels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogLevels").finish_non_exhaustive()
+    }
+}
+
+// === impl Reload ===
+
+impl Reload {
+    /// Of a bridge with this configuration; `None` when it was not read from a file.
+    pub(crate) fn new(
+        config: &Config,
+        outbound: &Outbound,
+        calls: &Arc<Calls>,
+        workflows: Option<Watch>,
+        metrics: &Arc<Metrics>,
+        readiness: &Arc<Readiness>,
+    ) -> Option<Self> {
+        Some(Self {
+            file: config.file.clone()?,
+            // The first look finds what has changed since the file was read.
+            seen: None,
+            is_fresh: false,
+            config: config.clone(),
+            outbound: outbound.clone(),
+            calls: Arc::clone(calls),
+            workflows,
+            log: None,
+            metrics: Arc::clone(metrics),
+            readiness: Arc::clone(readiness),
+            asked: Reloads::default(),
+        })
+    }
+
+    /// What asks for a reload.
+    pub(crate) fn asked(&self) -> &Reloads {
+        &self.asked
+    }
+
+    /// The log levels follow the file.
+    pub(crate) fn set_log_levels(&mut self, levels: LogLevels) {
+        self.log = Some(levels);
+    }
+
+    /// Looks at the files until it is dropped.
+    pub(crate) async fn run(mut self) {
+        let asked = self.asked.clone();
+        let mut every = interval(LOOK_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_asked = tokio::select! {
+                () = asked.0.notified() => true,
+                _ = every.tick() => false,
+            };
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look(is_asked);
+                self
+            });
+            match looked.await {
+                Ok(reload) => self = reload,
+                Err(error) => {
+                    tracing::error!(%error, "changes of the configuration are no longer detected");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes over what has changed, if anything has. Blocks as long as reading small files does.
+    fn look(&mut self, is_asked: bool) {
+        // Looked at before it is read: a change meanwhile is seen the next time.
+        let now = file_state(&self.file);
+        let has_changed = std::mem::replace(&mut self.seen, now) != now;
+        let is_due = is_asked || (self.is_fresh && !has_changed);
+        self.is_fresh = !is_asked && has_changed;
+        if is_due {
+            return self.read(is_asked);
+        }
+        if let Some(workflows) = &mut self.workflows {
+            workflows.look(None);
+        }
+    }
+
+    fn read(&mut self, is_asked: bool) {
+        let taken = Config::load(&self.file, std::env::vars_os())
+            .map_err(Refusal::from)
+            .and_then(|next| self.take(&next));
+        match taken {
+            Ok((0, later)) if later.is_empty() && !is_asked => {}
+            Ok((applied, later)) => self.report(applied, &later),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// Puts to use what has changed and can change; the number of such changes, and those that wait.
+    fn take(&mut self, next: &Config) -> Result<(usize, Vec<Later>), Refusal> {
+        let changes = changes(&self.config.document, &next.document);
+        let mut config = self.config.clone();
+        config.limits = next.limits.clone();
+        config.routes.clone_from(&next.routes);
+        config.default_route.clone_from(&next.default_route);
+        let mut rules = rules_of(&config)?;
+        let unreachable = self.unreachable(&rules.routes);
+        if unreachable.is_some() {
+            config.routes.clone_from(&self.config.routes);
+            config.default_route.clone_from(&self.config.default_route);
+            rules = rules_of(&config)?;
+        }
+        let has_agents = self.workflows.is_some() && changes.iter().any(|it| is_in(it, &WORKFLOWS));
+        if has_agents {
+            workflows::reload::check(&next.workflows)?;
+        }
+        // Nothing fails from here on.
+        self.outbound.replace(rules);
+        if let Some(log) = &self.log
+            && changes.iter().any(|change| change.is_in(LOG))
+        {
+            (log.0)(next.telemetry.log.0.as_str());
+        }
+        if let Some(workflows) = &mut self.workflows {
+            workflows.look(has_agents.then_some(&next.workflows));
+        }
+        let (later, applied): (Vec<_>, Vec<_>) = changes
+            .iter()
+            .map(|change| (change, self.obstacle(change, unreachable.as_deref())))
+            .partition(|(_, obstacle)| obstacle.is_some());
+        for (change, _) in applied.iter().take(MAX_LINES) {
+            log_change(change);
+        }
+        self.settle(config, next, unreachable.is_none());
+        let later = later.into_iter().filter_map(|(change, why)| {
+            let path = change.path.to_string();
+            Some(Later { path, why: why? })
+        });
+        Ok((applied.len(), later.collect()))
+    }
+
+    /// What counts from now on: the document is that of the values in use.
+    fn settle(&mut self, mut config: Config, next: &Config, has_routes: bool) {
+        let routes = ROUTES.into_iter().filter(|_| has_routes);
+        let log = self.log.as_ref().map(|_| LOG);
+        let agents = WORKFLOWS.into_iter().filter(|_| self.workflows.is_some());
+        for part in routes.chain([LIMITS]).chain(log).chain(agents) {
+            adopt(&mut config.document, &next.document, part);
+        }
+        self.config = config;
+    }
+
+    /// Why a change is not in use; `None` when it is.
+    fn obstacle(&self, change: &Change, unreachable: Option<&str>) -> Option<String> {
+        if is_in(change, &ROUTES) {
+            return unreachable.map(str::to_owned);
+        }
+        if change.is_in(AGENTS) && unreachable.is_none() {
+            return Some(format!("its card {RESTART}; its route is in use"));
+        }
+        if change.is_in(LOG) && self.log.is_none() {
+            return Some("A2ABUS_LOG sets the log levels of this process".to_owned());
+        }
+        let has_workflows = self.workflows.is_some();
+        let is_used = is_in(change, &[LIMITS, LOG]) || has_workflows && is_in(change, &WORKFLOWS);
+        (!is_used).then(|| RESTART.to_owned())
+    }
+
+    /// Why these routes need a restart, if they do: buses are connected, and the reply addresses on them are opened, when
+    /// the process starts.
+    fn unreachable(&self, routes: &RouteTable) -> Option<String> {
+        let buses = self.outbound.buses();
+        for route in routes.routes().iter().chain(routes.default_route()) {
+            let name = route.name().text();
+            for (index, to) in route.destinations().iter().enumerate() {
+                let transport = to.transport().text();
+                let Some(bus) = buses.find(to.transport()) else {
+                    return Some(format!(
+                        "{RESTART}: route {name} leads to the new transport {transport}"
+                    ));
+                };
+                let is_called = self.config.calls.enabled && index == route.answering();
+                if is_called && !self.calls.legs().iter().any(|leg| leg.bus == bus) {
+                    return Some(format!(
+                        "{RESTART}: route {name} is the first to {transport}, and answers from there are not read yet"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    fn report(&self, applied: usize, later: &[Later]) {
+        for Later { path, why } in later.iter().take(MAX_LINES) {
+            tracing::warn!(setting = path, why, "a changed setting is not in use");
+        }
+        let file = self.file.display();
+        tracing::info!(%file, applied, not_in_use = later.len(), "the configuration was read again");
+        let outcome = match (applied, later) {
+            (0, []) => ConfigReload::Unchanged,
+            (_, []) => ConfigReload::Applied,
+            _ => ConfigReload::RestartNeeded,
+        };
+        self.metrics.config_reload(outcome);
+        if later.is_empty() {
+            return self.readiness.restored(CONFIGURATION);
+        }
+        let settings = later.iter().take(MAX_LINES);
+        let settings: Vec<_> = settings
+            .map(|Later { path, why }| format!("{path}: {why}"))
+            .collect();
+        self.readiness.degraded(CONFIGURATION, settings.join("; "));
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        let text = format!("{:#}", anyhow::Error::new(refusal));
+        for problem in text.lines().take(MAX_LINES) {
+            tracing::error!("{problem}");
+        }
+        let file = self.file.display();
+        tracing::error!(%file, "the changed configuration is invalid: nothing has changed");
+        self.metrics.config_reload(ConfigReload::Refused);
+        let first = text.lines().next().unwrap_or_default();
+        let cause = format!("the changed file is invalid and not in use: {first}");
+        self.readiness.degraded(CONFIGURATION, cause);
+        if let Some(workflows) = &mut self.workflows {
+            workflows.refused();
+        }
+    }
+}
+
+fn rules_of(config: &Config) -> Result<Rules, Refusal> {
+    Rules::new(config).map_err(|(route, error)| Refusal::Route(route, error))
+}
+
+fn is_in(change: &Change, parts: &[&str]) -> bool {
+    parts.iter().any(|part| change.is_in(part))
+}
+
+fn log_change(change: &Change) {
+    let (setting, before, after) = (&change.path, change.before(), change.after());
+    tracing::info!(%setting, %before, %after, "a setting has changed");
+}
+
+/// Puts one part of a document, as `telemetry.log`, in the place of the same part of another.
+fn adopt(document: &mut Value, next: &Value, part: &str) {
+    let value = next.pointer(&format!("/{}", part.replace('.', "/")));
+    let (around, key) = match part.split_once('.') {
+        None => (Some(document), part),
+        Some((section, key)) => {
+            let sections = document.as_object_mut();
+            let section = sections.map(|all| all.entry(section).or_insert_with(|| json!({})));
+            (section, key)
+        }
+    };
+    let Some(members) = around.and_then(Value::as_object_mut) else {
+        return;
+    };
+    match value {
+        Some(value) => drop(members.insert(key.to_owned(), value.clone())),
+        None => drop(members.remove(key)),
+    }
+}

@@ -1,0 +1,460 @@
+//! The configuration file changes while messages and calls are on their way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use a2abus_bridge::calls::{Calls, Request};
+use a2abus_bridge::config::Config;
+use a2abus_bridge::metrics::Metrics;
+use a2abus_bridge::readiness::Readiness;
+use a2abus_bridge::{Bridge, LogLevels, Reloads};
+use a2abus_plugin::{Hint, Limits, decode};
+use a2abus_transports::memory::{Memory, MemoryConfig};
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
+};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use support::battery::within;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// Events go to `to`, calls to `agents.SIDE`.
+fn config(side: &str) -> String {
+    format!(
+        "
+instance: test
+transports: {{ bus: {{ type: memory }} }}
+bindings: [{{ name: in, transport: bus, topics: [in], dead_letter: {{ topic: dead }} }}]
+routes:
+  - {{ name: agents, when: {{ targetagent: weather }}, to: [{{ transport: bus, topic: agents.{side} }}] }}
+default_route: [{{ transport: bus, topic: out.{side} }}]
+calls: {{ timeout: 60s, max_pending_per_agent: 10000, max_pending_per_caller: 10000 }}
+http: {{ enabled: false, drain_grace: 5s }}
+admin: {{ enabled: false }}
+"
+    )
+}
+
+/// A bridge on a memory bus whose configuration is a file.
+struct World {
+    memory: Memory,
+    _directory: tempfile::TempDir,
+    file: PathBuf,
+    calls: Arc<Calls>,
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    levels: Arc<Mutex<Vec<String>>>,
+    reloads: Reloads,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl World {
+    async fn new(text: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        std::fs::write(&file, text).unwrap();
+        Self::of(directory, file).await
+    }
+
+    async fn of(directory: tempfile::TempDir, file: PathBuf) -> Self {
+        let memory = Memory::new(MemoryConfig {
+            partitions: 4.try_into().unwrap(),
+            ..MemoryConfig::default()
+        });
+        let config = Config::load(&file, []).unwrap_or_else(|problems| panic!("{problems}"));
+        let name = config.transports.keys().next().unwrap().clone();
+        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
+        let levels = Arc::new(Mutex::new(Vec::new()));
+        let set = Arc::clone(&levels);
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = bridge.with_log_levels(LogLevels::new(move |filter| {
+            set.lock().unwrap().push(filter.to_owned());
+        }));
+        let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let (calls, reloads) = (Arc::clone(bridge.calls()), bridge.reloads().unwrap());
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        within("the bridge is ready", async {
+            while !readiness.is_ready() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        Self {
+            memory,
+            _directory: directory,
+            file,
+            calls,
+            metrics,
+            readiness,
+            levels,
+            reloads,
+            stop,
+            running,
+        }
+    }
+
+    /// Waits until so many reloads have had this result.
+    async fn until_reloaded(&self, result: &str, times: usize) {
+        let line = format!("a2abus_config_reloads_total{{result=\"{result}\"}} {times}\n");
+        within(&line, async {
+            while !self.metrics.render().unwrap().contains(&line) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Writes the file and asks for a reload, which has this result for the so-manieth time.
+    async fn reload(&self, text: &str, result: &str, times: usize) {
+        std::fs::write(&self.file, text).unwrap();
+        self.reloads.request();
+        self.until_reloaded(result, times).await;
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        let text = self.metrics.render().unwrap();
+        text.lines().any(|shown| shown == line)
+    }
+
+    /// What the readiness report says of the configuration.
+    fn degraded(&self) -> Option<String> {
+        let report = self.readiness.report();
+        assert!(report.ready, "{report:?}");
+        let found = report.degraded.into_iter();
+        let mut found = found.filter(|unmet| unmet.name.as_str() == "configuration");
+        found.next().map(|unmet| unmet.cause)
+    }
+
+    async fn publish(&self, body: String) {
+        send(&self.memory, "in", Message::plain(body)).await;
+    }
+
+    async fn read(&self, topic: &str) -> Consumer {
+        read(&self.memory, topic).await
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        within("the bridge ends", self.running).await.unwrap();
+    }
+}
+
+async fn send(memory: &Memory, topic: &str, message: Message) {
+    let to = Address::topic(Topic::new(topic).unwrap());
+    memory.send(&to, message).await.unwrap().await.unwrap();
+}
+
+async fn read(memory: &Memory, topic: &str) -> Consumer {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group("test".into()),
+        budget_bytes: 64 << 20,
+        budget_messages: 100_000,
+    };
+    memory.subscribe(subscription).await.unwrap()
+}
+
+async fn next(consumer: &mut Consumer) -> Value {
+    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap()
+}
+
+fn notification(number: usize) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"number": number}})
+}
+
+fn number_of(body: &Value) -> usize {
+    usize::try_from(body["params"]["number"].as_u64().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn routes_limits_and_log_levels_follow_the_file() {
+    let world = World::new(&config("a")).await;
+    let (mut a, mut b) = (world.read("out.a").await, world.read("out.b").await);
+    world.publish(notification(1).to_string()).await;
+    assert_eq!(number_of(&next(&mut a).await), 1);
+    let other = format!(
+        "{}limits: {{ max_units: 2 }}\ntelemetry: {{ log: debug }}\n",
+        config("b")
+    );
+    world.reload(&other, "applied", 1).await;
+    world.publish(notification(2).to_string()).await;
+    assert_eq!(number_of(&next(&mut b).await), 2);
+    assert_eq!(*world.levels.lock().unwrap(), ["debug"]);
+    let mut dead = world.read("dead").await;
+    let three = json!([notification(3), notification(4), notification(5)]);
+    world.publish(three.to_string()).await;
+    assert_eq!(next(&mut dead).await, three);
+    world.reload(&other, "unchanged", 1).await;
+    world.reload(&config("a"), "applied", 2).await;
+    world.publish(three.to_string()).await;
+    for number in 3..6 {
+        assert_eq!(number_of(&next(&mut a).await), number);
+    }
+    assert_eq!(world.degraded(), None);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_file_changes_nothing_and_says_so() {
+    let world = World::new(&config("a")).await;
+    let mut a = world.read("out.a").await;
+    // The limits alone would be right.
+    let wrong = config("b").replace(
+        "transport: bus, topic: out",
+        "transport: nowhere, topic: out",
+    );
+    let wrong = format!("{wrong}limits: {{ max_units: 2 }}\n");
+    world.reload(&wrong, "refused", 1).await;
+    let why = world.degraded().unwrap();
+    let file = world.file.display();
+    for word in [
+        "the changed file is invalid and not in use",
+        &format!("{file}:7:"),
+        "default_route[0].transport",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    assert!(world.shows("a2abus_config_last_reload_successful 0"));
+    let three = json!([notification(1), notification(2), notification(3)]);
+    world.publish(three.to_string()).await;
+    for number in 1..4 {
+        assert_eq!(number_of(&next(&mut a).await), number);
+    }
+    std::fs::remove_file(&world.file).unwrap();
+    world.reloads.request();
+    world.until_reloaded("refused", 2).await;
+    assert!(world.degraded().unwrap().contains("cannot be read"));
+    world.reload(&config("b"), "applied", 1).await;
+    assert_eq!(world.degraded(), None);
+    assert!(world.shows("a2abus_config_last_reload_successful 1"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_cannot_change_while_running_is_named_and_the_rest_is_in_use() {
+    let world = World::new(&config("a")).await;
+    let (mut a, mut b) = (world.read("out.a").await, world.read("out.b").await);
+    let more = config("b").replace("topics: [in]", "topics: [in, more]");
+    let more = more.replace("timeout: 60s", "timeout: 61s");
+    world.reload(&more, "restart_needed", 1).await;
+    let why = world.degraded().unwrap();
+    for word in [
+        "bindings.in.topics: needs a restart",
+        "calls.timeout: needs a restart",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    assert!(!why.contains("route"), "{why}");
+    assert!(world.shows("a2abus_config_restart_needed 1"));
+    world.publish(notification(1).to_string()).await;
+    assert_eq!(number_of(&next(&mut b).await), 1);
+    // A bus is connected at the start, and its routes wait for it. Limits do not.
+    let bus = config("c").replace(
+        "{ bus: { type: memory } }",
+        "{ bus: { type: memory }, new: { type: memory } }",
+    );
+    let bus = bus.replace("transport: bus, topic: out", "transport: new, topic: out");
+    let bus = format!("{bus}limits: {{ max_units: 2 }}\n");
+    world.reload(&bus, "restart_needed", 2).await;
+    let why = world.degraded().unwrap();
+    for word in [
+        "transports.new.type: needs a restart",
+        "routes.agents.to[0].topic: needs a restart: route default leads to the new transport new",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    assert!(!why.contains("limits"), "{why}");
+    world.publish(notification(2).to_string()).await;
+    assert_eq!(number_of(&next(&mut b).await), 2);
+    // What is taken back needs no restart.
+    world.reload(&config("a"), "applied", 1).await;
+    assert_eq!(world.degraded(), None);
+    assert!(world.shows("a2abus_config_restart_needed 0"));
+    world.publish(notification(3).to_string()).await;
+    assert_eq!(number_of(&next(&mut a).await), 3);
+    world.end().await;
+}
+
+/// Replaces the files of a volume as the kubelet does: they are links through `..data`, which is replaced as a whole.
+fn swap(volume: &Path, version: &str, text: &str) {
+    std::fs::create_dir(volume.join(version)).unwrap();
+    std::fs::write(volume.join(version).join("a2abus.yaml"), text).unwrap();
+    std::os::unix::fs::symlink(version, volume.join("..new")).unwrap();
+    std::fs::rename(volume.join("..new"), volume.join("..data")).unwrap();
+}
+
+#[tokio::test]
+async fn a_config_map_that_changes_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = directory.path().to_owned();
+    let file = volume.join("a2abus.yaml");
+    swap(&volume, "..1", &config("a"));
+    std::os::unix::fs::symlink("..data/a2abus.yaml", &file).unwrap();
+    let world = World::of(directory, file).await;
+    swap(&volume, "..2", &config("b"));
+    world.until_reloaded("applied", 1).await;
+    let mut b = world.read("out.b").await;
+    world.publish(notification(1).to_string()).await;
+    assert_eq!(number_of(&next(&mut b).await), 1);
+    swap(&volume, "..3", "routes: [");
+    world.until_reloaded("refused", 1).await;
+    swap(&volume, "..4", &config("a"));
+    world.until_reloaded("applied", 2).await;
+    world.end().await;
+}
+
+/// How often the configuration is read again under load.
+const RELOADS: usize = 200;
+/// How often a message is sent, and a condition is looked at.
+const PACE: Duration = Duration::from_millis(1);
+
+/// An agent that answers every request with its number.
+async fn agent(memory: Memory, topic: &'static str) {
+    let mut requests = read(&memory, topic).await;
+    while let Some(delivery) = requests.recv().await {
+        let request: Value =
+            serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap();
+        let answer = json!({"jsonrpc": "2.0", "id": request["id"], "result": {"number": request["params"]["number"]}});
+        let place = delivery.message.headers.get("ce_replyto").unwrap();
+        let place = std::str::from_utf8(place).unwrap();
+        send(&memory, place, Message::plain(answer.to_string())).await;
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+}
+
+/// One call after the other until the end; how many were answered.
+async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> usize {
+    let mut answered = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let number = caller * 1_000_000 + answered;
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"_agentId": "weather", "number": number}});
+        let unit = decode(
+            &Bytes::from(body.to_string()),
+            &Hint::default(),
+            &Limits::default(),
+        );
+        let request = Request {
+            unit: unit.into_only().unwrap().unwrap(),
+            call: None,
+            target: None,
+            timeout: None,
+            caller: "test".into(),
+            headers: Vec::new(),
+        };
+        let mut answer = calls.call(request).await.unwrap();
+        let part = answer.next().await.unwrap().unwrap();
+        let part: Value = serde_json::from_slice(&part.body).unwrap();
+        assert_eq!(part["result"]["number"], number, "{part}");
+        assert!(answer.next().await.is_none(), "it is answered once");
+        answered += 1;
+        sleep(PACE).await;
+    }
+    answered
+}
+
+/// Publishes messages of three units each until the end, at `PACE`.
+async fn publisher(memory: Memory, sent: Arc<AtomicUsize>, is_over: Arc<AtomicBool>) {
+    while !is_over.load(Ordering::Relaxed) {
+        let first = 3 * sent.load(Ordering::Relaxed);
+        let three = [first, first + 1, first + 2].map(notification);
+        send(&memory, "in", Message::plain(json!(three).to_string())).await;
+        sent.fetch_add(1, Ordering::Relaxed);
+        sleep(PACE).await;
+    }
+}
+
+/// The numbers of all units that come to a topic.
+async fn collector(memory: Memory, topic: &'static str, into: Arc<Mutex<Vec<usize>>>) {
+    let mut consumer = read(&memory, topic).await;
+    while let Some(delivery) = consumer.recv().await {
+        let body = delivery.message.body.as_ref().unwrap();
+        let number = number_of(&serde_json::from_slice(body).unwrap());
+        into.lock().unwrap().push(number);
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_hundred_reloads_under_load_lose_nothing_and_double_nothing() {
+    let world = World::new(&config("a")).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (at_a, at_b) = (Arc::default(), Arc::default());
+    let mut agents = JoinSet::new();
+    let bus = || world.memory.clone();
+    agents.spawn(agent(bus(), "agents.a"));
+    agents.spawn(agent(bus(), "agents.b"));
+    agents.spawn(collector(bus(), "out.a", Arc::clone(&at_a)));
+    agents.spawn(collector(bus(), "out.b", Arc::clone(&at_b)));
+    let mut calling = JoinSet::new();
+    for caller in 0..4 {
+        calling.spawn(callers(
+            Arc::clone(&world.calls),
+            caller,
+            Arc::clone(&is_over),
+        ));
+    }
+    let sender = tokio::spawn(publisher(bus(), Arc::clone(&sent), Arc::clone(&is_over)));
+    for reload in 1..=RELOADS {
+        let side = if reload % 2 == 0 { "a" } else { "b" };
+        world.reload(&config(side), "applied", reload).await;
+        // Messages meet each version of the file.
+        let so_far = sent.load(Ordering::Relaxed);
+        within("messages are sent", async {
+            while sent.load(Ordering::Relaxed) < so_far + 2 {
+                sleep(PACE).await;
+            }
+        })
+        .await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    sender.await.unwrap();
+    let mut answered = 0;
+    while let Some(caller) = calling.join_next().await {
+        answered += caller.unwrap();
+    }
+    let sent = 3 * sent.load(Ordering::Relaxed);
+    let has_all = || at_a.lock().unwrap().len() + at_b.lock().unwrap().len() >= sent;
+    within("all units arrive", async {
+        while !has_all() {
+            sleep(PACE).await;
+        }
+    })
+    .await;
+    let metrics = Arc::clone(&world.metrics);
+    world.end().await;
+    // What the bridge had published twice would have been counted, although it came late.
+    let published = format!(
+        "a2abus_published_total{{transport=\"bus\"}} {}\n",
+        sent + answered
+    );
+    let text = metrics.render().unwrap();
+    assert!(text.contains(&published), "{published}{text}");
+    let (at_a, at_b) = (at_a.lock().unwrap(), at_b.lock().unwrap());
+    println!(
+        "{sent} events ({} at a, {} at b) and {answered} calls",
+        at_a.len(),
+        at_b.len()
+    );
+    assert!(!at_a.is_empty() && !at_b.is_empty() && answered > 0);
+    let all: BTreeSet<usize> = at_a.iter().chain(at_b.iter()).copied().collect();
+    assert_eq!(all, (0..sent).collect(), "none is lost");
+    assert_eq!(at_a.len() + at_b.len(), sent, "none is doubled");
+    let messages = |numbers: &[usize]| -> BTreeSet<usize> {
+        numbers.iter().map(|number| number / 3).collect()
+    };
+    assert!(
+        messages(&at_a).is_disjoint(&messages(&at_b)),
+        "a message has one set of rules"
+    );
+}
