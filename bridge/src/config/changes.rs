@@ -15,7 +15,7 @@ pub(crate) struct Change {
     after: Option<Value>,
 }
 
-/// Most bytes of a value that are shown.
+/// Most characters of a value that are shown.
 const SHOWN: usize = 200;
 
 /// Everything that differs between two documents. A default that is written out differs from one that is not.
@@ -47,9 +47,9 @@ impl Change {
 
 fn shown(value: Option<&Value>) -> String {
     let text = value.map_or_else(|| "not set".to_owned(), Value::to_string);
-    match text.get(..text.floor_char_boundary(SHOWN)) {
-        Some(start) if start.len() < text.len() => format!("{start} ..."),
-        _ => text,
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{} ...", text.split_at(end).0),
+        None => text,
     }
 }
 
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut_between_two_characters() {
+    fn a_long_value_is_cut() {
         let long = "ü".repeat(SHOWN);
         let told = told(&json!({"a": 1}), &json!({"a": long}));
-        assert!(told[0].len() < SHOWN + 20, "{told:?}");
+        assert!(told[0].chars().count() < SHOWN + 20, "{told:?}");
         assert!(told[0].ends_with(" ..."), "{told:?}");
     }
 }
