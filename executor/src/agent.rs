@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use a2abus_models::a2e_workflow::{Apis, Policy};
+use a2abus_models::words;
 use a2abus_plugin::Text;
 use zeroize::Zeroizing;
 
@@ -31,19 +32,20 @@ pub struct Credential {
     pub description: Option<String>,
 }
 
-/// How a secret is put into a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CredentialKind {
-    /// `Bearer ` and the secret, which may begin so itself.
-    BearerToken,
-    /// `Basic ` and the Base64 of the secret, which is `user:password`.
-    Basic,
-    /// The secret itself.
-    ApiKey,
-    /// The secret itself.
-    Password,
-    /// The secret itself.
-    Custom,
+words! {
+    /// How a secret is put into a header.
+    CredentialKind {
+        /// `Bearer ` and the secret, which may begin so itself.
+        BearerToken = "bearer-token",
+        /// `Basic ` and the Base64 of the secret, which is `user:password`.
+        Basic = "basic",
+        /// The secret itself.
+        ApiKey = "api-key",
+        /// The secret itself.
+        Password = "password",
+        /// The secret itself.
+        Custom = "custom",
+    }
 }
 
 /// Text that is shown nowhere. Its memory is overwritten when it is dropped.
@@ -111,37 +113,6 @@ impl Agent {
     #[must_use]
     pub fn rates(&self) -> &Rates {
         &self.rates
-    }
-}
-
-// === impl CredentialKind ===
-
-impl CredentialKind {
-    /// Every kind, in the order of the source.
-    pub const ALL: &'static [Self] = &[
-        Self::BearerToken,
-        Self::Basic,
-        Self::ApiKey,
-        Self::Password,
-        Self::Custom,
-    ];
-
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BearerToken => "bearer-token",
-            Self::Basic => "basic",
-            Self::ApiKey => "api-key",
-            Self::Password => "password",
-            Self::Custom => "custom",
-        }
-    }
-
-    /// The kind of a word.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.as_str() == word)
     }
 }
 

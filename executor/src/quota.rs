@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use a2abus_models::words;
 use a2abus_plugin::Text;
 
 use crate::environment::Clock;
@@ -34,15 +35,16 @@ pub struct Limit {
     pub window: Window,
 }
 
-/// A span of time that ends now. `Display` writes `minute`, `hour` or `day`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Window {
-    /// 60 seconds.
-    Minute,
-    /// 60 minutes.
-    Hour,
-    /// 24 hours.
-    Day,
+words! {
+    /// A span of time that ends now. `Display` writes `minute`, `hour` or `day`.
+    Window {
+        /// 60 seconds.
+        Minute = "minute",
+        /// 60 minutes.
+        Hour = "hour",
+        /// 24 hours.
+        Day = "day",
+    }
 }
 
 /// It was counted; how the first of the limits stands now.
@@ -199,16 +201,6 @@ impl Window {
             Self::Hour => 60 * 60,
             Self::Day => 24 * 60 * 60,
         })
-    }
-
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-        }
     }
 }
 

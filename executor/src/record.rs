@@ -5,6 +5,7 @@
 use std::time::{Duration, SystemTime};
 
 use a2abus_models::a2e_workflow::Report;
+use a2abus_models::words;
 use a2abus_models::{Array, Json, Object};
 use a2abus_plugin::Text;
 
@@ -25,22 +26,23 @@ pub struct Record {
     members: Object,
 }
 
-/// How an execution stands. Source: docs/protocols/a2e-workflows.md §9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Status {
-    /// It is accepted.
-    Pending,
-    /// It runs.
-    Running,
-    /// All of it succeeded.
-    Success,
-    /// It went on after a failure, and something succeeded.
-    PartialSuccess,
-    /// It ended with a failure, or nothing succeeded.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
+words! {
+    /// How an execution stands. Source: docs/protocols/a2e-workflows.md §9.
+    #[non_exhaustive]
+    Status {
+        /// It is accepted.
+        Pending = "pending",
+        /// It runs.
+        Running = "running",
+        /// All of it succeeded.
+        Success = "success",
+        /// It went on after a failure, and something succeeded.
+        PartialSuccess = "partial_success",
+        /// It ended with a failure, or nothing succeeded.
+        Failed = "failed",
+        /// It was cancelled.
+        Cancelled = "cancelled",
+    }
 }
 
 /// The member of a record that says that its results are kept no longer.
@@ -59,34 +61,6 @@ pub(crate) struct Frame<'a> {
 // === impl Status ===
 
 impl Status {
-    const ALL: [Self; 6] = [
-        Self::Pending,
-        Self::Running,
-        Self::Success,
-        Self::PartialSuccess,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Success => "success",
-            Self::PartialSuccess => "partial_success",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// The status of a word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-
     /// Whether nothing more happens.
     #[must_use]
     pub const fn is_final(self) -> bool {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::WorkflowLimits;
+use a2abus_models::words;
 
 use crate::cache::Cache;
 use crate::call::RetryUnsafe;
@@ -48,14 +49,16 @@ pub struct Limits {
     pub max_record_bytes: usize,
 }
 
-/// What becomes of an execution in which an operation fails. Source: docs/protocols/a2e-workflows.md §9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum OnError {
-    /// It ends.
-    #[default]
-    Stop,
-    /// It goes on with the next operation; within a loop with the next item.
-    Continue,
+words! {
+    /// What becomes of an execution in which an operation fails. Source: docs/protocols/a2e-workflows.md §9.
+    #[derive(Default)]
+    OnError {
+        /// It ends.
+        #[default]
+        Stop = "stop",
+        /// It goes on with the next operation; within a loop with the next item.
+        Continue = "continue",
+    }
 }
 
 // === impl Limits ===
@@ -73,20 +76,6 @@ impl Default for Limits {
             max_concurrent: 16,
             keep_records: Duration::from_secs(24 * 60 * 60),
             max_record_bytes: 64 << 20,
-        }
-    }
-}
-
-// === impl OnError ===
-
-impl OnError {
-    /// The value of a word: `stop` or `continue`.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
-            "stop" => Some(Self::Stop),
-            "continue" => Some(Self::Continue),
-            _ => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_models::a2e_workflow::OperationType;
+use a2abus_models::words;
 use a2abus_models::{Array, Json};
 use a2abus_plugin::Text;
 
@@ -40,37 +41,26 @@ struct Runs {
     reports: usize,
 }
 
-/// Whether an operation runs, or how it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OperationStatus {
-    /// It runs.
-    Running,
-    /// It waits to be tried again.
-    Retrying,
-    /// It has a value.
-    Success,
-    /// It has none.
-    Failed,
-    /// Its branch was not taken.
-    Skipped,
+words! {
+    /// Whether an operation runs, or how it ended.
+    #[non_exhaustive]
+    OperationStatus {
+        /// It runs.
+        Running = "running",
+        /// It waits to be tried again.
+        Retrying = "retrying",
+        /// It has a value.
+        Success = "success",
+        /// It has none.
+        Failed = "failed",
+        /// Its branch was not taken.
+        Skipped = "skipped",
+    }
 }
 
 // === impl OperationStatus ===
 
 impl OperationStatus {
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Retrying => "retrying",
-            Self::Success => "success",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-        }
-    }
-
     /// Whether nothing more is told of this run of the operation.
     #[must_use]
     pub const fn is_final(self) -> bool {

@@ -2,12 +2,11 @@
 //!
 //! ```text
 //! bytes ── Document::parse ──> Document ── validate ──> Report { errors, warnings }
-//!                                 └── into_workflow ──> Workflow ── to_jsonl ──> text
+//!                                 └── into_workflow ──> Workflow
 //! ```
 //!
 //! Paths, templates, conditions, transforms and targets are read once, here; whoever runs a
-//! [`Workflow`] reads no text again. Both dialects are read, the flat one of the specification is
-//! written. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
+//! [`Workflow`] reads no text again. Both dialects are read. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
 
 mod config;
 mod config_transform;
@@ -26,8 +25,6 @@ pub mod target;
 mod template;
 pub mod transform;
 mod validate;
-mod words;
-mod write;
 
 use bytes::Bytes;
 
@@ -38,7 +35,8 @@ pub use path::{OutputPath, Path, PathError, RelativePath, Segment};
 pub use policy::{Allowed, Apis, CredentialRefusal, Policy, Refusal};
 pub use template::{Body, FieldTemplate, Operand, Part, Template};
 
-use crate::json::Object;
+use crate::a2e_message::Secret;
+use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
 /// A workflow whose form has no errors. Source: docs/protocols/a2e-workflows.md §1.
@@ -71,6 +69,8 @@ pub struct Operation {
     pub line: u32,
     /// What it does.
     pub kind: OperationKind,
+    /// Its configuration, as it was written: people put secrets into headers.
+    pub config: Secret<Json>,
 }
 
 /// How messages are written. Source: docs/protocols/a2e-workflows.md §D1.

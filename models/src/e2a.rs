@@ -19,6 +19,7 @@ mod fold;
 mod legacy;
 mod parts;
 mod read;
+mod record;
 mod reply;
 mod response;
 mod rpc;
@@ -42,7 +43,7 @@ pub use legacy::{
     AgentRequest, AgentResponse, AgentResponseChunk, build_fallback_e2a, e2a_from_agent_fields,
     e2a_to_agent_request,
 };
-pub use parts::{Auth, E2aContext, FileRef, IdentityOrigin, JsonRpcId, Provenance, Trust};
+pub use parts::{Auth, E2aContext, IdentityOrigin, JsonRpcId, Provenance, Trust};
 pub use reply::{CallMode, Caller, Folded, Reply, reply_for};
 pub use response::{E2aResponse, check_version, is_e2a_response_wire_dict, strip_internal_keys};
 pub use rpc::envelope_from_jsonrpc_request;

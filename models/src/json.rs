@@ -382,6 +382,7 @@ macro_rules! from {
 
 from! {
     bool: Bool,
+    i32: Number,
     u32: Number,
     i64: Number,
     u64: Number,
@@ -394,6 +395,13 @@ from! {
     Vec<Json>: Array,
     Array: Array,
     Object: Object,
+}
+
+/// `null` where it is not finite.
+impl From<f64> for Json {
+    fn from(number: f64) -> Self {
+        Number::from_f64(number).into()
+    }
 }
 
 /// `None` is `null`.

@@ -89,6 +89,10 @@
 //! assert_eq!(call.get("method").unwrap().as_str(), Some("session/prompt"));
 //! ```
 
+#[doc(hidden)]
+#[macro_use]
+pub mod words;
+
 pub mod a2e_message;
 pub mod a2e_workflow;
 pub mod convert;

@@ -156,7 +156,7 @@ fn credential(id: &str, value: &Json) -> Result<Credential, String> {
         let text = value.get(name).and_then(Json::as_str);
         text.ok_or_else(|| format!("credentials.{id}: {name} is no string"))
     };
-    let kind = CredentialKind::parse(text("type")?);
+    let kind = CredentialKind::from_word(text("type")?);
     let apis = match value.get("apis") {
         None => vec![API],
         Some(list) => strings(list, "apis")?,

@@ -101,7 +101,7 @@ impl Engine<'_> {
             return None;
         }
         let key = Key::new(self.run.agent.id(), operation.kind.operation_type());
-        let mut key = key.config(&operation.kind.to_json());
+        let mut key = key.config(&operation.config.0);
         for path in references(&operation.kind) {
             key = key.identity(&self.model.get(path)?);
         }

@@ -76,7 +76,7 @@ macro_rules! bodies {
                 }
             }
 
-            pub(super) fn read(type_name: Text, members: Object) -> Result<Self, Violation> {
+            pub(super) fn read(type_name: Text, members: Object) -> Result<Self, Vec<Violation>> {
                 match type_name.as_str() {
                     // The SDK writes the answer with the type of the request.
                     <mcp::McpSampleRequest as Content>::TYPE if !req_id_in(&members).is_empty() => {

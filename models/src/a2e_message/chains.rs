@@ -57,9 +57,10 @@ records! {
     }
 }
 
-words! {
+member_words! {
     /// What a node does.
     NodeKind {
+        #[default]
         Skill = "skill",
         Tool = "tool",
         Branch = "branch",

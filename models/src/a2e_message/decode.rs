@@ -10,9 +10,9 @@ use bytes::Bytes;
 use super::Message;
 use super::body::{Body, Unknown};
 use super::header::Parts;
-use super::lines::{Line, Splitter};
 use super::refusal::{LineNames, Reason, Refusal};
 use super::value::{Problem, Violation};
+use crate::convert::without_byte_order_mark;
 use crate::json::{Json, Object};
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
@@ -97,22 +97,18 @@ pub fn decode(line: &Bytes, options: &DecodeOptions) -> Result<Option<Message>, 
     Message::from_json(value, options).map(Some)
 }
 
-/// Reads a payload of lines, blank ones skipped. One refused line does not harm the others; past
-/// `max_units` lines reading ends with a last refusal.
+/// Reads a payload of lines, blank ones skipped, and one byte order mark at the start. One refused line does not harm
+/// the others; past `max_units` lines reading ends with a last refusal.
 pub fn decode_lines(payload: &Bytes, options: &DecodeOptions) -> Vec<Result<Message, Refusal>> {
-    let mut splitter = Splitter::new(options.limits.max_bytes);
-    let mut rest = payload.clone();
     let mut results = Vec::new();
-    while let Some(line) = splitter.next_line(&mut rest).or_else(|| splitter.finish()) {
-        if results.len() == options.limits.max_units {
+    for line in without_byte_order_mark(payload).split(|byte| *byte == b'\n') {
+        let result = decode(&payload.slice_ref(line), options).transpose();
+        if result.is_some() && results.len() == options.limits.max_units {
             let message = "more lines than the limit";
             results.push(Err(Refusal::new(Reason::TooLarge, message)));
-            return results;
+            break;
         }
-        match line {
-            Line::Whole(line) => results.extend(decode(&line, options).transpose()),
-            Line::TooLong => results.push(Err(Refusal::too_long())),
-        }
+        results.extend(result);
     }
     results
 }
@@ -192,10 +188,10 @@ impl Message {
             return Err(Refusal::new(Reason::NotAnObject, message));
         };
         let names = LineNames::of(&object);
-        Self::from_object(&object, options).map_err(|refusal| refusal.about(names))
+        Self::from_object(object, options).map_err(|refusal| refusal.about(names))
     }
 
-    fn from_object(object: &Object, options: &DecodeOptions) -> Result<Self, Refusal> {
+    fn from_object(object: Object, options: &DecodeOptions) -> Result<Self, Refusal> {
         if object.get("jsonrpc").and_then(Json::as_str) == Some("2.0") {
             return Err(Refusal::new(Reason::JsonRpc, "a message of JSON-RPC"));
         }
@@ -207,12 +203,21 @@ impl Message {
             let message = format!("`{name}` stands twice");
             return Err(Refusal::new(Reason::DuplicateMember, message).at(name));
         }
-        let mut parts = Parts::of(object).map_err(Refusal::of_base_key)?;
+        let (mut parts, mut wrong) = Parts::of(object);
         let type_name = parts.type_name.take().filter(|name| !name.is_empty());
         let Some(type_name) = type_name else {
-            let violation = Violation::new("type", Problem::Missing);
-            return Err(Refusal::of_base_key(violation));
+            wrong.push(Violation::new("type", Problem::Missing));
+            return Err(Refusal::of(Reason::BadBaseKey, wrong));
         };
+        if !wrong.is_empty() {
+            wrong.extend(
+                Body::read(type_name, parts.members)
+                    .err()
+                    .into_iter()
+                    .flatten(),
+            );
+            return Err(Refusal::of(Reason::BadBaseKey, wrong));
+        }
         if parts.id.is_none() && options.ids == Ids::Required {
             return Err(Refusal::new(Reason::MissingId, "`id` is missing").at("id"));
         }
@@ -257,12 +262,6 @@ fn is_spoken(version: &str) -> bool {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The refusal of a line over the limit on bytes, which is not read.
-    #[must_use]
-    pub fn too_long() -> Self {
-        Self::new(Reason::TooLarge, "a line longer than the limit")
-    }
-
     /// The refusal of a message whose type an endpoint does not serve.
     /// Source: docs/protocols/a2e-messages.md §6.
     #[must_use]
@@ -277,8 +276,13 @@ impl Refusal {
             .about(names)
     }
 
-    fn of_base_key(violation: Violation) -> Self {
-        Self::new(Reason::BadBaseKey, violation.to_string()).at(violation.field)
+    /// The refusal of a message with these members.
+    fn of(reason: Reason, violations: Vec<Violation>) -> Self {
+        let refusal = match violations.first() {
+            Some(first) => Self::new(reason, first.to_string()).at(first.field.clone()),
+            None => Self::new(reason, ""),
+        };
+        refusal.with(violations)
     }
 }
 
@@ -298,13 +302,13 @@ impl LineNames {
     }
 }
 
-impl From<Violation> for Refusal {
-    fn from(violation: Violation) -> Self {
-        let reason = match violation.problem {
-            Problem::Missing => Reason::MissingMember,
-            Problem::Wrong(_) => Reason::BadMember,
+impl From<Vec<Violation>> for Refusal {
+    fn from(violations: Vec<Violation>) -> Self {
+        let reason = match violations.first().map(|first| first.problem) {
+            Some(Problem::Missing) => Reason::MissingMember,
+            _ => Reason::BadMember,
         };
-        Self::new(reason, violation.to_string()).at(violation.field)
+        Self::of(reason, violations)
     }
 }
 

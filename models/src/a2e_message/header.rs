@@ -87,31 +87,18 @@ impl Header {
 // === impl Parts ===
 
 impl Parts {
-    /// Takes the base keys out of an object.
-    pub(super) fn of(object: &Object) -> Result<Self, Violation> {
-        let [mut type_name, mut id, mut version, mut a2e, mut ts] = [const { None }; 5];
-        let mut members = Object::new();
-        for (name, value) in object {
-            let value = value.clone();
-            match name.as_str() {
-                "type" => type_name = Some(value),
-                "id" => id = Some(value),
-                "version" => version = Some(value),
-                "a2e" => a2e = Some(value),
-                "ts" => ts = Some(value),
-                _ => {
-                    members.insert(name.clone(), value);
-                }
-            }
-        }
-        Ok(Self {
-            type_name: base_key("type", type_name)?,
-            id: base_key("id", id)?.filter(|id: &Text| !id.is_empty()),
-            version: base_key("version", version)?,
-            a2e: base_key("a2e", a2e)?,
-            ts: base_key("ts", ts)?,
+    /// Takes the base keys out of an object, and lists those that are wrong.
+    pub(super) fn of(mut members: Object) -> (Self, Vec<Violation>) {
+        let mut wrong = Vec::new();
+        let parts = Self {
+            type_name: base_key(&mut members, "type", &mut wrong),
+            id: base_key(&mut members, "id", &mut wrong).filter(|id: &Text| !id.is_empty()),
+            version: base_key(&mut members, "version", &mut wrong),
+            a2e: base_key(&mut members, "a2e", &mut wrong),
+            ts: base_key(&mut members, "ts", &mut wrong),
             members,
-        })
+        };
+        (parts, wrong)
     }
 
     /// The header and the members, once the type is known.
@@ -130,9 +117,10 @@ impl Parts {
     }
 }
 
-fn base_key<T: Value>(name: &str, value: Option<Json>) -> Result<Option<T>, Violation> {
-    let value = value.map(T::read).transpose();
-    value.map_err(|violation| violation.inside(name))
+fn base_key<T: Value>(members: &mut Object, name: &str, wrong: &mut Vec<Violation>) -> Option<T> {
+    let read = T::read(members.remove(name)?);
+    read.map_err(|violations| wrong.extend(Violation::inside(violations, name)))
+        .ok()
 }
 
 // === impl Embedded ===
@@ -140,15 +128,20 @@ fn base_key<T: Value>(name: &str, value: Option<Json>) -> Result<Option<T>, Viol
 impl<T: Content> Value for Embedded<T> {
     const SHAPE: Shape = Shape::Message(T::TYPE, T::members);
 
-    fn read(value: Json) -> Result<Self, Violation> {
-        let parts = Parts::of(&Object::read(value)?)?;
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
+        let (parts, mut wrong) = Parts::of(Object::read(value)?);
         if parts.type_name.as_ref().is_some_and(|name| name != T::TYPE) {
             let problem = Problem::Wrong("the type of message that belongs here");
-            return Err(Violation::new("type", problem));
+            wrong.push(Violation::new("type", problem));
         }
         let (header, members) = parts.into_header();
-        let content = T::from_object(members)?;
-        Ok(Self { header, content })
+        match T::from_object(members) {
+            Ok(content) if wrong.is_empty() => Ok(Self { header, content }),
+            read => {
+                wrong.extend(read.err().unwrap_or_default());
+                Err(wrong)
+            }
+        }
     }
 
     fn write(&self) -> Option<Json> {

@@ -140,9 +140,10 @@ records! {
     }
 }
 
-words! {
+member_words! {
     /// How to adapt a component.
     AdaptStrategy {
+        #[default]
         Ppo = "ppo",
         Ucb1 = "ucb1",
         EpsilonGreedy = "epsilon_greedy",
@@ -151,6 +152,7 @@ words! {
     }
     /// Which way feedback points; a corrective one holds a correction.
     Polarity {
+        #[default]
         Positive = "positive",
         Negative = "negative",
         Neutral = "neutral",
@@ -158,6 +160,7 @@ words! {
     }
     /// What feedback rates.
     Dimension {
+        #[default]
         Helpfulness = "helpfulness",
         Correctness = "correctness",
         Safety = "safety",
@@ -166,6 +169,7 @@ words! {
     }
     /// Who gave feedback.
     FeedbackSource {
+        #[default]
         Human = "human",
         Env = "env",
         Own = "self",

@@ -2,7 +2,9 @@
 //!
 //! Source: docs/protocols/a2e-messages.md §2.
 
-use super::value::{Float, Generated, Integer, Named};
+use indexmap::IndexMap;
+
+use super::value::{Float, Generated, Integer};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
@@ -10,7 +12,7 @@ records! {
     /// Opens a memory.
     "memory/init/req" => MemoryInitRequest {
         namespace: Text = "default",
-        scope: Named<Text> = {},
+        scope: IndexMap<Text, Text> = {},
         metadata: Object = {},
     }
     /// The memory that was opened.
@@ -74,9 +76,10 @@ records! {
     }
 }
 
-words! {
+member_words! {
     /// How long an entry is meant to live.
     MemoryTier {
+        #[default]
         Working = "working",
         Episodic = "episodic",
         Semantic = "semantic",

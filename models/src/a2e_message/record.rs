@@ -26,24 +26,24 @@ pub trait Record: Default {
     /// Reads an object.
     ///
     /// # Errors
-    /// The first member, in the order of the type, that is missing or wrong.
-    fn from_object(mut object: Object) -> Result<Self, Violation> {
+    /// The members that are missing or wrong, in the order of the type, as far as they are worth listing.
+    fn from_object(mut object: Object) -> Result<Self, Vec<Violation>> {
         let mut record = Self::default();
         let (values, extras) = record.parts_mut();
-        for (member, value) in Self::members().iter().zip(values) {
-            match object.remove(member.name) {
-                Some(json) => {
-                    let set = value.set(json);
-                    set.map_err(|violation| violation.inside(member.name))?;
-                }
+        let members = Self::members().iter().zip(values);
+        let read = members.map(|(member, value)| {
+            let read = match object.remove(member.name) {
+                Some(json) => value.set(json),
                 None if member.presence == Presence::Required => {
-                    return Err(Violation::new(member.name, Problem::Missing));
+                    Err(vec![Violation::new("", Problem::Missing)])
                 }
-                None => {}
-            }
-        }
+                None => Ok(()),
+            };
+            read.map_err(|violations| Violation::inside(violations, member.name))
+        });
+        Violation::all::<_, Vec<()>>(read)?;
         *extras = object;
-        record.check()?;
+        record.check().map_err(|violation| vec![violation])?;
         Ok(record)
     }
 
@@ -72,7 +72,7 @@ pub trait Record: Default {
 /// The value of a member, whatever its type.
 pub trait Field {
     /// Reads it.
-    fn set(&mut self, json: Json) -> Result<(), Violation>;
+    fn set(&mut self, json: Json) -> Result<(), Vec<Violation>>;
 
     /// Writes it; `None` where the member is left out.
     fn json(&self) -> Option<Json>;
@@ -82,7 +82,7 @@ pub trait Field {
 }
 
 impl<T: Value> Field for T {
-    fn set(&mut self, json: Json) -> Result<(), Violation> {
+    fn set(&mut self, json: Json) -> Result<(), Vec<Violation>> {
         *self = T::read(json)?;
         Ok(())
     }
@@ -105,7 +105,7 @@ pub trait Content: Record {
 impl<T: Record> Value for T {
     const SHAPE: Shape = Shape::Record(T::members);
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         T::from_object(Object::read(value)?)
     }
 
@@ -180,13 +180,13 @@ macro_rules! records {
 /// The value of a member that is left out, or of a required one before it is set.
 macro_rules! default_of {
     ({}) => {
-        super::value::Preset::preset(super::value::Empty)
+        super::value::preset(crate::json::Object::new())
     };
     ([]) => {
-        default_of!({})
+        super::value::preset(crate::json::Array::default())
     };
     ($literal:literal) => {
-        super::value::Preset::preset($literal)
+        super::value::preset($literal)
     };
     // A required member, `null`, `now`, `new_id`, and `default` for the first of a set of words.
     ($($word:ident)?) => {
@@ -194,54 +194,24 @@ macro_rules! default_of {
     };
 }
 
-/// Declares closed sets of words; the first is the default.
-macro_rules! words {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident { $first:ident = $first_word:literal, $($variant:ident = $word:literal,)* }
-    )*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub enum $name {
-            #[default]
-            #[doc = concat!("`", $first_word, "`.")]
-            $first,
-            $(
-                #[doc = concat!("`", $word, "`.")]
-                $variant,
-            )*
+/// For the modules beside this one. Declares closed sets of words that members hold.
+macro_rules! member_words {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ })+) => {
+        words! {
+            $($(#[$doc])* #[derive(Default)] $name { $($(#[$value_doc])* $value = $word,)+ })+
         }
 
-        impl $name {
-            /// The word.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    Self::$first => $first_word,
-                    $(Self::$variant => $word,)*
-                }
-            }
-        }
-
-        impl super::value::Value for $name {
+        $(impl super::value::Value for $name {
             const SHAPE: super::shape::Shape =
-                super::shape::Shape::Word(&[$first_word, $($word),*]);
+                super::shape::Shape::Word(<Self as crate::words::Words>::WORDS);
 
-            fn read(
-                value: crate::json::Json,
-            ) -> Result<Self, super::value::Violation> {
-                match value.as_str() {
-                    Some($first_word) => Ok(Self::$first),
-                    $(Some($word) => Ok(Self::$variant),)*
-                    _ => Err(super::value::Violation::wrong(
-                        concat!("one of ", $first_word, $(", ", $word),*),
-                    )),
-                }
+            fn read(value: crate::json::Json) -> Result<Self, Vec<super::value::Violation>> {
+                super::value::word(&value)
             }
 
             fn write(&self) -> Option<crate::json::Json> {
                 Some(self.as_str().into())
             }
-        }
-    )*};
+        })+
+    };
 }

@@ -4,58 +4,61 @@
 use std::fmt;
 
 use super::session::ErrorMessage;
+use super::value::Violation;
 use crate::json::Object;
 use a2abus_plugin::Kind;
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::a2e_message::{capability, is_event, is_known, is_push, kind};
 
-/// What is wrong with a line. The words are stable: they are `detail.reason` of the `error`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// Not UTF-8.
-    NotUtf8,
-    /// Not one JSON value.
-    NotJson,
-    /// Nested past the limit.
-    Depth,
-    /// Over another limit: bytes or members of a line, or lines of a payload.
-    TooLarge,
-    /// `NaN`, an infinity, or a number that reads as one.
-    NonFiniteNumber,
-    /// JSON, and no object.
-    NotAnObject,
-    /// A member that decides something stands twice.
-    DuplicateMember,
-    /// A base key is missing or of the wrong type.
-    BadBaseKey,
-    /// No `id`, where one is demanded.
-    MissingId,
-    /// A type that is not known, at an endpoint.
-    UnknownType,
-    /// Another major version, or two versions that differ.
-    UnsupportedVersion,
-    /// A required member is missing.
-    MissingMember,
-    /// A member does not hold what its type says.
-    BadMember,
-    /// JSON-RPC, which is another protocol.
-    JsonRpc,
+words! {
+    /// What is wrong with a line. The words are stable: they are `detail.reason` of the `error`.
+    #[non_exhaustive]
+    Reason {
+        /// Not UTF-8.
+        NotUtf8 = "not_utf8",
+        /// Not one JSON value.
+        NotJson = "not_json",
+        /// Nested past the limit.
+        Depth = "depth",
+        /// Over another limit: bytes or members of a line, or lines of a payload.
+        TooLarge = "too_large",
+        /// `NaN`, an infinity, or a number that reads as one.
+        NonFiniteNumber = "non_finite_number",
+        /// JSON, and no object.
+        NotAnObject = "not_an_object",
+        /// A member that decides something stands twice.
+        DuplicateMember = "duplicate_member",
+        /// A base key is missing or of the wrong type.
+        BadBaseKey = "bad_base_key",
+        /// No `id`, where one is demanded.
+        MissingId = "missing_id",
+        /// A type that is not known, at an endpoint.
+        UnknownType = "unknown_type",
+        /// Another major version, or two versions that differ.
+        UnsupportedVersion = "unsupported_version",
+        /// A required member is missing.
+        MissingMember = "missing_member",
+        /// A member does not hold what its type says.
+        BadMember = "bad_member",
+        /// JSON-RPC, which is another protocol.
+        JsonRpc = "json_rpc",
+    }
 }
 
-/// The class of a refusal: the code of the `error`. The words are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RefusalKind {
-    /// The framing or the JSON is broken.
-    ParseError,
-    /// No object, or bad base keys.
-    InvalidMessage,
-    /// A version that is not spoken.
-    VersionMismatch,
-    /// A member of the type is missing or wrong.
-    SchemaViolation,
-    /// Not of this protocol; it has no code, since nothing is answered to it.
-    NotA2e,
+words! {
+    /// The class of a refusal: the code of the `error`. The words are stable.
+    RefusalKind {
+        /// The framing or the JSON is broken.
+        ParseError = "parse_error",
+        /// No object, or bad base keys.
+        InvalidMessage = "invalid_message",
+        /// A version that is not spoken.
+        VersionMismatch = "version_mismatch",
+        /// A member of the type is missing or wrong.
+        SchemaViolation = "schema_violation",
+        /// Not of this protocol; it has no code, since nothing is answered to it.
+        NotA2e = "not_a2e",
+    }
 }
 
 /// A line was refused. Never holds the line.
@@ -69,6 +72,7 @@ struct Details {
     reason: Reason,
     field: Text,
     message: Text,
+    violations: Vec<Violation>,
     line: LineNames,
 }
 
@@ -86,27 +90,6 @@ pub struct LineNames {
 // === impl Reason ===
 
 impl Reason {
-    /// The stable word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotUtf8 => "not_utf8",
-            Self::NotJson => "not_json",
-            Self::Depth => "depth",
-            Self::TooLarge => "too_large",
-            Self::NonFiniteNumber => "non_finite_number",
-            Self::NotAnObject => "not_an_object",
-            Self::DuplicateMember => "duplicate_member",
-            Self::BadBaseKey => "bad_base_key",
-            Self::MissingId => "missing_id",
-            Self::UnknownType => "unknown_type",
-            Self::UnsupportedVersion => "unsupported_version",
-            Self::MissingMember => "missing_member",
-            Self::BadMember => "bad_member",
-            Self::JsonRpc => "json_rpc",
-        }
-    }
-
     /// The class it belongs to.
     #[must_use]
     pub fn kind(self) -> RefusalKind {
@@ -128,22 +111,6 @@ impl Reason {
     }
 }
 
-// === impl RefusalKind ===
-
-impl RefusalKind {
-    /// The stable word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ParseError => "parse_error",
-            Self::InvalidMessage => "invalid_message",
-            Self::VersionMismatch => "version_mismatch",
-            Self::SchemaViolation => "schema_violation",
-            Self::NotA2e => "not_a2e",
-        }
-    }
-}
-
 impl fmt::Display for RefusalKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -159,12 +126,18 @@ impl Refusal {
             reason,
             field: Text::default(),
             message: message.into(),
+            violations: Vec::new(),
             line: LineNames::default(),
         }))
     }
 
     pub(super) fn at(mut self, field: impl Into<Text>) -> Self {
         self.0.field = field.into();
+        self
+    }
+
+    pub(super) fn with(mut self, violations: Vec<Violation>) -> Self {
+        self.0.violations = violations;
         self
     }
 
@@ -189,6 +162,12 @@ impl Refusal {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The members that are wrong, the first of which the message names: as many as are worth listing.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.0.violations
     }
 
     /// What could be told of the line: its id is what an answer is addressed to.
@@ -242,6 +221,7 @@ impl Refusal {
             field,
             message,
             line,
+            ..
         } = &*self.0;
         let mut detail = Object::new();
         detail.insert("reason", reason.as_str());

@@ -89,9 +89,10 @@ records! {
     }
 }
 
-words! {
+member_words! {
     /// Where a skill is in its life.
     SkillStatus {
+        #[default]
         Created = "Created",
         Blocked = "Blocked",
         Published = "Published",

@@ -2,8 +2,10 @@
 //!
 //! Source: docs/protocols/a2e-messages.md §2.
 
+use indexmap::IndexMap;
+
 use super::header::Embedded;
-use super::value::{Float, Generated, Integer, Named};
+use super::value::{Float, Generated, Integer};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
@@ -49,7 +51,7 @@ records! {
         description: Text,
         required: bool = false,
         choices as "enum": Option<Vec<Text>> = null,
-        properties: Option<Named<ToolParameter>> = null,
+        properties: Option<IndexMap<Text, ToolParameter>> = null,
     }
     /// A tool.
     ToolDefinition {

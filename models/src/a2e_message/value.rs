@@ -8,13 +8,14 @@ use indexmap::IndexMap;
 
 use super::shape::Shape;
 use crate::json::{Json, Number, Object};
+use crate::words::Words;
 use a2abus_plugin::Text;
 
 /// A value of a member.
 pub(super) trait Value: Sized {
     const SHAPE: Shape;
 
-    fn read(value: Json) -> Result<Self, Violation>;
+    fn read(value: Json) -> Result<Self, Vec<Violation>>;
 
     /// `None` where the member is left out.
     fn write(&self) -> Option<Json>;
@@ -24,14 +25,6 @@ pub(super) trait Value: Sized {
         None
     }
 }
-
-/// A value that a default in a table stands for.
-pub(super) trait Preset<L> {
-    fn preset(literal: L) -> Self;
-}
-
-/// `{}` or `[]` in a table.
-pub(super) struct Empty;
 
 /// An integer of any size, as its digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +38,6 @@ pub struct Float(Number);
 /// left out, and then it is not written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Generated<T>(pub Option<T>);
-
-/// Values by name, in the order they were written. Where a name stands twice, the last value holds.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Named<T>(IndexMap<Text, T>);
 
 /// A value that `Debug` does not show.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -65,6 +54,9 @@ pub struct Violation {
     pub problem: Problem,
 }
 
+/// The most violations that are listed of one message.
+pub(crate) const MAX_VIOLATIONS: usize = 32;
+
 /// What is wrong with a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
@@ -74,14 +66,17 @@ pub enum Problem {
     /// It does not hold what it should: this.
     #[error("is not {0}")]
     Wrong(&'static str),
+    /// It does not hold one of these words.
+    #[error("is not one of {}", .0.join(", "))]
+    NoWord(&'static [&'static str]),
 }
 
 // === impl Violation ===
 
 impl Violation {
-    /// A violation at the top of the value that is read.
-    pub(super) fn wrong(expected: &'static str) -> Self {
-        Self::new("", Problem::Wrong(expected))
+    /// What is wrong at the top of the value that is read.
+    pub(super) fn wrong(expected: &'static str) -> Vec<Self> {
+        vec![Self::new("", Problem::Wrong(expected))]
     }
 
     pub(super) fn new(field: &str, problem: Problem) -> Self {
@@ -91,14 +86,36 @@ impl Violation {
         }
     }
 
-    /// The same violation, seen from outside the member.
-    pub(super) fn inside(self, member: &str) -> Self {
-        let field = if self.field.is_empty() {
-            Text::from(member)
+    /// The same violations, seen from outside the member.
+    pub(super) fn inside(mut violations: Vec<Self>, member: &str) -> Vec<Self> {
+        for violation in &mut violations {
+            violation.field = match violation.field.as_str() {
+                "" => member.into(),
+                field => format!("{member}.{field}").into(),
+            };
+        }
+        violations
+    }
+
+    /// The values, or what is wrong with them: as much as is worth telling.
+    pub(super) fn all<T, C: FromIterator<T>>(
+        values: impl Iterator<Item = Result<T, Vec<Self>>>,
+    ) -> Result<C, Vec<Self>> {
+        let mut violations = Vec::new();
+        let values = values.filter_map(|value| match value {
+            Ok(value) => Some(value),
+            Err(found) => {
+                let room = MAX_VIOLATIONS.saturating_sub(violations.len());
+                violations.extend(found.into_iter().take(room));
+                None
+            }
+        });
+        let values = values.collect();
+        if violations.is_empty() {
+            Ok(values)
         } else {
-            Text::from(format!("{member}.{}", self.field))
-        };
-        Self { field, ..self }
+            Err(violations)
+        }
     }
 }
 
@@ -124,16 +141,10 @@ impl From<i64> for Integer {
     }
 }
 
-impl Preset<i64> for Integer {
-    fn preset(literal: i64) -> Self {
-        Self::from(literal)
-    }
-}
-
 impl Value for Integer {
     const SHAPE: Shape = Shape::Integer;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let number = match value {
             Json::Number(number) if number.is_integer() => Some(number),
             Json::Number(number) => whole(number.as_f64()),
@@ -192,20 +203,14 @@ impl Float {
 
 impl Default for Float {
     fn default() -> Self {
-        Self::preset(0.0)
-    }
-}
-
-impl Preset<f64> for Float {
-    fn preset(literal: f64) -> Self {
-        Self::new(literal).unwrap_or_else(|| Self(0_i64.into()))
+        Self::new(0.0).unwrap_or(Self(0_i64.into()))
     }
 }
 
 impl Value for Float {
     const SHAPE: Shape = Shape::Float;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let number = match value {
             // Every digit stays, and the text shows what the member is.
             Json::Number(number) if number.is_integer() => Number::parse(&format!("{number}.0")),
@@ -230,7 +235,7 @@ impl Value for Float {
 impl Value for Text {
     const SHAPE: Shape = Shape::Text;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         match value {
             Json::String(text) => Ok(text),
             _ => Err(Violation::wrong("a string")),
@@ -246,12 +251,6 @@ impl Value for Text {
     }
 }
 
-impl Preset<&'static str> for Text {
-    fn preset(literal: &'static str) -> Self {
-        Self::from_static(literal)
-    }
-}
-
 /// The words the SDK reads as a Boolean, in any case.
 const TRUE_WORDS: [&str; 6] = ["1", "on", "t", "true", "y", "yes"];
 const FALSE_WORDS: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
@@ -259,7 +258,7 @@ const FALSE_WORDS: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
 impl Value for bool {
     const SHAPE: Shape = Shape::Boolean;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let flag = match &value {
             Json::Bool(flag) => Some(*flag),
             Json::Number(number) => flag_of(number.as_f64()),
@@ -289,16 +288,10 @@ fn flag_in(text: &str) -> Option<bool> {
     }
 }
 
-impl Preset<bool> for bool {
-    fn preset(literal: bool) -> Self {
-        literal
-    }
-}
-
 impl Value for Json {
     const SHAPE: Shape = Shape::Any;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         Ok(value)
     }
 
@@ -307,22 +300,10 @@ impl Value for Json {
     }
 }
 
-impl Preset<bool> for Json {
-    fn preset(literal: bool) -> Self {
-        Self::Bool(literal)
-    }
-}
-
-impl Preset<Empty> for Json {
-    fn preset(_: Empty) -> Self {
-        Self::Object(Object::new())
-    }
-}
-
 impl Value for Object {
     const SHAPE: Shape = Shape::Object;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         match value {
             Json::Object(object) => Ok(object),
             _ => Err(Violation::wrong("an object")),
@@ -334,23 +315,29 @@ impl Value for Object {
     }
 }
 
-impl Preset<Empty> for Object {
-    fn preset(_: Empty) -> Self {
-        Self::new()
-    }
+/// A value of a closed set of words.
+pub(super) fn word<W: Words>(value: &Json) -> Result<W, Vec<Violation>> {
+    let word = value.as_str().and_then(W::of_word);
+    word.ok_or_else(|| vec![Violation::new("", Problem::NoWord(W::WORDS))])
+}
+
+/// The value that the default in a table stands for.
+pub(super) fn preset<T: Value + Default>(default: impl Into<Json>) -> T {
+    T::read(default.into()).unwrap_or_default()
 }
 
 impl<T: Value> Value for Vec<T> {
     const SHAPE: Shape = Shape::List(&T::SHAPE);
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let Json::Array(elements) = value else {
             return Err(Violation::wrong("an array"));
         };
-        let read = |(index, element): (usize, Json)| {
-            T::read(element).map_err(|violation| violation.inside(&index.to_string()))
+        let read = |(index, element): (usize, &Json)| {
+            let value = T::read(element.clone());
+            value.map_err(|violations| Violation::inside(violations, &index.to_string()))
         };
-        elements.iter().cloned().enumerate().map(read).collect()
+        Violation::all(elements.iter().enumerate().map(read))
     }
 
     fn write(&self) -> Option<Json> {
@@ -359,16 +346,10 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-impl<T> Preset<Empty> for Vec<T> {
-    fn preset(_: Empty) -> Self {
-        Self::new()
-    }
-}
-
 impl Value for [Integer; 2] {
     const SHAPE: Shape = Shape::Pair(&Integer::SHAPE);
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         Vec::read(value)?
             .try_into()
             .map_err(|_| Violation::wrong("an array of two"))
@@ -380,34 +361,17 @@ impl Value for [Integer; 2] {
     }
 }
 
-impl<T> Named<T> {
-    /// The value of this name.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&T> {
-        self.0.get(name)
-    }
-
-    /// The values with their names, in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Text, &T)> + ExactSizeIterator {
-        self.0.iter()
-    }
-}
-
-impl<T> FromIterator<(Text, T)> for Named<T> {
-    fn from_iter<I: IntoIterator<Item = (Text, T)>>(values: I) -> Self {
-        Self(values.into_iter().collect())
-    }
-}
-
-impl<T: Value> Value for Named<T> {
+/// Values by name, in the order they were written.
+impl<T: Value> Value for IndexMap<Text, T> {
     const SHAPE: Shape = Shape::Map(&T::SHAPE);
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         let read = |(name, value): (&Text, &Json)| {
-            let value = T::read(value.clone()).map_err(|violation| violation.inside("*"))?;
+            let value = T::read(value.clone());
+            let value = value.map_err(|violations| Violation::inside(violations, "*"))?;
             Ok((name.clone(), value))
         };
-        Object::read(value)?.iter().map(read).collect()
+        Violation::all(Object::read(value)?.iter().map(read))
     }
 
     fn write(&self) -> Option<Json> {
@@ -417,16 +381,10 @@ impl<T: Value> Value for Named<T> {
     }
 }
 
-impl<T> Preset<Empty> for Named<T> {
-    fn preset(_: Empty) -> Self {
-        Self(IndexMap::new())
-    }
-}
-
 impl<T: Value> Value for Option<T> {
     const SHAPE: Shape = Shape::Nullable(&T::SHAPE);
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         match value {
             Json::Null => Ok(None),
             value => T::read(value).map(Some),
@@ -438,16 +396,10 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-impl<L, T: Preset<L>> Preset<L> for Option<T> {
-    fn preset(literal: L) -> Self {
-        Some(T::preset(literal))
-    }
-}
-
 impl<T: Value> Value for Generated<T> {
     const SHAPE: Shape = T::SHAPE;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         T::read(value).map(|value| Self(Some(value)))
     }
 
@@ -459,18 +411,12 @@ impl<T: Value> Value for Generated<T> {
 impl<T: Value> Value for Secret<T> {
     const SHAPE: Shape = T::SHAPE;
 
-    fn read(value: Json) -> Result<Self, Violation> {
+    fn read(value: Json) -> Result<Self, Vec<Violation>> {
         T::read(value).map(Self)
     }
 
     fn write(&self) -> Option<Json> {
         self.0.write()
-    }
-}
-
-impl<L, T: Preset<L>> Preset<L> for Secret<T> {
-    fn preset(literal: L) -> Self {
-        Self(T::preset(literal))
     }
 }
 

@@ -18,8 +18,8 @@ use crate::a2e_workflow::operation::{
 use crate::a2e_workflow::path::Path;
 use crate::a2e_workflow::target::UrlTemplate;
 use crate::a2e_workflow::template::{Body, BodyError, Operand, Part, Template};
-use crate::a2e_workflow::words::from_word;
 use crate::json::Json;
+use crate::words::Words;
 use a2abus_plugin::Text;
 
 /// Reads a configuration. `None` when it has an error; what could be read is in the facts.
@@ -210,7 +210,7 @@ fn filter_operator(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Opera
     if presence(json).is_none() {
         return word(scope, at, json);
     }
-    let message = format!("{at}: expected one of {}", comparisons().join(", "));
+    let message = format!("{at}: expected one of {}", Operator::WORDS.join(", "));
     let instead = "only a Conditional has it; compare with null here, using == or !=";
     scope.suggest(Code::InvalidField, message, Some(instead.to_owned()));
     None
@@ -256,15 +256,10 @@ fn condition(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Path, Test
 /// The operator of a Conditional that asks for no presence.
 fn comparison(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<Operator> {
     let word = text(scope, at, json)?;
-    from_word(word).or_else(|| {
-        let known = [comparisons().as_slice(), &PRESENCE].concat();
+    Operator::from_word(word).or_else(|| {
+        let known = [Operator::WORDS, &PRESENCE].concat();
         unknown_word(scope, at, word, &known)
     })
-}
-
-fn comparisons() -> Vec<&'static str> {
-    let operators = Operator::ALL.iter();
-    operators.map(|operator| operator.as_str()).collect()
 }
 
 /// The operators of a Conditional that compare with nothing.

@@ -10,7 +10,6 @@ use crate::a2e_workflow::transform::{
     Aggregate, AggregateFunction, Expression, Figure, Figures, Function, Merge, Projection, Slice,
     SortKey, SortOrder, Transform, TransformData, TransformName,
 };
-use crate::a2e_workflow::words::from_word;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
@@ -290,5 +289,5 @@ fn aggregate_function(word: &str) -> Option<AggregateFunction> {
     if word == "average" {
         return Some(AggregateFunction::Average);
     }
-    from_word(word)
+    AggregateFunction::from_word(word)
 }

@@ -4,14 +4,15 @@ use bytes::Bytes;
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
+use crate::a2e_message::Secret;
 use crate::a2e_workflow::facts::Facts;
 use crate::a2e_workflow::fields::Scope;
 use crate::a2e_workflow::issue::{Code, Issue, Issues, Severity, shown};
 use crate::a2e_workflow::message::{Begin, Message, Order, Reader, Update};
 use crate::a2e_workflow::operation::{OperationKind, OperationType};
-use crate::a2e_workflow::words::from_word;
 use crate::a2e_workflow::{Dialect, Operation, Workflow, WorkflowLimits, config};
 use crate::json::{Json, Object};
+use crate::words::Words;
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
@@ -52,6 +53,7 @@ pub(super) struct Content {
     pub(super) of: OperationType,
     /// `None` when its configuration has an error.
     pub(super) kind: Option<OperationKind>,
+    pub(super) config: Secret<Json>,
     pub(super) facts: Facts,
 }
 
@@ -146,11 +148,12 @@ impl Document {
         });
         let stored = stored.collect();
         let operation = |(id, definition): (Text, Definition)| {
-            let kind = definition.content?.kind?;
+            let content = definition.content?;
             Some(Operation {
                 id,
                 line: definition.line,
-                kind,
+                kind: content.kind?,
+                config: content.config,
             })
         };
         Ok(Workflow {
@@ -321,16 +324,21 @@ fn content(id: &Text, update: &Update, dialect: Dialect, issues: &mut Issues) ->
         scope.issue(Code::MultipleOperationTypes, message);
         return None;
     };
-    let Some(of) = from_word::<OperationType>(word) else {
-        let known = OperationType::ALL.iter().map(|of| of.as_str());
+    let Some(of) = OperationType::from_word(word) else {
         let message = format!("{} is not an operation of the catalog", shown(word));
-        let suggestion = scope.issues.nearest(word, known);
+        let suggestion = scope
+            .issues
+            .nearest(word, OperationType::WORDS.iter().copied());
         scope.suggest(Code::UnknownOperationType, message, suggestion);
         return None;
     };
     let kind = config::read(&mut scope, of, config);
-    let facts = scope.facts;
-    Some(Content { of, kind, facts })
+    Some(Content {
+        of,
+        kind,
+        config: Secret(config.clone()),
+        facts: scope.facts,
+    })
 }
 
 /// The order of the wrapped dialect: the root, then in order of definition what nothing controls

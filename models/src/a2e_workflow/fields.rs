@@ -4,8 +4,8 @@ use crate::a2e_workflow::Dialect;
 use crate::a2e_workflow::facts::{Facts, Kind, Need, Read};
 use crate::a2e_workflow::issue::{Code, Issue, Issues, shown};
 use crate::a2e_workflow::path::{OutputPath, Path, PathError, RelativePath};
-use crate::a2e_workflow::words::{Words, from_word};
 use crate::json::{Json, Number, Object};
+use crate::words::Words;
 use a2abus_plugin::Text;
 
 /// The operation that is being read, and what is known of it so far.
@@ -234,7 +234,7 @@ pub(super) fn word_with_aliases<W: Words>(
     aliases: &[(&str, W)],
 ) -> Option<W> {
     let text = text(scope, at, json)?;
-    if let Some(value) = from_word(text) {
+    if let Some(value) = W::of_word(text) {
         return Some(value);
     }
     if let Some((alias, value)) = aliases.iter().find(|(alias, _)| text == alias) {
@@ -242,8 +242,7 @@ pub(super) fn word_with_aliases<W: Words>(
         scope.issue(Code::DeprecatedAlias, message);
         return Some(*value);
     }
-    let words: Vec<_> = W::VALUES.iter().map(|value| value.word()).collect();
-    unknown_word(scope, at, text, &words)
+    unknown_word(scope, at, text, W::WORDS)
 }
 
 /// Says that a word is none of these, and which of them is like it.

@@ -21,88 +21,117 @@ pub struct Issue {
     pub suggestion: Option<String>,
 }
 
-/// Whether an issue makes a workflow invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Severity {
-    /// It does.
-    Error,
-    /// It does not.
-    Warning,
+words! {
+    /// Whether an issue makes a workflow invalid.
+    Severity {
+        /// It does.
+        Error = "error",
+        /// It does not.
+        Warning = "warning",
+    }
+
+    /// The level of validation a code belongs to. Source: docs/protocols/a2e-workflows.md §3.
+    Level {
+        /// The form of lines, messages and configurations.
+        Structural = "structural",
+        /// The operation is in the catalog.
+        Operation = "operation",
+        /// The agent may do it.
+        Permission = "permission",
+        /// What is referred to is there.
+        Dependency = "dependency",
+        /// Values are of the kinds that are needed.
+        Type = "type",
+        /// Not an error by itself.
+        Warning = "warning",
+    }
+
+    /// How much is forgiven. Source: docs/protocols/a2e-workflows.md §D9.
+    #[derive(Default)]
+    Strictness {
+        /// Warnings count as errors.
+        Strict = "strict",
+        /// As the table says.
+        #[default]
+        Moderate = "moderate",
+        /// `path_not_found` and `type_mismatch` are warnings.
+        Lenient = "lenient",
+    }
 }
 
-/// The level of validation a code belongs to. Source: docs/protocols/a2e-workflows.md §3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Level {
-    /// The form of lines, messages and configurations.
-    Structural,
-    /// The operation is in the catalog.
-    Operation,
-    /// The agent may do it.
-    Permission,
-    /// What is referred to is there.
-    Dependency,
-    /// Values are of the kinds that are needed.
-    Type,
-    /// Not an error by itself.
-    Warning,
+/// Declares the codes by their levels.
+macro_rules! codes {
+    ($($level:ident { $($code:ident = $word:literal,)+ })+) => {
+        words! {
+            /// What an issue is. Source: docs/protocols/a2e-workflows.md §3.
+            #[non_exhaustive]
+            Code { $($($code = $word,)+)+ }
+        }
+
+        impl Code {
+            /// The level it belongs to.
+            #[must_use]
+            pub const fn level(self) -> Level {
+                match self {
+                    $($(Self::$code)|+ => Level::$level,)+
+                }
+            }
+        }
+    };
 }
 
-/// What an issue is. Source: docs/protocols/a2e-workflows.md §3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // The names are those of the table in the source.
-#[non_exhaustive]
-pub enum Code {
-    InvalidJson,
-    NotAnObject,
-    UnknownMessageType,
-    MissingField,
-    InvalidField,
-    EmptyWorkflow,
-    MissingBeginExecution,
-    MultipleBeginExecution,
-    UpdateAfterBegin,
-    MixedDialects,
-    DuplicateOperation,
-    DuplicateInOrder,
-    MultipleOperationTypes,
-    TooManyOperations,
-    WorkflowTooLarge,
-    InvalidPath,
-    ReservedPath,
-    ExceedsExecutionTime,
-    UnknownOperationType,
-    OperationNotPermitted,
-    ApiNotPermitted,
-    ForbiddenTarget,
-    CredentialNotFound,
-    CredentialNotPermitted,
-    CredentialMisplaced,
-    StorageNotPermitted,
-    UnknownOperation,
-    CyclicReference,
-    OrderConflict,
-    PathNotFound,
-    TypeMismatch,
-    UnknownField,
-    OperationReplaced,
-    IgnoredMessage,
-    UnusedOperation,
-    EmptyConditions,
-    BodyIgnored,
-    DeprecatedAlias,
-    PathMaybeMissing,
-}
-
-/// How much is forgiven. Source: docs/protocols/a2e-workflows.md §D9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Strictness {
-    /// Warnings count as errors.
-    Strict,
-    /// As the table says.
-    #[default]
-    Moderate,
-    /// `path_not_found` and `type_mismatch` are warnings.
-    Lenient,
+codes! {
+    Structural {
+        InvalidJson = "invalid_json",
+        NotAnObject = "not_an_object",
+        UnknownMessageType = "unknown_message_type",
+        MissingField = "missing_field",
+        InvalidField = "invalid_field",
+        EmptyWorkflow = "empty_workflow",
+        MissingBeginExecution = "missing_begin_execution",
+        MultipleBeginExecution = "multiple_begin_execution",
+        UpdateAfterBegin = "update_after_begin",
+        MixedDialects = "mixed_dialects",
+        DuplicateOperation = "duplicate_operation",
+        DuplicateInOrder = "duplicate_in_order",
+        MultipleOperationTypes = "multiple_operation_types",
+        TooManyOperations = "too_many_operations",
+        WorkflowTooLarge = "workflow_too_large",
+        InvalidPath = "invalid_path",
+        ReservedPath = "reserved_path",
+        ExceedsExecutionTime = "exceeds_execution_time",
+    }
+    Operation {
+        UnknownOperationType = "unknown_operation_type",
+    }
+    Permission {
+        OperationNotPermitted = "operation_not_permitted",
+        ApiNotPermitted = "api_not_permitted",
+        ForbiddenTarget = "forbidden_target",
+        CredentialNotFound = "credential_not_found",
+        CredentialNotPermitted = "credential_not_permitted",
+        CredentialMisplaced = "credential_misplaced",
+        StorageNotPermitted = "storage_not_permitted",
+    }
+    Dependency {
+        UnknownOperation = "unknown_operation",
+        CyclicReference = "cyclic_reference",
+        OrderConflict = "order_conflict",
+        PathNotFound = "path_not_found",
+    }
+    Type {
+        TypeMismatch = "type_mismatch",
+    }
+    Warning {
+        UnknownField = "unknown_field",
+        OperationReplaced = "operation_replaced",
+        IgnoredMessage = "ignored_message",
+        UnusedOperation = "unused_operation",
+        EmptyConditions = "empty_conditions",
+        BodyIgnored = "body_ignored",
+        DeprecatedAlias = "deprecated_alias",
+        PathMaybeMissing = "path_maybe_missing",
+    }
 }
 
 /// What validation found. Source: docs/protocols/a2e-workflows.md §3 and §D43.
@@ -125,107 +154,6 @@ pub(super) struct Issues {
 // === impl Code ===
 
 impl Code {
-    /// Every code, in the order of the source.
-    pub const ALL: [Self; 39] = [
-        Self::InvalidJson,
-        Self::NotAnObject,
-        Self::UnknownMessageType,
-        Self::MissingField,
-        Self::InvalidField,
-        Self::EmptyWorkflow,
-        Self::MissingBeginExecution,
-        Self::MultipleBeginExecution,
-        Self::UpdateAfterBegin,
-        Self::MixedDialects,
-        Self::DuplicateOperation,
-        Self::DuplicateInOrder,
-        Self::MultipleOperationTypes,
-        Self::TooManyOperations,
-        Self::WorkflowTooLarge,
-        Self::InvalidPath,
-        Self::ReservedPath,
-        Self::ExceedsExecutionTime,
-        Self::UnknownOperationType,
-        Self::OperationNotPermitted,
-        Self::ApiNotPermitted,
-        Self::ForbiddenTarget,
-        Self::CredentialNotFound,
-        Self::CredentialNotPermitted,
-        Self::CredentialMisplaced,
-        Self::StorageNotPermitted,
-        Self::UnknownOperation,
-        Self::CyclicReference,
-        Self::OrderConflict,
-        Self::PathNotFound,
-        Self::TypeMismatch,
-        Self::UnknownField,
-        Self::OperationReplaced,
-        Self::IgnoredMessage,
-        Self::UnusedOperation,
-        Self::EmptyConditions,
-        Self::BodyIgnored,
-        Self::DeprecatedAlias,
-        Self::PathMaybeMissing,
-    ];
-
-    /// The word on the wire and the level.
-    const fn row(self) -> (&'static str, Level) {
-        use Level::{Dependency, Operation, Permission, Structural, Type, Warning};
-        match self {
-            Self::InvalidJson => ("invalid_json", Structural),
-            Self::NotAnObject => ("not_an_object", Structural),
-            Self::UnknownMessageType => ("unknown_message_type", Structural),
-            Self::MissingField => ("missing_field", Structural),
-            Self::InvalidField => ("invalid_field", Structural),
-            Self::EmptyWorkflow => ("empty_workflow", Structural),
-            Self::MissingBeginExecution => ("missing_begin_execution", Structural),
-            Self::MultipleBeginExecution => ("multiple_begin_execution", Structural),
-            Self::UpdateAfterBegin => ("update_after_begin", Structural),
-            Self::MixedDialects => ("mixed_dialects", Structural),
-            Self::DuplicateOperation => ("duplicate_operation", Structural),
-            Self::DuplicateInOrder => ("duplicate_in_order", Structural),
-            Self::MultipleOperationTypes => ("multiple_operation_types", Structural),
-            Self::TooManyOperations => ("too_many_operations", Structural),
-            Self::WorkflowTooLarge => ("workflow_too_large", Structural),
-            Self::InvalidPath => ("invalid_path", Structural),
-            Self::ReservedPath => ("reserved_path", Structural),
-            Self::ExceedsExecutionTime => ("exceeds_execution_time", Structural),
-            Self::UnknownOperationType => ("unknown_operation_type", Operation),
-            Self::OperationNotPermitted => ("operation_not_permitted", Permission),
-            Self::ApiNotPermitted => ("api_not_permitted", Permission),
-            Self::ForbiddenTarget => ("forbidden_target", Permission),
-            Self::CredentialNotFound => ("credential_not_found", Permission),
-            Self::CredentialNotPermitted => ("credential_not_permitted", Permission),
-            Self::CredentialMisplaced => ("credential_misplaced", Permission),
-            Self::StorageNotPermitted => ("storage_not_permitted", Permission),
-            Self::UnknownOperation => ("unknown_operation", Dependency),
-            Self::CyclicReference => ("cyclic_reference", Dependency),
-            Self::OrderConflict => ("order_conflict", Dependency),
-            Self::PathNotFound => ("path_not_found", Dependency),
-            Self::TypeMismatch => ("type_mismatch", Type),
-            Self::UnknownField => ("unknown_field", Warning),
-            Self::OperationReplaced => ("operation_replaced", Warning),
-            Self::IgnoredMessage => ("ignored_message", Warning),
-            Self::UnusedOperation => ("unused_operation", Warning),
-            Self::EmptyConditions => ("empty_conditions", Warning),
-            Self::BodyIgnored => ("body_ignored", Warning),
-            Self::DeprecatedAlias => ("deprecated_alias", Warning),
-            Self::PathMaybeMissing => ("path_maybe_missing", Warning),
-        }
-    }
-
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.row().0
-    }
-
-    /// The level it belongs to.
-    #[must_use]
-    pub const fn level(self) -> Level {
-        self.row().1
-    }
-
     fn severity(self, strictness: Strictness) -> Severity {
         let forgiven = match strictness {
             Strictness::Strict => false,
@@ -239,45 +167,6 @@ impl Code {
             Severity::Warning
         } else {
             Severity::Error
-        }
-    }
-}
-
-impl Level {
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Structural => "structural",
-            Self::Operation => "operation",
-            Self::Permission => "permission",
-            Self::Dependency => "dependency",
-            Self::Type => "type",
-            Self::Warning => "warning",
-        }
-    }
-}
-
-impl Severity {
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
-    }
-}
-
-impl Strictness {
-    /// The strictness a word names: `strict`, `moderate` or `lenient`.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
-            "strict" => Some(Self::Strict),
-            "moderate" => Some(Self::Moderate),
-            "lenient" => Some(Self::Lenient),
-            _ => None,
         }
     }
 }

@@ -9,7 +9,6 @@ use crate::a2e_workflow::path::{OutputPath, Path, RelativePath};
 use crate::a2e_workflow::target::UrlTemplate;
 use crate::a2e_workflow::template::{Body, Operand, Template};
 use crate::a2e_workflow::transform::TransformData;
-use crate::a2e_workflow::words::words;
 use a2abus_plugin::Text;
 
 /// What an operation does. Source: docs/protocols/a2e-workflows.md §4.
@@ -53,11 +52,8 @@ words! {
         /// [`MergeData`].
         MergeData = "MergeData",
     }
-}
 
-words! {
     /// The method of a call.
-    #[allow(missing_docs)] // The names are those of HTTP.
     Method {
         Get = "GET",
         Post = "POST",
@@ -65,9 +61,7 @@ words! {
         Delete = "DELETE",
         Patch = "PATCH",
     }
-}
 
-words! {
     /// How a field is compared with a value. Source: docs/protocols/a2e-workflows.md §4.1.
     Operator {
         /// JSON equality.
@@ -91,9 +85,7 @@ words! {
         /// Both strings.
         EndsWith = "endsWith",
     }
-}
 
-words! {
     /// How values are merged. Source: docs/protocols/a2e-workflows.md §4.3.
     Strategy {
         /// Arrays one after the other.

@@ -1,7 +1,5 @@
 //! Where values outlive an execution.
 
-use crate::a2e_workflow::words::words;
-
 words! {
     /// Where values are stored. Source: docs/protocols/a2e-workflows.md §4.6.
     Storage {

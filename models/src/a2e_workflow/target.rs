@@ -285,7 +285,8 @@ fn has_hidden_dots(path: &str) -> bool {
         if path.split(|byte| b"/\\".contains(byte)).any(is_dots) {
             return true;
         }
-        let decoded = percent_decoded(&path);
+        // A percent sign without two hexadecimal digits stays.
+        let decoded: Vec<u8> = percent_encoding::percent_decode(&path).collect();
         if decoded == path {
             return false;
         }
@@ -293,26 +294,6 @@ fn has_hidden_dots(path: &str) -> bool {
     }
     // Nobody encodes a name that often but to hide it.
     true
-}
-
-/// Decodes once; a percent sign without two hexadecimal digits stays.
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        let escaped = match (first, after) {
-            (b'%', [high, low, after @ ..]) => digit(*high)
-                .zip(digit(*low))
-                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
-                .map(|byte| (byte, after)),
-            _ => None,
-        };
-        let (byte, after) = escaped.unwrap_or((*first, after));
-        decoded.push(byte);
-        rest = after;
-    }
-    decoded
 }
 
 // === addresses ===

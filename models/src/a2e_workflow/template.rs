@@ -186,19 +186,6 @@ impl Operand {
             None => Ok(Self::Literal(json.clone())),
         }
     }
-
-    /// As it is written in a workflow.
-    #[must_use]
-    pub fn to_json(&self) -> Json {
-        match self {
-            Self::Literal(value) => value.clone(),
-            Self::Reference(path) => reference_json(path),
-        }
-    }
-}
-
-pub(super) fn reference_json(path: &Path) -> Json {
-    Json::object([("path", Json::from(path.to_string()))])
 }
 
 /// The text of `{"path": text}` when a path of the data model is meant.
@@ -228,8 +215,7 @@ impl Body {
             Json::Array(elements) => {
                 let parsed: Vec<_> = elements.iter().map(|e| Self::parse(e, refuse)).collect();
                 if parsed.iter().all(Self::is_literal) {
-                    let values: Vec<_> = parsed.into_iter().map(Self::into_json).collect();
-                    return Self::Literal(values.into());
+                    return Self::Literal(json.clone());
                 }
                 Self::Array(parsed)
             }
@@ -259,19 +245,9 @@ impl Body {
             .map(|(name, value)| (name.clone(), Self::parse(value, refuse)))
             .collect();
         if parsed.iter().all(|(_, value)| value.is_literal()) {
-            let members = parsed
-                .into_iter()
-                .map(|(name, value)| (name, value.into_json()));
-            return Self::Literal(Json::object(members));
+            return Self::Literal(object.clone().into());
         }
         Self::Object(parsed)
-    }
-
-    fn into_json(self) -> Json {
-        match self {
-            Self::Literal(value) => value,
-            other => other.to_json(),
-        }
     }
 
     fn is_literal(&self) -> bool {
@@ -288,24 +264,6 @@ impl Body {
             Self::Object(members) => members
                 .iter()
                 .for_each(|(_, v)| v.for_each_reference(visit)),
-        }
-    }
-
-    /// As it is written in a workflow.
-    #[must_use]
-    pub fn to_json(&self) -> Json {
-        match self {
-            Self::Literal(value) => value.clone(),
-            Self::Reference(path) => reference_json(path),
-            Self::Template(template) => template.to_string().into(),
-            Self::Array(elements) => elements
-                .iter()
-                .map(Self::to_json)
-                .collect::<Vec<_>>()
-                .into(),
-            Self::Object(members) => {
-                Json::object(members.iter().map(|(n, v)| (n.clone(), v.to_json())))
-            }
         }
     }
 }

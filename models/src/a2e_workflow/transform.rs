@@ -2,7 +2,6 @@
 
 use crate::a2e_workflow::path::{OutputPath, Path, RelativePath};
 use crate::a2e_workflow::template::FieldTemplate;
-use crate::a2e_workflow::words::words;
 use crate::json::Json;
 use a2abus_plugin::Text;
 

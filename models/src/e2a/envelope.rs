@@ -3,121 +3,76 @@
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{Auth, IdentityOrigin, JsonRpcId, Provenance, Trust};
 use crate::e2a::read::{Members, is_truthy, non_empty, scalar_text, trim};
-use crate::e2a::write::{Form, Writer, is_empty};
+use crate::e2a::record::records;
+use crate::e2a::write::{Form, is_empty};
 use crate::e2a::{INTERNAL_CONTEXT_KEY, PROTOCOL_VERSION, WIRE_INTERNAL_METADATA_KEYS};
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 
-/// An E2A request. `Debug` masks the secrets of [`Auth`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct E2aEnvelope {
-    /// The version, `1.0` when none is written.
-    pub protocol_version: Text,
-    /// Where the request was before.
-    pub provenance: Provenance,
-    /// The id by which its records are known.
-    pub request_id: Option<Text>,
-    /// The id of the JSON-RPC call it was.
-    pub jsonrpc_id: Option<JsonRpcId>,
-    /// An id for tracing alone.
-    pub correlation_id: Option<Text>,
-    /// The A2A task.
-    pub task_id: Option<Text>,
-    /// The A2A context.
-    pub context_id: Option<Text>,
-    /// The session.
-    pub session_id: Option<Text>,
-    /// The id of the message on its platform.
-    pub message_id: Option<Text>,
-    /// When it was made: RFC 3339 when it was a number, else any text.
-    pub timestamp: Option<Text>,
-    /// What kind of party it is from.
-    pub identity_origin: IdentityOrigin,
-    /// Where it came in.
-    pub channel: Option<Text>,
-    /// The person it is from.
-    pub user_id: Option<Text>,
-    /// The agent it is for: `mode` and `id`.
-    pub agent_ref: Option<Object>,
-    /// The chat on its platform.
-    pub chat_id: Option<Text>,
-    /// The agent it is from.
-    pub source_agent_id: Option<Text>,
-    /// The agent it is for, else the agent it is from, without white space around.
-    pub agent_id: Option<Text>,
-    /// The service it is for.
-    pub service_id: Option<Text>,
-    /// The workspace it is for.
-    pub workspace_key: Option<Text>,
-    /// What is asked for: an ACP method, a name of the project's own, or nothing.
-    pub method: Option<Text>,
-    /// With what.
-    pub params: Object,
-    /// The method when `method` is `ext`.
-    pub ext_method: Option<Text>,
-    /// The kind of an ACP `session/update`.
-    pub session_update_kind: Option<Text>,
-    /// Whether the answer may come in parts.
-    pub is_stream: bool,
-    /// The media types of the answer, as A2A has them.
-    pub expected_output_modes: Vec<Json>,
-    /// Credentials.
-    pub auth: Option<Auth>,
-    /// What has no place of its own.
-    pub channel_context: Object,
-    /// For A2A alone.
-    pub a2a_metadata: Object,
-    /// For ACP alone.
-    pub acp_meta: Object,
-    /// Top-level members that the protocol does not know; neither form writes them.
-    pub extras: Object,
-}
-
-/// Members of older writers that parsing turns into others.
-const LEGACY_MEMBERS: [&str; 7] = [
-    "channel_id",
-    "req_method",
-    "binding",
-    "payload",
-    "metadata",
-    "app_id",
-    "workspace_dir",
-];
-
-impl Default for E2aEnvelope {
-    fn default() -> Self {
-        Self {
-            protocol_version: Text::from_static(PROTOCOL_VERSION),
-            provenance: Provenance::default(),
-            request_id: None,
-            jsonrpc_id: None,
-            correlation_id: None,
-            task_id: None,
-            context_id: None,
-            session_id: None,
-            message_id: None,
-            timestamp: None,
-            identity_origin: IdentityOrigin::User,
-            channel: None,
-            user_id: None,
-            agent_ref: None,
-            chat_id: None,
-            source_agent_id: None,
-            agent_id: None,
-            service_id: None,
-            workspace_key: None,
-            method: None,
-            params: Object::new(),
-            ext_method: None,
-            session_update_kind: None,
-            is_stream: false,
-            expected_output_modes: Vec::new(),
-            auth: None,
-            channel_context: Object::new(),
-            a2a_metadata: Object::new(),
-            acp_meta: Object::new(),
-            extras: Object::new(),
-        }
+records! {
+    /// An E2A request. `Debug` masks the secrets of [`Auth`].
+    #[derive(Debug, Clone, PartialEq)]
+    E2aEnvelope with extras but [
+        "channel_id", "req_method", "binding", "payload", "metadata", "app_id", "workspace_dir"
+    ] {
+        /// The version, `1.0` when none is written.
+        protocol_version: Text = Text::from_static(PROTOCOL_VERSION), by Members::protocol_version;
+        /// Where the request was before.
+        provenance: Provenance;
+        /// The id by which its records are known.
+        request_id: Option<Text>;
+        /// The id of the JSON-RPC call it was.
+        jsonrpc_id: Option<JsonRpcId>;
+        /// An id for tracing alone.
+        correlation_id: Option<Text>;
+        /// The A2A task.
+        task_id: Option<Text>;
+        /// The A2A context.
+        context_id: Option<Text>;
+        /// The session.
+        session_id: Option<Text>;
+        /// The id of the message on its platform.
+        message_id: Option<Text>;
+        /// When it was made: RFC 3339 when it was a number, else any text.
+        timestamp: Option<Text>, by Members::timestamp;
+        /// What kind of party it is from.
+        identity_origin: IdentityOrigin = IdentityOrigin::User;
+        /// Where it came in.
+        channel: Option<Text>, by Members::channel;
+        /// The person it is from.
+        user_id: Option<Text>;
+        /// The agent it is for: `mode` and `id`.
+        agent_ref: Option<Object>;
+        /// The chat on its platform.
+        chat_id: Option<Text>;
+        /// The agent it is from.
+        source_agent_id: Option<Text>;
+        /// The agent it is for, else the agent it is from, without white space around.
+        agent_id: Option<Text>, by agent_id;
+        /// The service it is for.
+        service_id: Option<Text>, by service_id;
+        /// The workspace it is for.
+        workspace_key: Option<Text>, by workspace_key;
+        /// What is asked for: an ACP method, a name of the project's own, or nothing.
+        method: Option<Text>, by method;
+        /// With what.
+        params: Object, by params;
+        /// The method when `method` is `ext`.
+        ext_method: Option<Text>;
+        /// The kind of an ACP `session/update`.
+        session_update_kind: Option<Text>;
+        /// Whether the answer may come in parts.
+        is_stream: bool;
+        /// The media types of the answer, as A2A has them.
+        expected_output_modes: Vec<Json>;
+        /// Credentials.
+        auth: Option<Auth>;
+        /// What has no place of its own.
+        channel_context: Object, by channel_context;
+        /// For A2A alone.
+        a2a_metadata: Object;
+        /// For ACP alone.
+        acp_meta: Object;
     }
 }
 
@@ -135,87 +90,18 @@ impl E2aEnvelope {
     /// Source: docs/protocols/e2a.md §2, §4, §5 and §9.
     pub fn parse(value: &Json, trust: Trust) -> Result<Self, E2aError> {
         let members = Members::of_message(value)?;
-        let source_agent_id = members.text("source_agent_id")?;
-        let request_id = members.text("request_id")?;
-        let mut provenance = Provenance::parse(members.get("provenance"))?;
-        provenance.migrate_binding(members.get("binding"));
-        Ok(Self {
-            protocol_version: members.protocol_version()?,
-            provenance,
-            jsonrpc_id: members.jsonrpc_id("jsonrpc_id")?,
-            correlation_id: members.text("correlation_id")?,
-            task_id: members.text("task_id")?,
-            context_id: members.text("context_id")?,
-            session_id: members.text("session_id")?,
-            message_id: members.text("message_id")?,
-            timestamp: members.timestamp()?,
-            identity_origin: members.identity_origin(IdentityOrigin::User)?,
-            channel: members.channel()?,
-            user_id: members.text("user_id")?,
-            agent_ref: members.optional_object("agent_ref")?,
-            chat_id: members.text("chat_id")?,
-            agent_id: members
-                .trimmed("agent_id")
-                .or_else(|| source_agent_id.as_ref().and_then(trim)),
-            source_agent_id,
-            service_id: members.trimmed("service_id"),
-            workspace_key: members
-                .trimmed("workspace_key")
-                .or_else(|| members.trimmed("workspace_dir")),
-            method: method(members)?,
-            params: params(members)?,
-            ext_method: members.text("ext_method")?,
-            session_update_kind: members.text("session_update_kind")?,
-            is_stream: members.flag("is_stream")?.unwrap_or_default(),
-            expected_output_modes: members.array("expected_output_modes")?,
-            auth: members
-                .optional_object("auth")?
-                .as_ref()
-                .map(Auth::parse)
-                .transpose()?,
-            channel_context: channel_context(members, request_id.as_ref(), trust)?,
-            a2a_metadata: members.free_object("a2a_metadata")?,
-            acp_meta: members.free_object("acp_meta")?,
-            extras: members.extras(&Self::default().to_object(Form::Full), &LEGACY_MEMBERS),
-            request_id,
-        })
+        let mut envelope = Self::read_members(members)?;
+        envelope.provenance.migrate_binding(members.get("binding"));
+        if let Some(block) = envelope.channel_context.get(INTERNAL_CONTEXT_KEY) {
+            check_internal_block(block, envelope.request_id.as_ref(), trust)?;
+        }
+        Ok(envelope)
     }
 
     /// Writes the request. `parse` reads the same from both forms.
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
-        let mut writer = Writer::new(form);
-        writer.always("protocol_version", self.protocol_version.clone());
-        writer.always("provenance", self.provenance.write(form));
-        writer.member("request_id", self.request_id.clone());
-        writer.member("jsonrpc_id", self.jsonrpc_id.clone());
-        writer.member("correlation_id", self.correlation_id.clone());
-        writer.member("task_id", self.task_id.clone());
-        writer.member("context_id", self.context_id.clone());
-        writer.member("session_id", self.session_id.clone());
-        writer.member("message_id", self.message_id.clone());
-        writer.member("timestamp", self.timestamp.clone());
-        writer.always("identity_origin", self.identity_origin);
-        writer.member("channel", self.channel.clone());
-        writer.member("user_id", self.user_id.clone());
-        write_reference(&mut writer, "agent_ref", self.agent_ref.clone());
-        writer.member("chat_id", self.chat_id.clone());
-        writer.member("source_agent_id", self.source_agent_id.clone());
-        writer.member("agent_id", self.agent_id.clone());
-        writer.member("service_id", self.service_id.clone());
-        writer.member("workspace_key", self.workspace_key.clone());
-        writer.member("method", self.method.clone());
-        writer.member("params", self.params.clone());
-        writer.member("ext_method", self.ext_method.clone());
-        writer.member("session_update_kind", self.session_update_kind.clone());
-        write_stream_flag(&mut writer, self.is_stream);
-        writer.member("expected_output_modes", self.expected_output_modes.clone());
-        let auth = self.auth.as_ref().map(|auth| auth.write(form));
-        write_reference(&mut writer, "auth", auth);
-        writer.member("channel_context", self.channel_context.clone());
-        writer.member("a2a_metadata", self.a2a_metadata.clone());
-        writer.member("acp_meta", self.acp_meta.clone());
-        writer.finish()
+        self.write_members(form)
     }
 
     /// Whether it only carries another request that its sender could not normalise.
@@ -229,18 +115,19 @@ impl E2aEnvelope {
     }
 }
 
-/// An object that is there is written in both forms: an empty one does not read as none.
-pub(super) fn write_reference(writer: &mut Writer, name: &'static str, object: Option<Object>) {
-    match object {
-        Some(object) => writer.always(name, object),
-        None => writer.member(name, Json::Null),
-    }
+fn agent_id(members: Members<'_>) -> Result<Option<Text>, E2aError> {
+    let source = members.text("source_agent_id")?;
+    let source = source.as_ref().and_then(trim);
+    Ok(members.trimmed("agent_id").or(source))
 }
 
-pub(super) fn write_stream_flag(writer: &mut Writer, is_stream: bool) {
-    if is_stream || writer.form() == Form::Full {
-        writer.always("is_stream", is_stream);
-    }
+fn service_id(members: Members<'_>) -> Result<Option<Text>, E2aError> {
+    Ok(members.trimmed("service_id"))
+}
+
+fn workspace_key(members: Members<'_>) -> Result<Option<Text>, E2aError> {
+    let key = members.trimmed("workspace_key");
+    Ok(key.or_else(|| members.trimmed("workspace_dir")))
 }
 
 /// A blank name counts as absent under both keys, so that what is written reads the same.
@@ -263,15 +150,8 @@ fn params(members: Members<'_>) -> Result<Object, E2aError> {
     Ok(params)
 }
 
-fn channel_context(
-    members: Members<'_>,
-    request_id: Option<&Text>,
-    trust: Trust,
-) -> Result<Object, E2aError> {
+fn channel_context(members: Members<'_>) -> Result<Object, E2aError> {
     let mut context = members.free_object("channel_context")?;
-    if let Some(block) = context.get(INTERNAL_CONTEXT_KEY) {
-        check_internal_block(block, request_id, trust)?;
-    }
     if let Some(metadata) = members.get("metadata").and_then(Json::as_object) {
         let internal = |name: &Text| {
             name == INTERNAL_CONTEXT_KEY || WIRE_INTERNAL_METADATA_KEYS.contains(&name.as_str())

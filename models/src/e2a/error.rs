@@ -2,55 +2,35 @@
 
 use a2abus_plugin::Text;
 
-/// What is wrong with an E2A message. The word of each kind is stable.
-/// Source: docs/protocols/e2a.md §9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum E2aErrorKind {
-    /// Not a JSON object.
-    NotAnObject,
-    /// A member of the wrong type.
-    BadType,
-    /// A member of the right type with a value that is not allowed.
-    BadValue,
-    /// A number or a time beyond what can be held.
-    OutOfRange,
-    /// `protocol_version` names a version that is not spoken.
-    UnsupportedVersion,
-    /// A record without `protocol_version`.
-    MissingVersion,
-    /// A request without anything to answer to.
-    MissingId,
-    /// A call without a method.
-    MissingMethod,
-    /// A `response_kind` that has no form in the older shapes.
-    UnsupportedKind,
-    /// Neither a record nor one of the older shapes.
-    UnrecognizedShape,
-    /// An envelope that only carries another request.
-    FallbackEnvelope,
-    /// A member that decides something stands twice.
-    DuplicateMember,
-}
-
-impl E2aErrorKind {
-    /// The stable word of this kind.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotAnObject => "not_an_object",
-            Self::BadType => "bad_type",
-            Self::BadValue => "bad_value",
-            Self::OutOfRange => "out_of_range",
-            Self::UnsupportedVersion => "unsupported_version",
-            Self::MissingVersion => "missing_version",
-            Self::MissingId => "missing_id",
-            Self::MissingMethod => "missing_method",
-            Self::UnsupportedKind => "unsupported_kind",
-            Self::UnrecognizedShape => "unrecognized_shape",
-            Self::FallbackEnvelope => "fallback_envelope",
-            Self::DuplicateMember => "duplicate_member",
-        }
+words! {
+    /// What is wrong with an E2A message. The word of each kind is stable.
+    /// Source: docs/protocols/e2a.md §9.
+    #[non_exhaustive]
+    E2aErrorKind {
+        /// Not a JSON object.
+        NotAnObject = "not_an_object",
+        /// A member of the wrong type.
+        BadType = "bad_type",
+        /// A member of the right type with a value that is not allowed.
+        BadValue = "bad_value",
+        /// A number or a time beyond what can be held.
+        OutOfRange = "out_of_range",
+        /// `protocol_version` names a version that is not spoken.
+        UnsupportedVersion = "unsupported_version",
+        /// A record without `protocol_version`.
+        MissingVersion = "missing_version",
+        /// A request without anything to answer to.
+        MissingId = "missing_id",
+        /// A call without a method.
+        MissingMethod = "missing_method",
+        /// A `response_kind` that has no form in the older shapes.
+        UnsupportedKind = "unsupported_kind",
+        /// Neither a record nor one of the older shapes.
+        UnrecognizedShape = "unrecognized_shape",
+        /// An envelope that only carries another request.
+        FallbackEnvelope = "fallback_envelope",
+        /// A member that decides something stands twice.
+        DuplicateMember = "duplicate_member",
     }
 }
 

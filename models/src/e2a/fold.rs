@@ -55,44 +55,27 @@ pub struct Step {
     pub gap: bool,
 }
 
-/// What a record was in its exchange. Source: docs/protocols/e2a.md §10.3.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepKind {
-    /// A part, in its order.
-    Part,
-    /// The record that decides the outcome.
-    Answer,
-    /// A record after the answer, within the time of grace.
-    LatePart,
-    /// An empty end after the answer, which says nothing.
-    Sentinel,
-    /// A record after the exchange is closed: for the dead letters.
-    Late,
-    /// A sign of life.
-    Keepalive,
-    /// A record that nobody asked for, outside the order.
-    Push,
-    /// A record whose place was taken already.
-    Duplicate,
-    /// A record that waits for an earlier one.
-    Held,
-}
-
-impl StepKind {
-    /// The stable word of this kind.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Part => "part",
-            Self::Answer => "answer",
-            Self::LatePart => "late_part",
-            Self::Sentinel => "sentinel",
-            Self::Late => "late",
-            Self::Keepalive => "keepalive",
-            Self::Push => "push",
-            Self::Duplicate => "duplicate",
-            Self::Held => "held",
-        }
+words! {
+    /// What a record was in its exchange. Source: docs/protocols/e2a.md §10.3.
+    StepKind {
+        /// A part, in its order.
+        Part = "part",
+        /// The record that decides the outcome.
+        Answer = "answer",
+        /// A record after the answer, within the time of grace.
+        LatePart = "late_part",
+        /// An empty end after the answer, which says nothing.
+        Sentinel = "sentinel",
+        /// A record after the exchange is closed: for the dead letters.
+        Late = "late",
+        /// A sign of life.
+        Keepalive = "keepalive",
+        /// A record that nobody asked for, outside the order.
+        Push = "push",
+        /// A record whose place was taken already.
+        Duplicate = "duplicate",
+        /// A record that waits for an earlier one.
+        Held = "held",
     }
 }
 

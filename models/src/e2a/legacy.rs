@@ -4,72 +4,79 @@ use crate::e2a::envelope::E2aEnvelope;
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{E2aContext, Provenance, Trust};
 use crate::e2a::read::{Members, non_empty, scalar_text};
-use crate::e2a::write::{json_bytes, object};
+use crate::e2a::record::records;
+use crate::e2a::write::{Form, json_bytes, object};
 use crate::e2a::{INTERNAL_CONTEXT_KEY, MAX_FALLBACK_BYTES, SOURCE_PROTOCOL_E2A};
-use crate::json::{Json, Number, Object};
+use crate::json::{Json, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::time;
 
 /// The channel of a request that names none.
 const DEFAULT_CHANNEL: &str = "web";
 
-/// A request in the older shape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AgentRequest {
-    /// The id by which its answers are known.
-    pub request_id: Text,
-    /// Where it came in; `web` when nothing is written.
-    pub channel_id: Text,
-    /// The session.
-    pub session_id: Option<Text>,
-    /// What is asked for.
-    pub req_method: Option<Text>,
-    /// With what.
-    pub params: Object,
-    /// Whether the answer may come in parts.
-    pub is_stream: bool,
-    /// Seconds since 1970; 0 when unknown.
-    pub timestamp: f64,
-    /// What the channel adds.
-    pub metadata: Option<Object>,
-    /// The application.
-    pub app_id: Option<Text>,
-    /// The person it is from.
-    pub user_id: Option<Text>,
+records! {
+    /// A request in the older shape.
+    #[derive(Debug, Clone, PartialEq)]
+    AgentRequest {
+        /// The id by which its answers are known.
+        request_id: Text, by required_id;
+        /// Where it came in; `web` when nothing is written.
+        channel_id: Text = Text::from_static(DEFAULT_CHANNEL);
+        /// The session.
+        session_id: Option<Text>;
+        /// What is asked for.
+        req_method: Option<Text>, by |members: Members<'_>| members.string("req_method");
+        /// With what.
+        params: Object;
+        /// Whether the answer may come in parts.
+        is_stream: bool;
+        /// Seconds since 1970; 0 when unknown.
+        timestamp: f64;
+        /// What the channel adds.
+        metadata: Option<Object>, by metadata;
+        /// The application.
+        app_id: Option<Text>;
+        /// The person it is from.
+        user_id: Option<Text>;
+    }
 }
 
-/// A whole answer in the older shape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AgentResponse {
-    /// The request it answers.
-    pub request_id: Text,
-    /// Where the request came in.
-    pub channel_id: Text,
-    /// Whether it went well.
-    pub ok: bool,
-    /// The result, or what went wrong.
-    pub payload: Json,
-    /// What the agent adds.
-    pub metadata: Option<Object>,
-    /// The agent that answers.
-    pub agent_ref: Option<Object>,
+records! {
+    /// A whole answer in the older shape.
+    #[derive(Debug, Clone, PartialEq)]
+    AgentResponse {
+        /// The request it answers.
+        request_id: Text;
+        /// Where the request came in.
+        channel_id: Text;
+        /// Whether it went well.
+        ok: bool = true;
+        /// The result, or what went wrong.
+        payload: Json;
+        /// What the agent adds.
+        metadata: Option<Object>, by metadata;
+        /// The agent that answers.
+        agent_ref: Option<Object>;
+    }
 }
 
-/// A part of an answer in the older shape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AgentResponseChunk {
-    /// The request it answers.
-    pub request_id: Text,
-    /// Where the request came in.
-    pub channel_id: Text,
-    /// The part.
-    pub payload: Json,
-    /// Whether it is the last one.
-    pub is_complete: bool,
-    /// The agent that answers.
-    pub agent_ref: Option<Object>,
-    /// What the agent adds.
-    pub metadata: Option<Object>,
+records! {
+    /// A part of an answer in the older shape.
+    #[derive(Debug, Clone, PartialEq)]
+    AgentResponseChunk {
+        /// The request it answers.
+        request_id: Text;
+        /// Where the request came in.
+        channel_id: Text;
+        /// The part.
+        payload: Json;
+        /// Whether it is the last one.
+        is_complete: bool;
+        /// The agent that answers.
+        agent_ref: Option<Object>;
+        /// What the agent adds.
+        metadata: Option<Object>, by metadata;
+    }
 }
 
 impl AgentRequest {
@@ -79,46 +86,13 @@ impl AgentRequest {
     /// `not_an_object`, `duplicate_member`, `missing_id`; `bad_type` and `out_of_range` with the
     /// member.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
-        let members = Members::of_message(value)?;
-        let timestamp = match members.get("timestamp") {
-            None => 0.0,
-            Some(Json::Number(number)) => number.as_f64(),
-            Some(_) => return Err(members.error(Kind::BadType, "timestamp")),
-        };
-        if !timestamp.is_finite() {
-            return Err(members.error(Kind::OutOfRange, "timestamp"));
-        }
-        Ok(Self {
-            request_id: members.text("request_id")?.ok_or(Kind::MissingId)?,
-            channel_id: members
-                .text("channel_id")?
-                .unwrap_or(Text::from_static(DEFAULT_CHANNEL)),
-            session_id: members.text("session_id")?,
-            req_method: members.string("req_method")?,
-            params: members.free_object("params")?,
-            is_stream: members.flag("is_stream")?.unwrap_or_default(),
-            timestamp,
-            metadata: filled(members.free_object("metadata")?),
-            app_id: members.text("app_id")?,
-            user_id: members.text("user_id")?,
-        })
+        Self::read_members(Members::of_message(value)?)
     }
 
     /// Writes the request, every member of it.
     #[must_use]
     pub fn to_object(&self) -> Object {
-        object([
-            ("request_id", self.request_id.clone().into()),
-            ("channel_id", self.channel_id.clone().into()),
-            ("session_id", self.session_id.clone().into()),
-            ("req_method", self.req_method.clone().into()),
-            ("params", self.params.clone().into()),
-            ("is_stream", self.is_stream.into()),
-            ("timestamp", Number::from_f64(self.timestamp).into()),
-            ("metadata", self.metadata.clone().into()),
-            ("app_id", self.app_id.clone().into()),
-            ("user_id", self.user_id.clone().into()),
-        ])
+        self.write_members(Form::Full)
     }
 }
 
@@ -128,28 +102,13 @@ impl AgentResponse {
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
-        let members = Members::of_message(value)?;
-        Ok(Self {
-            request_id: members.text("request_id")?.unwrap_or_default(),
-            channel_id: members.text("channel_id")?.unwrap_or_default(),
-            ok: members.flag("ok")?.unwrap_or(true),
-            payload: members.get("payload").cloned().unwrap_or_default(),
-            metadata: filled(members.free_object("metadata")?),
-            agent_ref: members.optional_object("agent_ref")?,
-        })
+        Self::read_members(Members::of_message(value)?)
     }
 
     /// Writes the answer, every member of it.
     #[must_use]
     pub fn to_object(&self) -> Object {
-        object([
-            ("request_id", self.request_id.clone().into()),
-            ("channel_id", self.channel_id.clone().into()),
-            ("ok", self.ok.into()),
-            ("payload", self.payload.clone()),
-            ("metadata", self.metadata.clone().into()),
-            ("agent_ref", self.agent_ref.clone().into()),
-        ])
+        self.write_members(Form::Full)
     }
 }
 
@@ -159,29 +118,22 @@ impl AgentResponseChunk {
     /// # Errors
     /// `not_an_object`, `duplicate_member`; `bad_type` with the member.
     pub fn parse(value: &Json) -> Result<Self, E2aError> {
-        let members = Members::of_message(value)?;
-        Ok(Self {
-            request_id: members.text("request_id")?.unwrap_or_default(),
-            channel_id: members.text("channel_id")?.unwrap_or_default(),
-            payload: members.get("payload").cloned().unwrap_or_default(),
-            is_complete: members.flag("is_complete")?.unwrap_or_default(),
-            agent_ref: members.optional_object("agent_ref")?,
-            metadata: filled(members.free_object("metadata")?),
-        })
+        Self::read_members(Members::of_message(value)?)
     }
 
     /// Writes the part, every member of it.
     #[must_use]
     pub fn to_object(&self) -> Object {
-        object([
-            ("request_id", self.request_id.clone().into()),
-            ("channel_id", self.channel_id.clone().into()),
-            ("payload", self.payload.clone()),
-            ("is_complete", self.is_complete.into()),
-            ("agent_ref", self.agent_ref.clone().into()),
-            ("metadata", self.metadata.clone().into()),
-        ])
+        self.write_members(Form::Full)
     }
+}
+
+fn required_id(members: Members<'_>) -> Result<Text, E2aError> {
+    members.text("request_id")?.ok_or(Kind::MissingId.into())
+}
+
+fn metadata(members: Members<'_>) -> Result<Option<Object>, E2aError> {
+    Ok(filled(members.free_object("metadata")?))
 }
 
 /// An object that says something.

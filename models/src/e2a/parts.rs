@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::e2a::error::{E2aError, E2aErrorKind};
 use crate::e2a::read::{Members, text_of};
-use crate::e2a::write::{Form, Writer};
+use crate::e2a::record::{Member, records, values};
+use crate::e2a::write::Writer;
 use crate::e2a::{SOURCE_PROTOCOL_A2A, SOURCE_PROTOCOL_ACP, SOURCE_PROTOCOL_E2A};
 use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
@@ -30,37 +31,17 @@ pub enum Trust {
     Trusted,
 }
 
-/// Who a message is from, by kind. Source: docs/protocols/e2a.md §1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IdentityOrigin {
-    /// The system itself.
-    System,
-    /// A person.
-    User,
-    /// An agent.
-    Agent,
-    /// A service.
-    Service,
-}
-
-impl IdentityOrigin {
-    /// The word on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Agent => "agent",
-            Self::Service => "service",
-        }
-    }
-
-    /// The origin a word names, in lower case.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::System, Self::User, Self::Agent, Self::Service]
-            .into_iter()
-            .find(|origin| origin.as_str() == word)
+words! {
+    /// Who a message is from, by kind. Source: docs/protocols/e2a.md §1.
+    IdentityOrigin {
+        /// The system itself.
+        System = "system",
+        /// A person.
+        User = "user",
+        /// An agent.
+        Agent = "agent",
+        /// A service.
+        Service = "service",
     }
 }
 
@@ -115,27 +96,18 @@ impl From<JsonRpcId> for Json {
     }
 }
 
-/// Where a message was before it became E2A. Source: docs/protocols/e2a.md §4.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Provenance {
-    /// `e2a`, `acp`, `a2a` or another word.
-    pub source_protocol: Text,
-    /// The name of what converted it.
-    pub converter: Option<Text>,
-    /// When it was converted, RFC 3339.
-    pub converted_at: Option<Text>,
-    /// What the converter knew.
-    pub details: Object,
-}
-
-impl Default for Provenance {
-    fn default() -> Self {
-        Self {
-            source_protocol: Text::from_static(SOURCE_PROTOCOL_E2A),
-            converter: None,
-            converted_at: None,
-            details: Object::new(),
-        }
+records! {
+    /// Where a message was before it became E2A. Source: docs/protocols/e2a.md §4.
+    #[derive(Debug, Clone, PartialEq)]
+    Provenance {
+        /// `e2a`, `acp`, `a2a` or another word.
+        source_protocol: Text = Text::from_static(SOURCE_PROTOCOL_E2A), by source_protocol;
+        /// The name of what converted it.
+        converter: Option<Text>;
+        /// When it was converted, RFC 3339.
+        converted_at: Option<Text>;
+        /// What the converter knew.
+        details: Object;
     }
 }
 
@@ -152,22 +124,6 @@ impl Provenance {
             converted_at: Some(context.now.clone()),
             details,
         }
-    }
-
-    /// Null, absent and what is not an object read as the default.
-    pub(super) fn parse(value: Option<&Json>) -> Result<Self, E2aError> {
-        let Some(object) = value.and_then(Json::as_object) else {
-            return Ok(Self::default());
-        };
-        let members = Members::nested(object, "provenance.");
-        Ok(Self {
-            source_protocol: members
-                .get("source_protocol")
-                .map_or(Text::from_static(SOURCE_PROTOCOL_E2A), text_of),
-            converter: members.text("converter")?,
-            converted_at: members.text("converted_at")?,
-            details: members.free_object("details")?,
-        })
     }
 
     /// Takes over the member that stood for provenance in old requests.
@@ -190,57 +146,31 @@ impl Provenance {
         }
         self.details.insert(MIGRATED, word);
     }
-
-    pub(super) fn write(&self, form: Form) -> Object {
-        let mut writer = Writer::new(form);
-        writer.always("source_protocol", self.source_protocol.clone());
-        writer.member("converter", self.converter.clone());
-        writer.member("converted_at", self.converted_at.clone());
-        writer.member("details", self.details.clone());
-        writer.finish()
-    }
 }
 
-/// Credentials, or references to them. `Debug` masks the secrets.
-/// Source: docs/protocols/e2a.md §2 and §9.
-#[derive(Clone, Default, PartialEq)]
-pub struct Auth {
-    /// The method of authentication.
-    pub method_id: Option<Text>,
-    /// A secret.
-    pub bearer_token: Option<Text>,
-    /// The name of a key held elsewhere.
-    pub api_key_ref: Option<Text>,
-    /// The name of a credential held elsewhere.
-    pub credential_ref: Option<Text>,
-    /// Headers by name; their values are secrets.
-    pub extra_headers: Object,
-    /// Anything else, written as `_meta`.
-    pub meta: Object,
+/// Any value as text.
+fn source_protocol(members: Members<'_>) -> Result<Text, E2aError> {
+    let word = members.get("source_protocol").map(text_of);
+    Ok(word.unwrap_or(Text::from_static(SOURCE_PROTOCOL_E2A)))
 }
 
-impl Auth {
-    pub(super) fn parse(object: &Object) -> Result<Self, E2aError> {
-        let members = Members::nested(object, "auth.");
-        Ok(Self {
-            method_id: members.text("method_id")?,
-            bearer_token: members.text("bearer_token")?,
-            api_key_ref: members.text("api_key_ref")?,
-            credential_ref: members.text("credential_ref")?,
-            extra_headers: members.free_object("extra_headers")?,
-            meta: members.free_object("_meta")?,
-        })
-    }
-
-    pub(super) fn write(&self, form: Form) -> Object {
-        let mut writer = Writer::new(form);
-        writer.member("method_id", self.method_id.clone());
-        writer.member("bearer_token", self.bearer_token.clone());
-        writer.member("api_key_ref", self.api_key_ref.clone());
-        writer.member("credential_ref", self.credential_ref.clone());
-        writer.member("extra_headers", self.extra_headers.clone());
-        writer.member("_meta", self.meta.clone());
-        writer.finish()
+records! {
+    /// Credentials, or references to them. `Debug` masks the secrets.
+    /// Source: docs/protocols/e2a.md §2 and §9.
+    #[derive(Clone, PartialEq)]
+    Auth {
+        /// The method of authentication.
+        method_id: Option<Text>;
+        /// A secret.
+        bearer_token: Option<Text>;
+        /// The name of a key held elsewhere.
+        api_key_ref: Option<Text>;
+        /// The name of a credential held elsewhere.
+        credential_ref: Option<Text>;
+        /// Headers by name; their values are secrets.
+        extra_headers: Object;
+        /// Anything else, written as `_meta`.
+        meta as "_meta": Object;
     }
 }
 
@@ -258,65 +188,6 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// The recommended shape of the elements of `params.files` and `params.attachments`. Parsing a
-/// request does not demand it. Source: docs/protocols/e2a.md §2.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FileRef {
-    /// Where the file is.
-    pub uri: Text,
-    /// Its name.
-    pub name: Option<Text>,
-    /// Its media type.
-    pub mime_type: Option<Text>,
-    /// Its size in bytes.
-    pub size: Option<u64>,
-    /// Anything else, written as `_meta`.
-    pub meta: Object,
-}
-
-impl FileRef {
-    /// Reads one element.
-    ///
-    /// # Errors
-    /// `not_an_object`; `bad_type` with the member, `uri` when it is missing; `out_of_range` for a
-    /// size that is no count of bytes.
-    ///
-    /// Source: docs/protocols/e2a.md §2.
-    pub fn parse(value: &Json) -> Result<Self, E2aError> {
-        let object = value.as_object().ok_or(E2aErrorKind::NotAnObject)?;
-        let members = Members::nested(object, "");
-        let size = match members.get("size") {
-            None => None,
-            Some(Json::Number(size)) => Some(
-                size.as_u64()
-                    .ok_or_else(|| members.error(E2aErrorKind::OutOfRange, "size"))?,
-            ),
-            Some(_) => return Err(members.error(E2aErrorKind::BadType, "size")),
-        };
-        Ok(Self {
-            uri: members
-                .string("uri")?
-                .ok_or_else(|| members.error(E2aErrorKind::BadType, "uri"))?,
-            name: members.text("name")?,
-            mime_type: members.text("mime_type")?,
-            size,
-            meta: members.free_object("_meta")?,
-        })
-    }
-
-    /// Writes it.
-    #[must_use]
-    pub fn to_object(&self, form: Form) -> Object {
-        let mut writer = Writer::new(form);
-        writer.always("uri", self.uri.clone());
-        writer.member("name", self.name.clone());
-        writer.member("mime_type", self.mime_type.clone());
-        writer.member("size", self.size);
-        writer.member("_meta", self.meta.clone());
-        writer.finish()
-    }
-}
-
 impl Members<'_> {
     pub(super) fn jsonrpc_id(self, name: &str) -> Result<Option<JsonRpcId>, E2aError> {
         match self.get(name) {
@@ -328,14 +199,49 @@ impl Members<'_> {
         }
     }
 
-    pub(super) fn identity_origin(
-        self,
-        default: IdentityOrigin,
-    ) -> Result<IdentityOrigin, E2aError> {
-        match self.string("identity_origin")? {
-            None => Ok(default),
-            Some(word) => IdentityOrigin::from_word(&word)
-                .ok_or_else(|| self.error(E2aErrorKind::BadValue, "identity_origin")),
+    pub(super) fn identity_origin(self, name: &str) -> Result<Option<IdentityOrigin>, E2aError> {
+        match self
+            .string(name)?
+            .map(|word| IdentityOrigin::from_word(&word))
+        {
+            Some(None) => Err(self.error(E2aErrorKind::BadValue, name)),
+            origin => Ok(origin.flatten()),
         }
+    }
+}
+
+values! {
+    Option<JsonRpcId>: member, |members, name, _| members.jsonrpc_id(name);
+    IdentityOrigin: always, |members, name, default| {
+        Ok(members.identity_origin(name)?.unwrap_or(default))
+    };
+}
+
+impl Member for Option<Auth> {
+    fn read(members: Members<'_>, name: &str, _: Self) -> Result<Self, E2aError> {
+        let object = members.optional_object(name)?;
+        let auth = object
+            .as_ref()
+            .map(|auth| Auth::read_members(Members::nested(auth, "auth.")));
+        auth.transpose()
+    }
+
+    fn write(&self, name: &'static str, writer: &mut Writer) {
+        let auth = self.as_ref().map(|auth| auth.write_members(writer.form()));
+        Member::write(&auth, name, writer);
+    }
+}
+
+/// Null, absent and what is not an object read as the default.
+impl Member for Provenance {
+    fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError> {
+        match members.get(name).and_then(Json::as_object) {
+            Some(object) => Self::read_members(Members::nested(object, "provenance.")),
+            None => Ok(default),
+        }
+    }
+
+    fn write(&self, name: &'static str, writer: &mut Writer) {
+        writer.always(name, self.write_members(writer.form()));
     }
 }

@@ -2,7 +2,7 @@
 //! Source: docs/protocols/e2a.md §2.
 
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
-use crate::json::{Json, Object};
+use crate::json::{Json, Number, Object};
 use a2abus_plugin::Text;
 use a2abus_plugin::time;
 
@@ -123,6 +123,35 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// An integer, written as a number (`3` or `3.0`) or as text.
+    pub(super) fn integer(self, name: &str) -> Result<Option<i64>, E2aError> {
+        let read = match self.get(name) {
+            None => return Ok(None),
+            Some(Json::Number(number)) => integer(number),
+            Some(Json::String(text)) => {
+                let text = text.trim();
+                let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+                if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                    Err(Kind::BadType)
+                } else {
+                    text.parse().map_err(|_| Kind::OutOfRange)
+                }
+            }
+            Some(_) => Err(Kind::BadType),
+        };
+        read.map(Some).map_err(|kind| self.error(kind, name))
+    }
+
+    /// A finite number.
+    pub(super) fn double(self, name: &str) -> Result<Option<f64>, E2aError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Json::Number(number)) if number.as_f64().is_finite() => Ok(Some(number.as_f64())),
+            Some(Json::Number(_)) => Err(self.error(Kind::OutOfRange, name)),
+            Some(_) => Err(self.error(Kind::BadType, name)),
+        }
+    }
+
     /// A string as it is, a number as seconds or milliseconds since 1970.
     /// Source: docs/protocols/e2a.md §5.
     pub(super) fn timestamp(self) -> Result<Option<Text>, E2aError> {
@@ -148,10 +177,11 @@ impl<'a> Members<'a> {
     }
 
     /// The members that are neither among those written today nor among the older ones.
-    pub(super) fn extras(self, written: &Object, older: &[&str]) -> Object {
+    pub(super) fn extras(self, written: &[&str], older: &[&str]) -> Object {
+        let is_known = |name: &str| written.contains(&name) || older.contains(&name);
         self.object
             .iter()
-            .filter(|(name, _)| !written.contains(name) && !older.contains(&name.as_str()))
+            .filter(|(name, _)| !is_known(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
     }
@@ -159,6 +189,18 @@ impl<'a> Members<'a> {
     pub(super) fn protocol_version(self) -> Result<Text, E2aError> {
         let version = self.string("protocol_version")?;
         Ok(version.unwrap_or(Text::from_static(super::PROTOCOL_VERSION)))
+    }
+}
+
+fn integer(number: &Number) -> Result<i64, Kind> {
+    /// 2^63: the first double above what 64 bits hold.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    let value = number.as_f64();
+    match number.as_i64() {
+        Some(integer) => Ok(integer),
+        None if !(-END..END).contains(&value) => Err(Kind::OutOfRange),
+        None if value.fract() != 0.0 => Err(Kind::BadType),
+        None => Ok(value as i64),
     }
 }
 

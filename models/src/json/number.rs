@@ -299,6 +299,12 @@ impl From<i64> for Number {
     }
 }
 
+impl From<i32> for Number {
+    fn from(number: i32) -> Self {
+        Self(Form::Integer(number.into()))
+    }
+}
+
 impl From<u32> for Number {
     fn from(number: u32) -> Self {
         Self(Form::Integer(number.into()))

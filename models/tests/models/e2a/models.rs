@@ -1,9 +1,7 @@
 //! What requests and records read as. Source: docs/protocols/e2a.md §2 to §5 and §9.
 
-use a2abus_models::Json;
 use a2abus_models::e2a::{
-    E2aEnvelope, E2aErrorKind, E2aResponse, FileRef, Form, Trust, check_version,
-    strip_internal_keys,
+    E2aEnvelope, E2aErrorKind, E2aResponse, Form, Trust, check_version, strip_internal_keys,
 };
 
 use super::{check, check_error, check_members, convert, json};
@@ -339,24 +337,4 @@ fn versions_are_told_apart() {
         kind(r#"{"protocol_version":null}"#),
         Err(E2aErrorKind::MissingVersion)
     );
-}
-
-#[test]
-fn a_file_has_an_address() {
-    let text =
-        r#"{"uri":"file:///a","name":"a","mime_type":"text/plain","size":12,"_meta":{"k":1}}"#;
-    let file = FileRef::parse(&json(text)).unwrap();
-    assert_eq!(file.size, Some(12));
-    assert_eq!(file.to_object(Form::Full).to_string(), text);
-    let bare = FileRef::parse(&json(r#"{"uri":"u"}"#)).unwrap();
-    assert_eq!(bare.to_object(Form::Compact).to_string(), r#"{"uri":"u"}"#);
-    for (text, error) in [
-        ("{}", "bad_type at uri"),
-        (r#"{"uri":"u","size":-1}"#, "out_of_range at size"),
-        (r#"{"uri":"u","size":"1"}"#, "bad_type at size"),
-        ("7", "not_an_object"),
-    ] {
-        assert_eq!(FileRef::parse(&json(text)).unwrap_err().to_string(), error);
-    }
-    assert_eq!(Json::from(file.meta).to_string(), r#"{"k":1}"#);
 }

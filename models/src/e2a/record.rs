@@ -1,0 +1,147 @@
+//! From a table of members to types that read and write themselves.
+
+use crate::e2a::error::E2aError;
+use crate::e2a::read::Members;
+use crate::e2a::write::{Form, Writer};
+use crate::json::{Json, Object};
+use a2abus_plugin::Text;
+
+/// The value of a member: how it is read, and how it is written.
+pub(super) trait Member: Sized {
+    /// Reads it; `default` where it is absent or null.
+    fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError>;
+
+    fn write(&self, name: &'static str, writer: &mut Writer);
+}
+
+/// Declares types by a table of their members, in the order in which they are written: name, type, the default where
+/// it is not that of the type, and after `by` how the member is read where its type does not say it all. A name after
+/// `with` is that of the other members, but for those of older writers.
+macro_rules! records {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(with $extras:ident but [$($older:literal),+])? {
+            $(
+                $(#[$member_doc:meta])*
+                $member:ident $(as $wire:literal)?: $type:ty $(= $default:expr)? $(, by $read:expr)?;
+            )+
+        }
+    )+) => {$(
+        $(#[$doc])*
+        pub struct $name {
+            $($(#[$member_doc])* pub $member: $type,)+
+            $(
+                /// Top-level members that the protocol does not know; neither form writes them.
+                pub $extras: crate::json::Object,
+            )?
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($member: crate::e2a::record::or_default!($($default)?),)+
+                    $($extras: crate::json::Object::new(),)?
+                }
+            }
+        }
+
+        impl $name {
+            pub(in crate::e2a) fn read_members(
+                members: crate::e2a::read::Members<'_>,
+            ) -> Result<Self, crate::e2a::E2aError> {
+                let default = Self::default();
+                let _names = [$([$($wire,)? stringify!($member)][0]),+];
+                Ok(Self {
+                    $($member: crate::e2a::record::read_member!(
+                        members, [$($wire,)? stringify!($member)][0], default.$member $(, $read)?
+                    ),)+
+                    $($extras: members.extras(&_names, &[$($older),+]),)?
+                })
+            }
+
+            pub(in crate::e2a) fn write_members(
+                &self,
+                form: crate::e2a::Form,
+            ) -> crate::json::Object {
+                let mut writer = crate::e2a::write::Writer::new(form);
+                $(crate::e2a::record::Member::write(
+                    &self.$member,
+                    [$($wire,)? stringify!($member)][0],
+                    &mut writer,
+                );)+
+                writer.finish()
+            }
+        }
+    )+};
+}
+
+macro_rules! or_default {
+    () => {
+        Default::default()
+    };
+    ($default:expr) => {
+        $default
+    };
+}
+
+macro_rules! read_member {
+    ($members:expr, $name:expr, $default:expr) => {
+        crate::e2a::record::Member::read($members, $name, $default)?
+    };
+    ($members:expr, $name:expr, $default:expr, $read:expr) => {
+        ($read)($members)?
+    };
+}
+
+/// Declares types whose values are read in this way, and written by this function of the writer.
+macro_rules! values {
+    ($($type:ty: $write:ident, |$members:ident, $name:ident, $default:pat_param| $read:expr;)+) => {$(
+        impl Member for $type {
+            fn read($members: Members<'_>, $name: &str, $default: Self) -> Result<Self, E2aError> {
+                $read
+            }
+
+            fn write(&self, name: &'static str, writer: &mut Writer) {
+                writer.$write(name, self.clone());
+            }
+        }
+    )+};
+}
+
+pub(super) use {or_default, read_member, records, values};
+
+values! {
+    Text: always, |members, name, default| Ok(members.text(name)?.unwrap_or(default));
+    Option<Text>: member, |members, name, _| members.text(name);
+    Object: member, |members, name, _| members.free_object(name);
+    Vec<Json>: member, |members, name, _| members.array(name);
+    Json: always, |members, name, _| Ok(members.get(name).cloned().unwrap_or_default());
+    i64: always, |members, name, default| Ok(members.integer(name)?.unwrap_or(default));
+    f64: always, |members, name, default| Ok(members.double(name)?.unwrap_or(default));
+}
+
+impl Member for bool {
+    fn read(members: Members<'_>, name: &str, default: Self) -> Result<Self, E2aError> {
+        Ok(members.flag(name)?.unwrap_or(default))
+    }
+
+    fn write(&self, name: &'static str, writer: &mut Writer) {
+        if *self || writer.form() == Form::Full || name != "is_stream" {
+            writer.always(name, *self);
+        }
+    }
+}
+
+/// An object that is there is written in both forms: an empty one does not read as none.
+impl Member for Option<Object> {
+    fn read(members: Members<'_>, name: &str, _: Self) -> Result<Self, E2aError> {
+        members.optional_object(name)
+    }
+
+    fn write(&self, name: &'static str, writer: &mut Writer) {
+        match self {
+            Some(object) => writer.always(name, object.clone()),
+            None => writer.member(name, Json::Null),
+        }
+    }
+}
