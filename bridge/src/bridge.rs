@@ -32,7 +32,7 @@ use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
 use crate::config::{BindingConfig, Config, HttpConfig, Name, OnUnknown, Role};
-use crate::doors::a2a::Settings;
+use crate::doors::a2a::{PartLimits, Settings};
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
@@ -174,6 +174,7 @@ impl Bridge {
             registry: Arc::new(Registry::new(&config)),
             public_url: config.a2a.public_url.clone(),
             instance: config.instance.text().clone(),
+            limits: PartLimits::new(&config.a2a),
         };
         Ok(Self {
             buses,

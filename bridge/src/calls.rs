@@ -275,6 +275,11 @@ impl Calls {
             .min(self.limits.max_timeout)
     }
 
+    /// How long a stream may last.
+    pub(crate) fn stream_timeout(&self) -> Duration {
+        self.limits.stream_timeout
+    }
+
     /// Whether the answer to this copy could not be read now.
     pub(crate) fn is_deaf(&self, copy: &Outgoing) -> bool {
         copy.is_awaited && !self.legs.is_reading(copy.bus)

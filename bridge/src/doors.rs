@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! http: listener, connection ──> router ─┬─> rpc: any JSON-RPC request becomes a call
-//!                                        ├─> a2a: the cards of agents
+//!                                        ├─> a2a: agent cards, and A2A in three dialects with tasks
 //!                                        ├─> workflows: the REST interface of the executor
 //!                                        └─> admin, on a listener of its own: health and metrics
 //! ```

@@ -29,6 +29,7 @@ pub mod seldom;
 pub mod shares;
 mod stage;
 pub mod state;
+mod tasks;
 mod topics;
 pub mod workflows;
 

@@ -286,11 +286,11 @@ impl Process {
         let router = if a2a.registry.is_empty() {
             router
         } else {
-            router.merge(doors::a2a::router(door.clone(), a2a))
+            router.merge(doors::a2a::router(door.clone(), a2a, &self.log))
         };
         let mounted = Mounted {
             router,
-            exposed: doors::workflows::EXPOSED.to_vec(),
+            exposed: [&doors::workflows::EXPOSED[..], &doors::a2a::EXPOSED].concat(),
         };
         self.intake.spawn(http::serve(Listener {
             socket,

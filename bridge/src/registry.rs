@@ -12,6 +12,7 @@ use crate::config::{AgentCardConfig, Config};
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     agents: BTreeMap<Text, AgentCardConfig>,
+    default: Option<Text>,
 }
 
 // === impl Registry ===
@@ -20,10 +21,15 @@ impl Registry {
     /// The agents of a configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let agents = config.agents.iter();
+        let agents: BTreeMap<_, _> = agents
+            .map(|(name, agent)| (name.text().clone(), agent.clone()))
+            .collect();
+        let default = config.a2a.default_agent.as_ref();
+        let default = default.map(|name| name.text().clone());
+        let only = || agents.keys().next().filter(|_| agents.len() == 1).cloned();
         Self {
-            agents: agents
-                .map(|(name, agent)| (name.text().clone(), agent.clone()))
-                .collect(),
+            default: default.or_else(only),
+            agents,
         }
     }
 
@@ -40,5 +46,10 @@ impl Registry {
     /// The agents in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Text, &AgentCardConfig)> {
         self.agents.iter()
+    }
+
+    /// The agent of a request that names none.
+    pub(crate) fn default_agent(&self) -> Option<&Text> {
+        self.default.as_ref()
     }
 }

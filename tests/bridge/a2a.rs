@@ -28,9 +28,7 @@ admin: { listen: "127.0.0.1:0" }
 "#;
 
 /// The cases of the vectors that this version does not serve.
-const NOT_BUILT: [&str; 6] = [
-    "a2a-wrong-content-type",
-    "a2a-version-unsupported",
+const NOT_BUILT: [&str; 4] = [
     "mcp-header-mismatch",
     "mcp-modern-unknown-method",
     "mcp-unknown-session",
@@ -249,6 +247,7 @@ async fn a_card_has_the_members_of_every_generation() {
     assert_eq!(card["version"], "2.1");
     let url = card["url"].as_str().unwrap();
     assert!(url.starts_with(&front.base), "{url}");
+    assert!(url.ends_with("/a2a/agents/weather"), "{url}");
     // A2A 0.3 reads `url` and `preferredTransport`, A2A 1.0 `supportedInterfaces`, best first.
     assert_eq!(card["preferredTransport"], "JSONRPC");
     let interfaces = &card["supportedInterfaces"];

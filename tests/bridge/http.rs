@@ -43,7 +43,7 @@ limits: { max_bytes: 100KiB, max_units: 100 }
 pub(crate) struct Front {
     pub(crate) base: String,
     admin: String,
-    memory: Memory,
+    pub(crate) memory: Memory,
     pub(crate) seen: mpsc::Receiver<Value>,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<()>,

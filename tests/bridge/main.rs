@@ -20,5 +20,6 @@ mod readiness;
 mod reload;
 mod rest;
 mod schedules;
+mod tasks;
 mod trust;
 mod workflows;

@@ -1,4 +1,4 @@
-"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}`, each a program of its own."""
+"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}` and `/a2a/agents/{agent}`, each a program of its own."""
 
 import asyncio
 import os
@@ -9,24 +9,29 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def programs():
-    """Name, command and further arguments of each client that is there."""
+    """Name, command, path and further arguments of each client that is there."""
     current, former = os.environ["CLIENTS_PYTHON"], os.environ["CLIENTS_PYTHON_FORMER"]
-    yield "a2a-sdk 1.x, protocol 1.0", [current, "a2a_1_0.py"], ["1.0"]
-    yield "a2a-sdk 1.x, protocol 0.3", [current, "a2a_1_0.py"], ["0.3"]
-    yield "a2a-sdk 0.3", [former, "a2a_0_3.py"], []
-    yield "mcp 2.x", [current, "mcp_2.py"], []
-    yield "mcp 1.x", [former, "mcp_1.py"], []
+    rpc, a2a = "rpc", "a2a/agents"
+    yield "a2a-sdk 1.x, protocol 1.0", [current, "a2a_1_0.py"], rpc, ["1.0"]
+    yield "a2a-sdk 1.x, protocol 0.3", [current, "a2a_1_0.py"], rpc, ["0.3"]
+    yield "a2a-sdk 0.3", [former, "a2a_0_3.py"], rpc, []
+    yield "a2a-sdk 1.x, by its card", [current, "card_1_0.py"], a2a, []
+    yield "a2a-sdk 0.3, by its card", [former, "card_0_3.py"], a2a, []
+    yield "mcp 2.x", [current, "mcp_2.py"], rpc, []
+    yield "mcp 1.x", [former, "mcp_1.py"], rpc, []
     if os.environ.get("CLIENTS_NODE"):
-        yield "@modelcontextprotocol/sdk", ["node", os.path.join(os.environ["CLIENTS_NODE"], "mcp.mjs")], []
+        node = os.environ["CLIENTS_NODE"]
+        yield "@modelcontextprotocol/sdk", ["node", os.path.join(node, "mcp.mjs")], rpc, []
+        yield "@a2a-js/sdk, by its card", ["node", os.path.join(node, "card.mjs")], a2a, []
 
 
 async def library_clients(door, report):
     """Each with each agent, two programs at a time."""
     two = asyncio.Semaphore(2)
 
-    async def one(name, command, arguments, agent):
+    async def one(name, command, path, arguments, agent):
         async with two:
-            program = [command[0], os.path.join(HERE, "sdk", command[1]), f"{door}/rpc/{agent}", *arguments]
+            program = [command[0], os.path.join(HERE, "sdk", command[1]), f"{door}/{path}/{agent}", *arguments]
             process = await asyncio.create_subprocess_exec(
                 *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )

@@ -60,9 +60,11 @@ def message_send_03(params):
 
 
 def message_stream_03(params):
-    """A task, three pieces of its artifact, and its end."""
+    """A task, three pieces of its artifact, and its end; a task that goes on where the text asks for one."""
     task = {"taskId": "t-1", "contextId": "c-1"}
     yield {"result": {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "working"}}}
+    if text_of(params) == "hold":
+        return
     for number in range(3):
         artifact = {"artifactId": "a-1", "parts": [{"kind": "text", "text": f"part {number}"}]}
         last = {"append": number > 0, "lastChunk": number == 2}
@@ -75,9 +77,19 @@ def tasks_get_03(params):
     yield {"error": {"code": -32001, "message": "Task not found"}}
 
 
+def tasks_cancel_03(params):
+    """Every task can be cancelled."""
+    yield {"result": {"kind": "task", "id": params["id"], "contextId": "c-1", "status": {"state": "canceled"}}}
+
+
 def text_03(params):
     """The text of the message, with the weather."""
-    return {"kind": "text", "text": f"{params['message']['parts'][0]['text']}: -3 degrees"}
+    return {"kind": "text", "text": f"{text_of(params)}: -3 degrees"}
+
+
+def text_of(params):
+    """The text of the message."""
+    return params["message"]["parts"][0]["text"]
 
 
 # ---- A2A 1.0 ----
@@ -85,7 +97,7 @@ def text_03(params):
 
 def send_message(params):
     """A message."""
-    text = {"text": f"{params['message']['parts'][0]['text']}: -3 degrees"}
+    text = {"text": f"{text_of(params)}: -3 degrees"}
     yield {"result": {"message": {"role": "ROLE_AGENT", "messageId": "m-1", "parts": [text], "contextId": "c-1"}}}
 
 
@@ -93,11 +105,18 @@ def send_streaming_message(params):
     """A task, three pieces of its artifact, and its end."""
     task = {"taskId": "t-1", "contextId": "c-1"}
     yield {"result": {"task": {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_WORKING"}}}}
+    if text_of(params) == "hold":
+        return
     for number in range(3):
         artifact = {"artifactId": "a-1", "parts": [{"text": f"part {number}"}]}
         last = {"append": number > 0, "lastChunk": number == 2}
         yield {"result": {"artifactUpdate": {**task, "artifact": artifact, **last}}}
     yield {"result": {"statusUpdate": {**task, "status": {"state": "TASK_STATE_COMPLETED"}}}}
+
+
+def cancel_task(params):
+    """Every task can be cancelled."""
+    yield {"result": {"id": params["id"], "contextId": "c-1", "status": {"state": "TASK_STATE_CANCELED"}}}
 
 
 METHODS = {
@@ -108,7 +127,9 @@ METHODS = {
     "message/send": message_send_03,
     "message/stream": message_stream_03,
     "tasks/get": tasks_get_03,
+    "tasks/cancel": tasks_cancel_03,
     "SendMessage": send_message,
     "SendStreamingMessage": send_streaming_message,
     "GetTask": tasks_get_03,
+    "CancelTask": cancel_task,
 }

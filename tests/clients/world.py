@@ -142,6 +142,13 @@ class Bridge:
                 }
                 for bus in ("nats", "kafka")
             ],
+            "agents": {
+                agent: {
+                    "description": "The weather of a city.",
+                    "skills": [{"id": "forecast", "description": "The weather of a city."}],
+                }
+                for agent in SDK_AGENTS
+            },
             "calls": {"timeout": timeout, "reply_topic": ANSWERS, "reply_partitions": 2},
             "http": {"listen": f"127.0.0.1:{door}", "drain_grace": "5s"},
             "admin": {"listen": f"127.0.0.1:{admin}"},

@@ -232,6 +232,14 @@ impl Answer {
         self.id.call
     }
 
+    /// Ends the call without a cancel: its agent knows that nobody waits for it.
+    pub(crate) fn close(mut self) {
+        if !self.ended {
+            self.end();
+            self.account.cancelled();
+        }
+    }
+
     fn end(&mut self) {
         self.ended = true;
         self.calls.pending.remove(self.id.call);

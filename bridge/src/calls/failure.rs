@@ -9,9 +9,10 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
 use a2abus_plugin::{Family, Refused, Text};
 use bytes::Bytes;
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::calls::{CallError, NotTaken, Silence};
+use crate::calls::{Bound, CallError, NotTaken, Silence};
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +29,26 @@ pub(crate) enum Reason {
     AgentUnavailable,
     /// No answer came in time.
     Timeout,
+    /// The bridge does not keep such a task.
+    TaskNotFound,
+    /// The task has ended, or its agent cannot end it.
+    TaskNotCancelable,
+    /// More than one client may have.
+    RateLimited,
     /// More than this bridge takes.
     Exhausted,
     /// The body is of a media type that is not served, or the answer would be of one that the caller does not accept.
     ContentType,
+    /// No method has this name.
+    MethodNotFound,
+    /// The version of the protocol is not served.
+    VersionNotSupported,
     /// What was asked for is not offered here.
     Unsupported,
+    /// A stream was asked for in a batch.
+    StreamInBatch,
+    /// Push notifications are not offered.
+    PushUnsupported,
     /// The agent's answer is no answer.
     BadAgentReply,
     /// The agent's answer cannot be brought to the requester.
@@ -81,11 +96,11 @@ pub(crate) const SOON: u32 = 1;
 impl Reason {
     /// The table of docs/protocols/a2a.md §5.
     ///
-    /// Beyond it: the first three rows, which are JSON-RPC's own; `content_type` for the others, since the dialect of a
-    /// body that is not read is not known; and `unsupported`, which is -32004 in a batch of any dialect.
+    /// Beyond it: the rows that are JSON-RPC's own; `content_type` for the others, since the dialect of a body that is
+    /// not read is not known; and a stream in a batch, which is -32004 in any dialect.
     #[rustfmt::skip]
     fn row(self) -> Row {
-        use code::{INTERNAL_ERROR as INTERNAL, INVALID_PARAMS as PARAMS, INVALID_REQUEST as REQUEST, PARSE_ERROR as PARSE};
+        use code::{INTERNAL_ERROR as INTERNAL, METHOD_NOT_FOUND as METHOD, INVALID_PARAMS as PARAMS, INVALID_REQUEST as REQUEST, PARSE_ERROR as PARSE};
         //                                jaf-doc   A2A       others    data.reason          ErrorInfo.reason
         let (jaf_doc, a2a, other, word, error_info) = match self {
             Self::Parse            => (PARSE,    PARSE,    PARSE,    "parse_error",       "PARSE_ERROR"),
@@ -94,9 +109,16 @@ impl Reason {
             Self::AgentNotFound    => (-32_000,  PARAMS,   PARAMS,   "agent_not_found",   "INVALID_PARAMS"),
             Self::AgentUnavailable => (-32_002,  INTERNAL, INTERNAL, "agent_unavailable", "UNAVAILABLE"),
             Self::Timeout          => (-32_006,  INTERNAL, INTERNAL, "timeout",           "DEADLINE_EXCEEDED"),
+            Self::TaskNotFound     => (-32_001,  -32_001,  PARAMS,   "task_not_found",    "TASK_NOT_FOUND"),
+            Self::TaskNotCancelable => (PARAMS,  -32_002,  PARAMS,   "task_not_cancelable", "TASK_NOT_CANCELABLE"),
+            Self::RateLimited      => (-32_003,  INTERNAL, INTERNAL, "rate_limited",      "RESOURCE_EXHAUSTED"),
             Self::Exhausted        => (-32_007,  INTERNAL, INTERNAL, "exhausted",         "RESOURCE_EXHAUSTED"),
             Self::ContentType      => (PARAMS,   -32_005,  -32_005,  "content_type",      "CONTENT_TYPE_NOT_SUPPORTED"),
-            Self::Unsupported      => (-32_004,  -32_004,  -32_004,  "unsupported",       "UNSUPPORTED_OPERATION"),
+            Self::MethodNotFound   => (METHOD,   METHOD,   METHOD,   "method_not_found",  "METHOD_NOT_FOUND"),
+            Self::VersionNotSupported => (-32_009, -32_009, -32_009, "version_not_supported", "VERSION_NOT_SUPPORTED"),
+            Self::Unsupported      => (METHOD,   -32_004,  METHOD,   "unsupported",       "UNSUPPORTED_OPERATION"),
+            Self::StreamInBatch    => (-32_004,  -32_004,  -32_004,  "unsupported",       "UNSUPPORTED_OPERATION"),
+            Self::PushUnsupported  => (METHOD,   -32_003,  METHOD,   "push_unsupported",  "PUSH_NOTIFICATION_NOT_SUPPORTED"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
             Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
         };
@@ -136,7 +158,8 @@ impl Failure {
         self.word
     }
 
-    fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    /// With one more member of `data`.
+    pub(crate) fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.push((name, value.into()));
         self
     }
@@ -223,6 +246,45 @@ impl Failure {
         }
         let message = format!("there is no agent {agent:?}: check its name, or add a route for it");
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
+    }
+
+    /// Parameters that cannot be used.
+    pub(crate) fn bad_params(why: &str) -> Self {
+        Self::new(Reason::InvalidParams, why)
+    }
+
+    /// A method that nobody defines; `known` are those that are served.
+    pub(crate) fn unknown_method(name: &str, known: Vec<&str>) -> Self {
+        let name: String = name.chars().take(128).collect();
+        let message = format!("there is no method {name:?}");
+        Self::new(Reason::MethodNotFound, message).detail("supported_methods", known)
+    }
+
+    /// A version that is not served; `served` are those that are.
+    pub(crate) fn version(why: &str, served: &[&str]) -> Self {
+        let served = served.to_vec();
+        Self::new(Reason::VersionNotSupported, why).detail("supportedVersions", served)
+    }
+
+    /// A call of an A2A client without an answer: it has a bound of its own.
+    pub(crate) fn of_client(error: &CallError) -> Self {
+        let failure = Self::call(error);
+        match error {
+            CallError::Exhausted(Bound::Caller) => Self {
+                reason: Reason::RateLimited,
+                word: Reason::RateLimited.row().word,
+                ..failure
+            },
+            _ => failure,
+        }
+    }
+
+    /// The HTTP status of a refusal after which another try may go better.
+    pub(crate) fn status(&self) -> Option<StatusCode> {
+        match self.reason {
+            Reason::Exhausted | Reason::RateLimited => Some(StatusCode::TOO_MANY_REQUESTS),
+            _ => None,
+        }
     }
 
     /// An agent that is not one of those that are `known`.
@@ -448,6 +510,35 @@ mod tests {
             let body: Value = serde_json::from_str(&render(&failure, "1", A2a10)).unwrap();
             assert_eq!(body["error"]["code"], a2a, "{error:?}");
             assert_eq!(body["error"]["data"][0]["domain"], "a2a-protocol.org");
+        }
+    }
+
+    #[test]
+    fn the_error_table_of_the_vectors() {
+        let vectors = include_str!("../../../tests/vectors/a2a.json");
+        let vectors: Value = serde_json::from_str(vectors).unwrap();
+        let table = vectors["error_table"].as_array().unwrap();
+        assert_eq!(table.len(), 4);
+        for row in table {
+            let failure = match row["reason"].as_str().unwrap() {
+                "task_not_cancelable" => Failure::new(Reason::TaskNotCancelable, "it has ended"),
+                "rate_limited" => Failure::of_client(&CallError::Exhausted(Bound::Caller)),
+                "agent_not_found" => Failure::call(&CallError::AgentNotFound("w".into())),
+                "timeout" => Failure::call(&silence()),
+                other => panic!("{other} is not built"),
+            };
+            for (name, dialect) in [
+                ("jaf-doc", Dialect::JafDoc),
+                ("a2a-0.3", Dialect::A2a03),
+                ("a2a-1.0", Dialect::A2a10),
+            ] {
+                let body: Value = serde_json::from_str(&render(&failure, "1", dialect)).unwrap();
+                assert_eq!(body["error"]["code"], row[name], "{row} {name}");
+            }
+            if let Some(status) = row["http_status"].as_u64() {
+                let found = failure.status().map(|status| u64::from(status.as_u16()));
+                assert_eq!(found, Some(status), "{row}");
+            }
         }
     }
 

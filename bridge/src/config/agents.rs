@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use a2abus_plugin::extension;
+use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +69,7 @@ pub struct SkillConfig {
 }
 
 /// The A2A interface. It is served when `agents` lists an agent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct A2aConfig {
     /// The URL by which clients reach the HTTP listener, as `https://agents.example.com`: the URLs of cards begin with
@@ -77,8 +78,30 @@ pub struct A2aConfig {
     /// Wrong: behind a proxy that adds TLS or a path, cards without it name URLs that clients cannot use.
     #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]
     pub public_url: Option<String>,
-    /// The agent of `POST /a2a` where the request names none. Without it: the only agent, if there is one.
+    /// The agent of `POST /a2a`. Without it: the only agent; of several, the one that the request names in
+    /// `params._agentId` or in `metadata.targetAgent` of its message.
     pub default_agent: Option<Name>,
+    /// Most parts of a message.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_parts: u32,
+    /// Largest text of a part.
+    #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
+    pub max_text_part: AsText<ByteSize>,
+    /// Largest file or data of a part.
+    #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
+    pub max_data_part: AsText<ByteSize>,
+}
+
+impl Default for A2aConfig {
+    fn default() -> Self {
+        Self {
+            public_url: None,
+            default_agent: None,
+            max_parts: 100,
+            max_text_part: AsText(ByteSize::kib(100)),
+            max_data_part: AsText(ByteSize::mib(1)),
+        }
+    }
 }
 
 /// The name of the route of an agent begins with this.

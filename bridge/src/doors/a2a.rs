@@ -1,4 +1,9 @@
-//! How do A2A clients find agents?
+//! How do A2A clients find agents, and talk to them?
+//!
+//! ```text
+//! POST ── ask: method, dialect ── work ──> Calls ──> Answer ──> Tasks ── write ──> JSON │ follow: SSE
+//! GET  ── card, page
+//! ```
 //!
 //! | path | answer |
 //! |---|---|
@@ -7,16 +12,28 @@
 //! | `GET /a2a/agents/{agent}` | one of them, with its card |
 //! | `GET /a2a/agents/{agent}/card`, and below it and `/rpc/{agent}` the three paths of cards | its card |
 //! | `GET /a2a/health`, `/a2a/capabilities` | the state and the abilities of the server |
+//! | `POST /a2a`, `/a2a/agents/{name}` | JSON-RPC of A2A 0.3, A2A 1.0 and the JAF document |
 //!
-//! Source: docs/protocols/a2a.md §8.
+//! Source: docs/protocols/a2a.md §8 and §9.
 
+mod ask;
 mod card;
+mod follow;
+mod keep;
 mod page;
+mod post;
+mod send;
+mod shared;
+mod work;
+mod write;
+
+pub(crate) use self::post::EXPOSED;
+pub(crate) use self::shared::{PartLimits, Settings};
+
+use self::shared::{A2a, agent_url, server_url};
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use a2abus_plugin::Text;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -30,31 +47,13 @@ use serde_json::{Value, json};
 
 use super::Door;
 use super::permit::{Action, permit};
+use super::rpc::common::Target;
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::http::negotiate;
 use crate::http::respond::{json_response, refusal};
-use crate::http::{hosts, negotiate};
 use crate::metrics::HttpPath;
-use crate::registry::Registry;
-
-/// What clients are shown.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// The agents.
-    pub(crate) registry: Arc<Registry>,
-    /// What the URLs of cards begin with, instead of the host that the request names.
-    pub(crate) public_url: Option<String>,
-    /// The name of this bridge, and so of the server in its card.
-    pub(crate) instance: Text,
-}
-
-/// What the paths need.
-#[derive(Debug)]
-struct A2a {
-    door: Door,
-    settings: Settings,
-    /// When the cards were made.
-    changed: SystemTime,
-}
+use crate::seldom::LogLimits;
+use crate::tasks::Tasks;
 
 /// What a client reads.
 #[derive(Debug, Clone)]
@@ -75,15 +74,17 @@ const CARD_PATHS: [&str; 3] = [
 ];
 
 /// The paths for A2A clients.
-pub(crate) fn router(door: Door, settings: Settings) -> Router {
+pub(crate) fn router(door: Door, settings: Settings, log: &LogLimits) -> Router {
     let a2a = A2a {
         door,
         settings,
+        tasks: Tasks::in_memory(log),
         changed: crate::clock::now(),
     };
     let mut router = Router::new()
+        .route("/a2a", any(to_default_agent))
         .route("/a2a/agents", page(|_| Page::Agents))
-        .route("/a2a/agents/{agent}", page(Page::Agent))
+        .route("/a2a/agents/{agent}", page(Page::Agent).post(to_agent))
         .route("/a2a/agents/{agent}/card", page(Page::Card))
         .route("/a2a/health", page(|_| Page::Health))
         .route("/a2a/capabilities", page(|_| Page::Capabilities));
@@ -95,6 +96,20 @@ pub(crate) fn router(door: Door, settings: Settings) -> Router {
             .route(&format!("/rpc/{{agent}}{path}"), page(Page::Card));
     }
     router.with_state(Arc::new(a2a))
+}
+
+/// `POST /a2a`.
+async fn to_default_agent(State(a2a): State<Arc<A2a>>, request: Request<Body>) -> Response {
+    post::serve(&a2a, Target::InPayload, request).await
+}
+
+/// `POST /a2a/agents/{name}`.
+async fn to_agent(
+    State(a2a): State<Arc<A2a>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    post::serve(&a2a, Target::of_path(path), request).await
 }
 
 /// A path that is read; `which` makes its page of the name in it.
@@ -134,7 +149,7 @@ impl A2a {
         }
         permit(request.extensions(), Action::ReadCards)
             .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
-        let base = self.base(request)?;
+        let base = self.base(request.uri(), request.headers())?;
         let document = match page {
             Page::ServerCard => card::of_server(
                 &self.settings.instance,
@@ -158,24 +173,6 @@ impl A2a {
             Page::Capabilities => return Ok(uncached(&self.capabilities())),
         };
         Ok(page::response(&document, self.changed, request.headers()))
-    }
-
-    /// What URLs begin with. The host of the request is one that the configuration allows.
-    fn base(&self, request: &Request<Body>) -> Result<String, super::Refusal> {
-        if let Some(url) = &self.settings.public_url {
-            return Ok(url.clone());
-        }
-        let named = hosts::authority(request.uri(), request.headers())
-            .ok()
-            .flatten();
-        let authority = named.ok_or_else(|| {
-            let message = "the request names no host, so the URLs of cards are not known: send Host, or set a2a.public_url";
-            (
-                StatusCode::BAD_REQUEST,
-                Failure::new(Reason::InvalidRequest, message),
-            )
-        })?;
-        Ok(format!("http://{authority}"))
     }
 
     fn card(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
@@ -231,21 +228,13 @@ impl A2a {
     fn capabilities(&self) -> Value {
         let card = card::of_server(&self.settings.instance, &self.settings.registry, "");
         json!({
-            "supportedMethods": ["message/send", "message/stream"],
+            "supportedMethods": ask::methods(),
             "supportedTransports": ["JSONRPC"],
             "capabilities": card["capabilities"],
             "inputModes": card["inputModes"],
             "outputModes": card["outputModes"],
         })
     }
-}
-
-fn server_url(base: &str) -> String {
-    format!("{base}/rpc")
-}
-
-fn agent_url(base: &str, name: &str) -> String {
-    format!("{base}/rpc/{name}")
 }
 
 fn uncached(document: &Value) -> Response {

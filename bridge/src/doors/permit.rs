@@ -18,16 +18,18 @@ pub(crate) struct Principal {
 
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum Action<'a> {
     /// Read which agents there are and what they can do.
     ReadCards,
+    /// Send requests to the agent that the path names, or to any; and see and change the tasks of those.
+    Call(Option<&'a str>),
 }
 
 /// The sender of a request, if it may do this.
 ///
 /// # Errors
 /// Why it may not.
-pub(crate) fn permit(extensions: &Extensions, action: Action) -> Result<Principal, Failure> {
+pub(crate) fn permit(extensions: &Extensions, action: Action<'_>) -> Result<Principal, Failure> {
     let peer = extensions.get::<Peer>();
     let name = peer.map_or(Text::from_static(UNKNOWN_CALLER), |Peer(address)| {
         address.to_string().into()

@@ -9,10 +9,10 @@
 //! Source: docs/design.md §7.
 
 mod batch;
-mod common;
-mod unit;
+pub(super) mod common;
+pub(super) mod unit;
 
-use std::future::ready;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
 use a2abus_plugin::{Text, decode};
@@ -22,21 +22,22 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, request};
 use tokio::time::Instant;
 
 use self::common::{Common, Target};
 use self::unit::{Ask, Framed, Item};
+use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
 use crate::account::Line;
 use crate::budget::{Purse, Spent};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::{self, Answer, CallError, Part};
+use crate::calls::{Answer, CallError, Part};
 use crate::http::body::BodyError;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
-use crate::http::{Peer, body, negotiate, sse};
+use crate::http::{body, negotiate, sse};
 use crate::metrics::HttpPath;
 
 /// The header of every response that names the call: its id on the bus and in the logs. Of a batch the calls of its first
@@ -48,7 +49,14 @@ pub(super) async fn to_any_agent(
     State(door): State<Arc<Door>>,
     request: Request<Body>,
 ) -> Response {
-    serve(&door, HttpPath::Rpc, Target::InPayload, request).await
+    serve(
+        &door,
+        HttpPath::Rpc,
+        Target::InPayload,
+        request,
+        |common, _, payload| respond(&door, common, payload),
+    )
+    .await
 }
 
 /// `POST /rpc/{agent}`.
@@ -57,21 +65,51 @@ pub(super) async fn to_agent(
     path: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    serve(&door, HttpPath::RpcAgent, Target::of_path(path), request).await
+    let target = Target::of_path(path);
+    serve(
+        &door,
+        HttpPath::RpcAgent,
+        target,
+        request,
+        |common, _, payload| respond(&door, common, payload),
+    )
+    .await
 }
 
-async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Body>) -> Response {
+/// Takes a request in, and has it answered by `answered`, which gets its head and its body.
+pub(super) async fn serve<R>(
+    door: &Door,
+    path: HttpPath,
+    target: Target,
+    request: Request<Body>,
+    answered: impl FnOnce(Common, request::Parts, Bytes) -> R,
+) -> Response
+where
+    R: Future<Output = Result<Response, Refusal>>,
+{
     let arrived = Instant::now();
     let recipient = Recipient::unknown(negotiate::dialect(request.headers()));
-    let caller = caller(request.extensions());
+    let permitted = permit(request.extensions(), Action::Call(target.name()));
     let Ok(call) = door.calls.legs().new_call() else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
         return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
     };
-    let served = match door.check_in(&request) {
-        // What the head costs is given back once the response begins.
-        Ok(_charge) => respond(door, target, call, caller.clone(), request).await,
-        Err(refused) => Err(refused),
+    let (caller, served) = match permitted {
+        Err(failure) => (Text::default(), Err((StatusCode::FORBIDDEN, failure))),
+        Ok(Principal { name: caller }) => {
+            let served = match door.check_in(&request) {
+                // What the head costs is given back once the response begins.
+                Ok(_charge) => {
+                    let caller = caller.clone();
+                    match take_in(door, target, (call, caller), request).await {
+                        Ok((common, head, body)) => answered(common, head, body).await,
+                        Err(refused) => Err(refused),
+                    }
+                }
+                Err(refused) => Err(refused),
+            };
+            (caller, served)
+        }
     };
     let mut response = served.unwrap_or_else(|(status, failure)| {
         let line = Line {
@@ -91,6 +129,19 @@ async fn serve(door: &Door, path: HttpPath, target: Target, request: Request<Bod
     }
     door.metrics.http_request(path, response.status());
     response
+}
+
+/// The head and the body of a request that may be answered.
+async fn take_in(
+    door: &Door,
+    target: Target,
+    call: (CallId, Text),
+    request: Request<Body>,
+) -> Result<(Common, request::Parts, Bytes), Refusal> {
+    let (head, body) = request.into_parts();
+    let common = read_head(door, target, call, &head)?;
+    let payload = read_body(door, &head.headers, body, &common.purse).await?;
+    Ok((common, head, payload))
 }
 
 /// The value of [`CALL_ID`].
@@ -114,21 +165,12 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
 }
 
 /// One HTTP request, to the head of its response.
-async fn respond(
-    door: &Door,
-    target: Target,
-    call: CallId,
-    caller: Text,
-    request: Request<Body>,
-) -> Result<Response, Refusal> {
-    let (head, body) = request.into_parts();
-    let common = read_head(door, target, (call, caller), &head)?;
-    let payload = read_body(door, &head.headers, body, &common.purse).await?;
+async fn respond(door: &Door, common: Common, payload: Bytes) -> Result<Response, Refusal> {
     let limits = door.calls.rules().limits;
-    let units = decode(&payload, &negotiate::hint(&head.headers), &limits);
+    let units = decode(&payload, &common.hint, &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
     // Nothing large is kept while the agent works.
-    drop((head, payload));
+    drop(payload);
     match framed {
         Framed::One(unit) => {
             let item = Item::of(door, &common, unit);
@@ -149,7 +191,7 @@ async fn respond(
 }
 
 /// Each request of a batch goes out with all headers that pass, so that they count once for each.
-fn check_amplification(
+pub(super) fn check_amplification(
     door: &Door,
     common: &Common,
     body: usize,
@@ -176,7 +218,7 @@ fn read_head(
     door: &Door,
     target: Target,
     (call, caller): (CallId, Text),
-    head: &http::request::Parts,
+    head: &request::Parts,
 ) -> Result<Common, Refusal> {
     // A page of another site, or one that a name server points here, must not use its visitor's place in the network.
     let origin = head.headers.get(header::ORIGIN);
@@ -224,6 +266,7 @@ fn read_head(
         timeout,
         arrived: Instant::now(),
         accepts,
+        hint: negotiate::hint(&head.headers),
         dialect: negotiate::dialect(&head.headers),
     })
 }
@@ -266,14 +309,6 @@ async fn read_body(
             let failure = Failure::new(Reason::Parse, "the body was cut off");
             (StatusCode::BAD_REQUEST, failure)
         }
-    })
-}
-
-/// The address of the sender, if the connection has one.
-fn caller(extensions: &Extensions) -> Text {
-    let peer = extensions.get::<Peer>();
-    peer.map_or(Text::from_static(calls::UNKNOWN_CALLER), |Peer(address)| {
-        address.to_string().into()
     })
 }
 

@@ -21,6 +21,34 @@ use crate::calls::{CallError, Part};
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
+/// One event that has more than data.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Its type, where it is not `message`.
+    pub(crate) event: Option<&'static str>,
+    /// What a client sends as `Last-Event-ID` when it comes back.
+    pub(crate) id: Option<String>,
+    /// The data.
+    pub(crate) data: Bytes,
+}
+
+/// A response that sends each frame as it comes. Dropping the response drops `frames`.
+pub(crate) fn frames_response<S>(frames: S, purse: Purse) -> Response
+where
+    S: Stream<Item = Frame> + Send + 'static,
+{
+    let frames = frames.map(|frame| {
+        let mut head = String::new();
+        for (field, value) in [("event", frame.event), ("id", frame.id.as_deref())] {
+            if let Some(value) = value {
+                head.push_str(&format!("{field}: {value}\n"));
+            }
+        }
+        Bytes::from([head.as_bytes(), &self::frame(&frame.data)].concat())
+    });
+    events_response(Body::from_stream(kept_alive(frames, purse)))
+}
+
 /// A response that sends each part as it comes. A failure is one more event, and the end.
 ///
 /// Dropping the response drops `parts`, which cancels the call.
@@ -54,17 +82,27 @@ fn frames<S>(
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
+    let frames = parts.map(move |part| match part {
+        Ok(part) => frame(&part.body),
+        Err(error) => frame(&Failure::call(&error).render(&recipient)),
+    });
+    kept_alive(frames, purse)
+}
+
+/// The frames, charged to the purse, with comments in their pauses.
+fn kept_alive<S>(frames: S, purse: Purse) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+where
+    S: Stream<Item = Bytes> + Send + 'static,
+{
     stream::unfold(
-        (Box::pin(parts), recipient, purse),
-        |(mut parts, recipient, purse)| async move {
-            // The wait that a keep-alive interrupts goes on in the next round: nothing of `parts` is dropped.
-            let frame = match timeout(KEEP_ALIVE, parts.next()).await {
+        (Box::pin(frames), purse),
+        |(mut frames, purse)| async move {
+            // The wait that a keep-alive interrupts goes on in the next round: nothing of `frames` is dropped.
+            let frame = match timeout(KEEP_ALIVE, frames.next()).await {
                 Err(_silence) => KEEP_ALIVE_COMMENT,
-                Ok(Some(Ok(part))) => purse.replace(frame(&part.body)),
-                Ok(Some(Err(error))) => frame(&Failure::call(&error).render(&recipient)),
-                Ok(None) => return None,
+                Ok(frame) => purse.replace(frame?),
             };
-            Some((Ok(frame), (parts, recipient, purse)))
+            Some((Ok(frame), (frames, purse)))
         },
     )
 }

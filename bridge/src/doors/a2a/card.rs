@@ -3,7 +3,7 @@
 //! A card has the members of the JAF document, of A2A 0.3 and of A2A 1.0; each client reads those that it knows.
 //! Source: docs/protocols/a2a.md §8.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::{AgentCardConfig, SkillConfig};
 use crate::registry::Registry;
@@ -86,10 +86,11 @@ fn card(
         "capabilities": {
             "streaming": streaming,
             "pushNotifications": false,
-            "stateTransitionHistory": false,
+            "stateTransitionHistory": true,
             "contextAccumulation": false,
+            "extendedAgentCard": true,
         },
-        "supportsAuthenticatedExtendedCard": false,
+        "supportsAuthenticatedExtendedCard": true,
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
         "inputModes": words(inputs),
@@ -97,6 +98,33 @@ fn card(
         "skills": skills,
         "authentication": { "required": false, "schemes": [] },
     })
+}
+
+/// The members that A2A 1.0 has, and no others.
+pub(super) fn current_only(card: Value) -> Value {
+    const MEMBERS: [&str; 8] = [
+        "name",
+        "description",
+        "version",
+        "supportedInterfaces",
+        "capabilities",
+        "defaultInputModes",
+        "defaultOutputModes",
+        "skills",
+    ];
+    let Value::Object(members) = card else {
+        return card;
+    };
+    let members = members.into_iter();
+    let mut kept: Map<String, Value> = members
+        .filter(|(name, _)| MEMBERS.contains(&name.as_str()))
+        .collect();
+    if let Some(Value::Object(capabilities)) = kept.get_mut("capabilities") {
+        capabilities.retain(|name, _| {
+            ["streaming", "pushNotifications", "extendedAgentCard"].contains(&name.as_str())
+        });
+    }
+    Value::Object(kept)
 }
 
 fn written(id: &str, skill: &SkillConfig) -> Value {

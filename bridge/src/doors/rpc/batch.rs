@@ -85,7 +85,7 @@ async fn publish_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(
 
 fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
     let message = "streaming is not available in a batch: send this request by itself";
-    let failure = Failure::new(Reason::Unsupported, message);
+    let failure = Failure::new(Reason::StreamInBatch, message);
     common.note_refusal(failure.word());
     failure.render(&ask.recipient)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::is_target;
-use a2abus_plugin::{Text, Unit};
+use a2abus_plugin::{Hint, Text, Unit};
 use a2abus_transports::Header;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
@@ -24,26 +24,28 @@ use crate::http::sse;
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
-pub(super) struct Common {
-    pub(super) calls: Arc<Calls>,
+pub(in crate::doors) struct Common {
+    pub(in crate::doors) calls: Arc<Calls>,
     /// The id of the request, which is that of its call where it is one.
-    pub(super) call: CallId,
-    pub(super) target: Target,
-    pub(super) caller: Text,
+    pub(in crate::doors) call: CallId,
+    pub(in crate::doors) target: Target,
+    pub(in crate::doors) caller: Text,
     /// The headers that reach the agent.
-    pub(super) headers: Vec<Header>,
+    pub(in crate::doors) headers: Vec<Header>,
     /// What the answers are charged to.
-    pub(super) purse: Purse,
-    pub(super) timeout: Option<Duration>,
-    pub(super) arrived: Instant,
-    pub(super) accepts: Accepts,
+    pub(in crate::doors) purse: Purse,
+    pub(in crate::doors) timeout: Option<Duration>,
+    pub(in crate::doors) arrived: Instant,
+    pub(in crate::doors) accepts: Accepts,
+    /// What the headers say about the body.
+    pub(in crate::doors) hint: Hint,
     /// The dialect of errors about units whose dialect is unknown.
-    pub(super) dialect: Dialect,
+    pub(in crate::doors) dialect: Dialect,
 }
 
 /// What the path says about the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(in crate::doors) enum Target {
     /// Nothing: the payload names it.
     InPayload,
     /// This one, which wins over the one in the payload.
@@ -55,11 +57,19 @@ pub(super) enum Target {
 // === impl Target ===
 
 impl Target {
-    pub(super) fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
+    pub(in crate::doors) fn of_path(path: Result<Path<String>, PathRejection>) -> Self {
         match path {
             Ok(Path(name)) if is_target(&name) => Self::Agent(name.into()),
             // What is not UTF-8 once its escapes are undone is no name either.
             Ok(_) | Err(_) => Self::NotAName,
+        }
+    }
+
+    /// The agent, where the path names one.
+    pub(in crate::doors) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Agent(agent) => Some(agent),
+            Self::InPayload | Self::NotAName => None,
         }
     }
 }
@@ -68,12 +78,16 @@ impl Target {
 
 impl Common {
     /// Sends a request. Dropping the answer cancels the call.
-    pub(super) async fn call(&self, unit: Unit, call: Option<CallId>) -> Result<Answer, CallError> {
+    pub(in crate::doors) async fn call(
+        &self,
+        unit: Unit,
+        call: Option<CallId>,
+    ) -> Result<Answer, CallError> {
         self.calls.call(self.request(unit, call)?).await
     }
 
     /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.
-    pub(super) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
+    pub(in crate::doors) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
         let mut request = self.request(unit, Some(self.call))?;
         if request.timeout.is_none() {
             let left = self.time_left(Some(self.calls.patience(None)));
@@ -129,7 +143,7 @@ impl Common {
     }
 
     /// Writes down a request, or a unit of one, that is refused before it becomes a call.
-    pub(super) fn note_refusal(&self, reason: &'static str) {
+    pub(in crate::doors) fn note_refusal(&self, reason: &'static str) {
         let line = Line {
             call: self.call,
             caller: &self.caller,
@@ -142,7 +156,7 @@ impl Common {
     }
 
     /// One document, in the form that the caller accepts.
-    pub(super) fn whole(&self, body: Bytes) -> Response {
+    pub(in crate::doors) fn whole(&self, body: Bytes) -> Response {
         match self.accepts {
             Accepts::Json | Accepts::Both => json_response(StatusCode::OK, body),
             Accepts::Events => sse::whole_response(&body, &self.purse),

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 
 /// How the units of a payload are framed.
 #[derive(Debug)]
-pub(super) enum Framed {
+pub(in crate::doors) enum Framed {
     /// One value, or a payload that is refused as a whole.
     One(Result<Unit, Refused>),
     /// A batch, with at least one unit.
@@ -45,7 +45,7 @@ pub(super) struct Ask {
 // === impl Framed ===
 
 impl Framed {
-    pub(super) fn of(payload: &Bytes, units: Units) -> Self {
+    pub(in crate::doors) fn of(payload: &Bytes, units: Units) -> Self {
         let json = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
         let is_array = json.trim_ascii_start().first() == Some(&b'[');
         // The element of an array is shorter than the array; what is as long is the payload itself.

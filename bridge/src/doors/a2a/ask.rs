@@ -1,0 +1,306 @@
+//! What does a request ask for, and in which dialect is it answered?
+//!
+//! Source: docs/protocols/a2a.md §2, §3 and §9.
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::RpcBody;
+use a2abus_plugin::{Refused, Text, Unit};
+use http::request::Parts;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::calls::failure::{Failure, Reason, Recipient};
+
+/// One request, ready to be done.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) unit: Unit,
+    /// The caller's id, as its exact JSON token; `null` where there is none.
+    pub(super) id: Text,
+    pub(super) method: Method,
+    /// Its name, for the access log.
+    pub(super) name: &'static str,
+    pub(super) dialect: Dialect,
+}
+
+/// What A2A defines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    Send,
+    Stream,
+    Get,
+    List,
+    Cancel,
+    Follow,
+    /// Push notifications, in any way.
+    Push,
+    Card,
+}
+
+/// The version that the head of a request names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Version {
+    Absent,
+    V0_3,
+    V1_0,
+    Other(String),
+}
+
+/// A method and its name.
+type Named = (&'static str, Method);
+
+/// The names of A2A 0.3 and of the JAF document, and one that EventMesh uses.
+const EARLIER: [Named; 13] = [
+    ("message/send", Method::Send),
+    ("message/stream", Method::Stream),
+    ("message/sendStream", Method::Stream),
+    ("tasks/get", Method::Get),
+    ("tasks/list", Method::List),
+    ("tasks/cancel", Method::Cancel),
+    ("tasks/resubscribe", Method::Follow),
+    ("tasks/pushNotificationConfig/set", Method::Push),
+    ("tasks/pushNotificationConfig/get", Method::Push),
+    ("tasks/pushNotificationConfig/list", Method::Push),
+    ("tasks/pushNotificationConfig/delete", Method::Push),
+    ("agent/getAuthenticatedExtendedCard", Method::Card),
+    ("agent/getExtendedCard", Method::Card),
+];
+
+/// The names of A2A 1.0.
+const CURRENT: [Named; 11] = [
+    ("SendMessage", Method::Send),
+    ("SendStreamingMessage", Method::Stream),
+    ("GetTask", Method::Get),
+    ("ListTasks", Method::List),
+    ("CancelTask", Method::Cancel),
+    ("SubscribeToTask", Method::Follow),
+    ("CreateTaskPushNotificationConfig", Method::Push),
+    ("GetTaskPushNotificationConfig", Method::Push),
+    ("ListTaskPushNotificationConfigs", Method::Push),
+    ("DeleteTaskPushNotificationConfig", Method::Push),
+    ("GetExtendedAgentCard", Method::Card),
+];
+
+/// The names of all methods.
+pub(super) fn methods() -> Vec<&'static str> {
+    EARLIER
+        .iter()
+        .chain(&CURRENT)
+        .map(|(name, _)| *name)
+        .collect()
+}
+
+/// The versions that are served.
+const VERSIONS: [&str; 2] = ["1.0", "0.3"];
+
+/// The header, or member of the query, that names a version.
+const VERSION: &str = "A2A-Version";
+
+#[derive(Deserialize)]
+struct Envelope {
+    method: String,
+    #[serde(default)]
+    params: Option<Box<RawValue>>,
+}
+
+// === impl Version ===
+
+impl Version {
+    /// What a request names in its header, else in its query.
+    pub(super) fn of(head: &Parts) -> Self {
+        let header = head.headers.get(VERSION);
+        let header = header.and_then(|value| value.to_str().ok());
+        let query = || {
+            let mut members = head.uri.query()?.split('&');
+            members.find_map(|member| {
+                let (name, value) = member.split_once('=')?;
+                name.eq_ignore_ascii_case(VERSION).then_some(value)
+            })
+        };
+        Self::read(header.or_else(query).unwrap_or_default().trim())
+    }
+
+    /// The third number says nothing.
+    fn read(text: &str) -> Self {
+        let mut numbers = text.split('.');
+        match (numbers.next(), numbers.next()) {
+            (Some(""), None) => Self::Absent,
+            (Some("1"), _) => Self::V1_0,
+            (Some("0"), Some("3")) => Self::V0_3,
+            _ => Self::Other(text.chars().take(64).collect()),
+        }
+    }
+
+    /// The dialect of errors about a request that cannot be read.
+    pub(super) fn dialect(&self, fallback: Dialect) -> Dialect {
+        match self {
+            Self::V1_0 | Self::Other(_) => Dialect::A2a10,
+            Self::V0_3 => Dialect::A2a03,
+            Self::Absent if fallback == Dialect::JafDoc => Dialect::JafDoc,
+            Self::Absent => Dialect::A2a03,
+        }
+    }
+}
+
+// === impl Ask ===
+
+impl Ask {
+    /// Sorts a unit. `fallback` is the dialect of one that cannot be read.
+    ///
+    /// # Errors
+    /// Why it is refused, with whoever gets the error.
+    pub(super) fn of(
+        unit: Result<Unit, Refused>,
+        version: &Version,
+        fallback: Dialect,
+    ) -> Result<Self, (Failure, Recipient)> {
+        let unit = unit.map_err(|refused| {
+            let id = refused.id.as_ref().map(|id| id.token().clone());
+            let id = id.unwrap_or_else(no_id);
+            (Failure::refused(&refused), Recipient::new(id, fallback))
+        })?;
+        let Some(message) = &unit.json_rpc else {
+            let failure = Failure::other_family(unit.because.family);
+            return Err((failure, Recipient::unknown(fallback)));
+        };
+        let RpcBody::Call { .. } = message.body else {
+            let what = "this is a JSON-RPC response; expected a request";
+            let failure = Failure::new(Reason::InvalidRequest, what);
+            return Err((failure, Recipient::unknown(fallback)));
+        };
+        // A request without an id is answered with null: clients that forgot it are told what is wrong.
+        let id = message.id.as_ref().map(|id| id.token().clone());
+        let id = id.unwrap_or_else(no_id);
+        let is_jaf = message.dialect == Dialect::JafDoc;
+        let refuse = |failure, dialect| (failure, Recipient::new(id.clone(), dialect));
+        let envelope: Envelope = serde_json::from_slice(&unit.bytes).map_err(|error| {
+            let failure = Failure::new(Reason::InvalidRequest, error.to_string());
+            refuse(failure, fallback)
+        })?;
+        let ((name, method), dialect) = Self::known(&envelope.method, version, is_jaf)
+            .map_err(|failure| refuse(failure, version.dialect(fallback)))?;
+        let params = envelope.params.as_ref().map_or("{}", |params| params.get());
+        if !params.starts_with('{') && params != "null" {
+            let failure = Failure::new(Reason::InvalidParams, "params must be an object");
+            return Err(refuse(failure, dialect));
+        }
+        Ok(Self {
+            id,
+            method,
+            name,
+            dialect,
+            unit,
+        })
+    }
+
+    /// The method of a name, and the dialect of its answer.
+    fn known(name: &str, version: &Version, is_jaf: bool) -> Result<(Named, Dialect), Failure> {
+        let find = |names: &[Named]| names.iter().find(|(known, _)| *known == name).copied();
+        let (current, earlier) = (find(&CURRENT), find(&EARLIER));
+        match (version, current, earlier) {
+            (Version::Other(version), ..) => Err(Failure::version(
+                &format!("A2A {version} is not served: send {VERSION}: 1.0 or 0.3"),
+                &VERSIONS,
+            )),
+            (Version::V1_0, Some(method), _) => Ok((method, Dialect::A2a10)),
+            (Version::Absent | Version::V0_3, Some(_), _) => Err(Failure::version(
+                &format!("{name} is a method of A2A 1.0: send it with {VERSION}: 1.0"),
+                &VERSIONS,
+            )),
+            (Version::Absent, _, Some(method)) if is_jaf => Ok((method, Dialect::JafDoc)),
+            (_, _, Some(method)) => Ok((method, Dialect::A2a03)),
+            (version, None, None) => {
+                let names: &[_] = match version {
+                    Version::V1_0 => &CURRENT,
+                    _ => &EARLIER,
+                };
+                let names = names.iter().map(|(name, _)| *name).collect();
+                Err(Failure::unknown_method(name, names))
+            }
+        }
+    }
+
+    /// The parameters.
+    ///
+    /// # Errors
+    /// When they are not of the form that the method has.
+    pub(super) fn params<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Failure> {
+        #[derive(Deserialize)]
+        struct Params<T> {
+            params: Option<T>,
+        }
+        let read: Result<Params<T>, _> = serde_json::from_slice(&self.unit.bytes);
+        let read = read.map_err(|error| Failure::bad_params(&error.to_string()))?;
+        read.params
+            .ok_or_else(|| Failure::bad_params("params are missing"))
+    }
+}
+
+fn no_id() -> Text {
+    Text::from_static("null")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_without_their_last_number() {
+        assert_eq!(Version::read(""), Version::Absent);
+        assert_eq!(Version::read("1.0"), Version::V1_0);
+        assert_eq!(Version::read("1"), Version::V1_0);
+        assert_eq!(Version::read("1.2.3"), Version::V1_0);
+        assert_eq!(Version::read("0.3"), Version::V0_3);
+        assert_eq!(Version::read("0.3.0"), Version::V0_3);
+        for other in ["0.5", "2.0", "10.0", "x", "0"] {
+            assert_eq!(Version::read(other), Version::Other(other.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_dialect_follows_the_version_and_then_the_name() {
+        let known = |name, version, jaf| {
+            let known = Ask::known(name, &version, jaf);
+            known
+                .map(|((_, method), dialect)| (method, dialect))
+                .map_err(|failure| failure.word())
+        };
+        use Dialect::{A2a03, A2a10, JafDoc};
+        assert_eq!(
+            known("SendMessage", Version::V1_0, false),
+            Ok((Method::Send, A2a10))
+        );
+        // A method of 0.3 is served as such whatever the header says.
+        assert_eq!(
+            known("message/send", Version::V1_0, false),
+            Ok((Method::Send, A2a03))
+        );
+        assert_eq!(
+            known("message/send", Version::V1_0, true),
+            Ok((Method::Send, A2a03))
+        );
+        assert_eq!(
+            known("message/send", Version::Absent, false),
+            Ok((Method::Send, A2a03))
+        );
+        assert_eq!(
+            known("message/send", Version::Absent, true),
+            Ok((Method::Send, JafDoc))
+        );
+        assert_eq!(
+            known("message/send", Version::V0_3, true),
+            Ok((Method::Send, A2a03))
+        );
+        let refused = Err("version_not_supported");
+        assert_eq!(known("SendMessage", Version::Absent, false), refused);
+        assert_eq!(known("SendMessage", Version::V0_3, false), refused);
+        assert_eq!(
+            known("message/send", Version::Other("2".into()), false),
+            refused
+        );
+        assert_eq!(
+            known("foo", Version::Absent, false),
+            Err("method_not_found")
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! A task as a stream of events, which a client may leave and come back to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout_at};
+
+use super::write::{Of, Written};
+use crate::budget::Purse;
+use crate::calls::CallError;
+use crate::calls::failure::{Failure, Recipient};
+use crate::http::sse::{Frame, frames_response};
+use crate::state::{Lagged, Position};
+use crate::tasks::{Subscription, Task, Tasks};
+
+/// Whom a stream is for.
+#[derive(Debug, Clone)]
+pub(super) struct Reader {
+    pub(super) tasks: Arc<Tasks>,
+    /// The task.
+    pub(super) task: Text,
+    /// The caller's id, as its JSON token.
+    pub(super) id: Text,
+    pub(super) dialect: Dialect,
+    /// How long the stream may last.
+    pub(super) most: Duration,
+}
+
+/// A stream that has begun.
+struct Following {
+    reader: Reader,
+    context: Text,
+    subscription: Subscription,
+    /// The last event that was sent.
+    reached: Position,
+    until: Instant,
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// The task as it is and what happens to it from then on. A client that comes back gets what it has missed in place
+    /// of the task.
+    pub(super) fn response(
+        self,
+        (task, subscription): (Task, Subscription),
+        missed_since: Option<Position>,
+        purse: Purse,
+    ) -> Response {
+        let first = match missed_since {
+            Some(_) => None,
+            None => Some(self.frame(
+                task.position,
+                Of::task(self.dialect, &self.task, &task).first(&task),
+            )),
+        };
+        let is_over = task.status.state.is_terminal() && !subscription.has_missed();
+        let following = Following {
+            until: Instant::now() + self.most,
+            reached: missed_since.unwrap_or(task.position),
+            context: task.context,
+            subscription,
+            reader: self,
+        };
+        let rest = stream::unfold((!is_over).then_some(following), |following| async move {
+            following?.next().await
+        });
+        let frames = stream::iter(first).chain(rest);
+        frames_response(frames, purse)
+    }
+
+    fn frame(&self, position: Position, written: Written) -> Frame {
+        let (id, result) = (&self.id, written.result);
+        Frame {
+            event: written.event,
+            id: Some(position.to_string()),
+            data: Bytes::from(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+            )),
+        }
+    }
+
+    /// Why the stream ends before its task.
+    fn failure(&self, error: &CallError) -> Frame {
+        let recipient = Recipient::new(self.id.clone(), self.dialect);
+        Frame {
+            event: (self.dialect == Dialect::JafDoc).then_some("error"),
+            id: None,
+            data: Failure::call(error).render(&recipient),
+        }
+    }
+}
+
+// === impl Following ===
+
+impl Following {
+    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
+        loop {
+            let next = timeout_at(self.until, self.subscription.next()).await;
+            match next {
+                // The client comes back with the id of the last event.
+                Err(_) => return None,
+                Ok(Ok(None)) => return Some((self.reader.failure(&CallError::Draining), None)),
+                Ok(Err(Lagged)) => {
+                    let (tasks, task) = (&self.reader.tasks, &self.reader.task);
+                    let (task, again) = tasks.follow(task, Some(self.reached))?;
+                    if !task.remembers(self.reached) {
+                        return Some((self.reader.failure(&CallError::SlowCaller), None));
+                    }
+                    self.subscription = again;
+                }
+                Ok(Ok(Some(step))) => {
+                    let of = Of {
+                        dialect: self.reader.dialect,
+                        task: Some(&self.reader.task),
+                        context: Some(&self.context),
+                    };
+                    let (tasks, task) = (&self.reader.tasks, &self.reader.task);
+                    let Some(written) = of.step(&step, || tasks.get(task)) else {
+                        continue;
+                    };
+                    let frame = self.reader.frame(step.position, written);
+                    self.reached = step.position;
+                    let goes_on = !step.is_at_rest() || self.subscription.has_missed();
+                    return Some((frame, goes_on.then_some(self)));
+                }
+            }
+        }
+    }
+}

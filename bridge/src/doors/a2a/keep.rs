@@ -1,0 +1,294 @@
+//! Tasks: read, listed, followed and cancelled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Hint, Text};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::follow::Reader;
+use super::work::{Reply, Turn, gone, not_found, not_stored, note};
+use super::write::{Of, state};
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::rpc::common::{Common, Target};
+use crate::state::Position;
+use crate::tasks::model::{State, Status};
+use crate::tasks::read::Heard;
+use crate::tasks::{Event, Said, Subscription, Task};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskParams {
+    id: String,
+    #[serde(default)]
+    history_length: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListParams {
+    context_id: Option<String>,
+    status: Option<String>,
+    page_size: Option<usize>,
+    page_token: Option<String>,
+    history_length: Option<usize>,
+    status_timestamp_after: Option<String>,
+    include_artifacts: Option<bool>,
+}
+
+/// What an agent answered to a cancel.
+enum Cancelled {
+    Yes(Option<Box<Heard>>),
+    No,
+}
+
+/// How long an agent may take to confirm a cancel.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// Tasks of one page of a list, where the request says nothing, and at most.
+const PAGE: (usize, usize) = (50, 100);
+
+/// The code of an agent that cannot cancel a task.
+const NOT_CANCELABLE: i64 = -32_002;
+
+/// Which tasks of a list are wanted.
+struct Window {
+    skip: usize,
+    size: usize,
+    /// Since 1970.
+    after: Option<Duration>,
+    state: Option<State>,
+}
+
+// === impl Window ===
+
+impl Window {
+    fn of(params: &ListParams) -> Result<Self, Failure> {
+        let size = params.page_size.unwrap_or(PAGE.0);
+        if !(1..=PAGE.1).contains(&size) {
+            return Err(Failure::bad_params(&format!("pageSize is 1 to {}", PAGE.1)));
+        }
+        let token = params.page_token.as_ref().filter(|token| !token.is_empty());
+        let skip = token.map_or(Ok(0), |token| token.parse::<usize>());
+        let skip =
+            skip.map_err(|_| Failure::bad_params("pageToken is not one of an earlier page"))?;
+        let after = match &params.status_timestamp_after {
+            Some(text) => Some(
+                crate::clock::parse(text)
+                    .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+                    .ok_or_else(|| {
+                        Failure::bad_params("statusTimestampAfter is no RFC 3339 time")
+                    })?,
+            ),
+            None => None,
+        };
+        let status = params.status.as_deref();
+        let status = status.filter(|status| *status != "TASK_STATE_UNSPECIFIED");
+        let wanted_state = status.map(State::read);
+        if wanted_state == Some(State::Unknown) {
+            return Err(Failure::bad_params("status is not the state of a task"));
+        }
+        Ok(Self {
+            skip,
+            size,
+            after,
+            state: wanted_state,
+        })
+    }
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// A task that this path shows: of its agent, or of any.
+    pub(super) fn task(&self, id: &str) -> Result<Task, Failure> {
+        let task = self.a2a.tasks.get(id);
+        let task = task.filter(|task| self.named().is_none_or(|agent| task.agent == agent));
+        task.ok_or_else(|| not_found(id))
+    }
+
+    pub(super) fn get(&self) -> Result<String, Failure> {
+        let params: TaskParams = self.ask.params()?;
+        let task = self.task(&params.id)?;
+        let of = Of::task(self.ask.dialect, &params.id, &task);
+        Ok(of.whole(&task, params.history_length, true))
+    }
+
+    pub(super) fn list(&self) -> Result<String, Failure> {
+        let params: Option<ListParams> = self.ask.params().map(Some).or_else(|failure| {
+            // All parameters have defaults, and so have the parameters together.
+            if failure.message() == "params are missing" {
+                Ok(None)
+            } else {
+                Err(failure)
+            }
+        })?;
+        let params = params.unwrap_or_default();
+        let Window {
+            skip,
+            size,
+            after,
+            state: wanted_state,
+        } = Window::of(&params)?;
+        let agent = self.named();
+        let wanted = |task: &Task| {
+            agent.as_ref().is_none_or(|agent| task.agent == *agent)
+                && wanted_state.is_none_or(|state| task.status.state == state)
+                && after.is_none_or(|after| Duration::from_millis(task.changed) >= after)
+        };
+        let context = params.context_id.filter(|context| !context.is_empty());
+        let (tasks, total) = self
+            .a2a
+            .tasks
+            .list(context.as_deref(), wanted, (skip, size));
+        let has_artifacts = params.include_artifacts.unwrap_or(false);
+        let history = params.history_length.or(Some(0));
+        let written: Vec<_> = tasks
+            .iter()
+            .map(|(id, task)| {
+                Of::task(self.ask.dialect, id, task).whole(task, history, has_artifacts)
+            })
+            .collect();
+        let reached = skip.saturating_add(written.len());
+        let next = if reached < total {
+            reached.to_string()
+        } else {
+            String::new()
+        };
+        Ok(format!(
+            r#"{{"tasks":[{}],"nextPageToken":"{next}","pageSize":{size},"totalSize":{total}}}"#,
+            written.join(",")
+        ))
+    }
+
+    pub(super) fn follow(self) -> Result<Reply, Failure> {
+        let params: TaskParams = self.ask.params()?;
+        let task = self.task(&params.id)?;
+        let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
+        // A client from which too much was kept begins again with the task.
+        let last = last.filter(|last| task.remembers(*last));
+        if task.status.state.is_terminal() && last.is_none() {
+            let name = state(task.status.state, self.ask.dialect);
+            let message = format!("the task has ended ({name}): nothing more happens to it");
+            return Err(Failure::new(Reason::Unsupported, message));
+        }
+        let id = Text::from(params.id);
+        let subscribed = self.a2a.tasks.follow(&id, last);
+        let subscribed = subscribed.ok_or_else(|| gone(&id))?;
+        note(&self.common, &task.agent, self.ask.name);
+        self.stream(id, subscribed, last)
+    }
+
+    pub(super) fn stream(
+        self,
+        task: Text,
+        subscribed: (Task, Subscription),
+        missed_since: Option<Position>,
+    ) -> Result<Reply, Failure> {
+        if !self.common.accepts.events() {
+            let message =
+                "the answer is a stream of events, and Accept does not allow text/event-stream";
+            return Err(Failure::new(Reason::ContentType, message));
+        }
+        let reader = Reader {
+            tasks: Arc::clone(&self.a2a.tasks),
+            task,
+            id: self.ask.id,
+            dialect: self.ask.dialect,
+            most: self.a2a.door.calls.stream_timeout(),
+        };
+        let response = reader.response(subscribed, missed_since, self.common.purse);
+        Ok(Reply::Stream(Box::new(response)))
+    }
+
+    pub(super) async fn cancel(&self) -> Result<String, Failure> {
+        let params: TaskParams = self.ask.params()?;
+        let id = Text::from(params.id.as_str());
+        let task = self.task(&id)?;
+        if task.status.state.is_terminal() {
+            return Err(not_cancelable(&id, &task));
+        }
+        let tasks = &self.a2a.tasks;
+        match self.ask_to_cancel(&id, &task).await? {
+            Cancelled::No => return Err(not_cancelable(&id, &task)),
+            Cancelled::Yes(heard) => {
+                let stored = async {
+                    if let Some(heard) = heard {
+                        tasks.hear(&id, *heard).await?;
+                    }
+                    // Nothing happens where it has ended by itself.
+                    let status = Status::now(State::Canceled, None);
+                    tasks.record(&id, &Event::Status(status)).await
+                };
+                stored.await.map_err(|error| not_stored(&error))?;
+            }
+        }
+        let task = tasks.get(&id).ok_or_else(|| gone(&id))?;
+        if task.status.state != State::Canceled {
+            return Err(not_cancelable(&id, &task));
+        }
+        if self.ask.dialect == Dialect::JafDoc {
+            let (id, timestamp) = (id.as_str(), task.status.timestamp.as_str());
+            return Ok(json!({ "id": id, "cancelled": true, "timestamp": timestamp }).to_string());
+        }
+        Ok(Of::task(self.ask.dialect, &id, &task).whole(&task, params.history_length, true))
+    }
+
+    /// Asks the agent to cancel, if it has named the task, and waits for its answer for a while. An agent that has not is
+    /// sent the cancel of its call.
+    async fn ask_to_cancel(&self, id: &str, task: &Task) -> Result<Cancelled, Failure> {
+        let Some(agents_id) = &task.agents_id else {
+            return Ok(Cancelled::Yes(None));
+        };
+        let method = if task.is_1_0 {
+            "CancelTask"
+        } else {
+            "tasks/cancel"
+        };
+        let request = json!({
+            "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": agents_id.as_str() },
+        });
+        let unit = self.unit(&Bytes::from(request.to_string()), &Hint::default())?;
+        let common = Common {
+            target: Target::Agent(task.agent.clone()),
+            timeout: Some(CANCEL_GRACE),
+            arrived: Instant::now(),
+            ..self.common.clone()
+        };
+        // Whatever goes wrong, the caller no longer wants the task.
+        let Ok(mut answer) = common.call(unit, None).await else {
+            return Ok(Cancelled::Yes(None));
+        };
+        let part = tokio::select! {
+            part = answer.next() => part,
+            _ = self.a2a.tasks.at_end(id) => {
+                answer.close();
+                return Ok(Cancelled::Yes(None));
+            }
+        };
+        let Some(Ok(part)) = part else {
+            return Ok(Cancelled::Yes(None));
+        };
+        Ok(match Said::of(part) {
+            Some(Said::Error(part)) if code_of(&part.body) == Some(NOT_CANCELABLE) => Cancelled::No,
+            Some(Said::Result(heard @ (Heard::Task(_) | Heard::Status { .. }))) => {
+                Cancelled::Yes(Some(Box::new(heard)))
+            }
+            Some(_) | None => Cancelled::Yes(None),
+        })
+    }
+}
+
+fn code_of(body: &[u8]) -> Option<i64> {
+    let response: Value = serde_json::from_slice(body).ok()?;
+    response.pointer("/error/code")?.as_i64()
+}
+
+fn not_cancelable(id: &str, task: &Task) -> Failure {
+    let name = state(task.status.state, Dialect::A2a03);
+    let message = format!("the task {id:?} cannot be cancelled: it is {name}");
+    Failure::new(Reason::TaskNotCancelable, message)
+}

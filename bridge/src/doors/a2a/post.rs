@@ -1,0 +1,223 @@
+//! `POST /a2a` and `POST /a2a/agents/{name}`: JSON-RPC in the three dialects of A2A.
+
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Refused, Unit, Units, decode};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Version as HttpVersion};
+use serde_json::Value;
+
+use super::ask::{Ask, Method, Version};
+use super::shared::A2a;
+use super::work::{Head, Reply, Turn};
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::doors::Refusal;
+use crate::doors::rpc;
+use crate::doors::rpc::common::{Common, Target};
+use crate::doors::rpc::unit::Framed;
+use crate::http::negotiate;
+use crate::http::respond::refusal;
+use crate::metrics::HttpPath;
+
+const TRACE: HeaderName = HeaderName::from_static("x-a2a-trace-id");
+const LAST_EVENT: &str = "last-event-id";
+/// The headers of responses that web pages may read.
+pub(crate) const EXPOSED: [HeaderName; 3] = [TRACE, CURRENT, JAF];
+const CURRENT: HeaderName = HeaderName::from_static("a2a-version");
+const JAF: HeaderName = HeaderName::from_static("x-a2a-version");
+/// Requests of one batch that are under way at a time.
+const AT_A_TIME: usize = 16;
+
+/// Answers a request for the agent of the path, or for the one that the request or the configuration names.
+pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>) -> Response {
+    let path = match target {
+        Target::InPayload => HttpPath::A2a,
+        Target::Agent(_) | Target::NotAName => HttpPath::A2aAgent,
+    };
+    let http_1 = request.version() < HttpVersion::HTTP_2;
+    let trace = request.headers().get(TRACE).cloned();
+    let mut response = rpc::serve(&a2a.door, path, target, request, |common, head, body| {
+        respond(a2a, common, head, body)
+    })
+    .await;
+    let is_stream = response.headers().get("content-type");
+    let is_stream = is_stream.is_some_and(|value| value == "text/event-stream");
+    let headers = response.headers_mut();
+    if is_stream && http_1 {
+        headers.insert("connection", HeaderValue::from_static("keep-alive"));
+    }
+    if let Some(trace) = trace {
+        headers.insert(TRACE, trace);
+    }
+    response
+}
+
+async fn respond(
+    a2a: &Arc<A2a>,
+    common: Common,
+    head: Parts,
+    payload: Bytes,
+) -> Result<Response, Refusal> {
+    let version = Version::of(&head);
+    let head = Head {
+        fallback: version.dialect(negotiate::dialect(&head.headers)),
+        version,
+        trace: trace_of(&head.headers),
+        last_event: text(&head.headers, LAST_EVENT),
+        base: a2a.base(&head.uri, &head.headers)?,
+    };
+    let limits = a2a.door.calls.rules().limits;
+    let units = decode(&payload, &common.hint, &limits);
+    let (size, framed) = (payload.len(), Framed::of(&payload, units));
+    drop(payload);
+    match framed {
+        Framed::One(unit) => Ok(one(a2a, &common, &head, unit).await),
+        Framed::Batch(units) => {
+            rpc::check_amplification(&a2a.door, &common, size, units.len())?;
+            Ok(batch(a2a, &common, &head, units).await)
+        }
+        Framed::Lines => {
+            let message = "more text follows the JSON value; send several requests as one array";
+            let failure = Failure::new(Reason::Parse, message);
+            Ok(common.whole(failure.render(&Recipient::unknown(head.fallback))))
+        }
+    }
+}
+
+async fn one(
+    a2a: &Arc<A2a>,
+    common: &Common,
+    head: &Head,
+    unit: Result<Unit, Refused>,
+) -> Response {
+    let (reply, dialect) = reply(a2a, common, head, unit, false).await;
+    let mut response = match reply {
+        Reply::Whole(body) => common.whole(body),
+        Reply::Stream(response) => *response,
+        Reply::Refused(status, body) => {
+            let mut response = refusal(
+                status,
+                &Failure::new(Reason::Exhausted, ""),
+                &Recipient::unknown(dialect),
+            );
+            *response.body_mut() = Body::from(body);
+            response
+        }
+    };
+    let version = match dialect {
+        Dialect::A2a10 => Some((CURRENT, "1.0")),
+        Dialect::JafDoc => Some((JAF, "0.3.0")),
+        _ => None,
+    };
+    if let Some((name, version)) = version {
+        let version = HeaderValue::from_static(version);
+        response.headers_mut().insert(name, version);
+    }
+    response
+}
+
+/// One array, in the order of the requests. A2A 1.0 has no batches.
+async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Response {
+    if head.version == Version::V1_0 {
+        let failure = Failure::new(
+            Reason::InvalidRequest,
+            "A2A 1.0 has no batches: send one request at a time",
+        );
+        return common.whole(failure.render(&Recipient::unknown(Dialect::A2a10)));
+    }
+    let bodies: Vec<Bytes> = stream::iter(units)
+        .map(|unit| async {
+            match reply(a2a, common, head, unit, true).await.0 {
+                Reply::Whole(body) | Reply::Refused(_, body) => body,
+                // None is asked for one.
+                Reply::Stream(_) => Bytes::new(),
+            }
+        })
+        .buffered(AT_A_TIME)
+        .collect()
+        .await;
+    let mut array = BytesMut::from(&b"["[..]);
+    for (index, body) in bodies.iter().enumerate() {
+        if index > 0 {
+            array.extend_from_slice(b",");
+        }
+        array.extend_from_slice(body);
+    }
+    array.extend_from_slice(b"]");
+    common.whole(array.freeze())
+}
+
+/// The answer to one request, and its dialect.
+async fn reply(
+    a2a: &Arc<A2a>,
+    common: &Common,
+    head: &Head,
+    unit: Result<Unit, Refused>,
+    in_batch: bool,
+) -> (Reply, Dialect) {
+    let ask = match Ask::of(unit, &head.version, head.fallback) {
+        Ok(ask) => ask,
+        Err((failure, recipient)) => {
+            common.note_refusal(failure.word());
+            let body = failure.render(&recipient);
+            return (Reply::Whole(body), head.fallback);
+        }
+    };
+    let dialect = ask.dialect;
+    let recipient = Recipient::new(ask.id.clone(), dialect);
+    let id = ask.id.clone();
+    let streams = matches!(ask.method, Method::Stream | Method::Follow);
+    let done = if in_batch && streams {
+        let message = "streaming is not available in a batch: send this request by itself";
+        Err(Failure::new(Reason::StreamInBatch, message))
+    } else {
+        let turn = Turn {
+            a2a,
+            common: common.clone(),
+            head,
+            ask,
+            in_batch,
+        };
+        Box::pin(turn.done()).await
+    };
+    let reply = done.unwrap_or_else(|failure| {
+        let failure = of_request(failure, &id, head);
+        let body = failure.render(&recipient);
+        match failure.status() {
+            Some(status) if !in_batch => Reply::Refused(status, body),
+            _ => Reply::Whole(body),
+        }
+    });
+    (reply, dialect)
+}
+
+/// A failure with what ties it to its request in logs.
+fn of_request(failure: Failure, id: &str, head: &Head) -> Failure {
+    let id: Value = serde_json::from_str(id).unwrap_or_default();
+    let failure = if id.is_null() {
+        failure
+    } else {
+        failure.detail("requestId", id)
+    };
+    match &head.trace {
+        Some(trace) => failure.detail("traceId", trace.as_str()),
+        None => failure,
+    }
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = headers.get(name)?.to_str().ok()?;
+    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// The trace id of the W3C header, which wins over the one of A2A.
+fn trace_of(headers: &HeaderMap) -> Option<String> {
+    let parent = text(headers, "traceparent");
+    let trace = parent.and_then(|parent| Some(parent.split('-').nth(1)?.to_owned()));
+    trace.or_else(|| text(headers, "x-a2a-trace-id"))
+}

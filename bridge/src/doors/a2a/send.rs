@@ -1,0 +1,358 @@
+//! Messages: checked, sent to their agent, and answered by a message, a task or a stream.
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
+use a2abus_plugin::{Hint, Text, Unit, decode};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::ask::Method;
+use super::work::{Reply, Turn, gone, no_push, not_found, not_stored, of_call};
+use super::write::Of;
+use crate::calls::failure::{Failure, Reason};
+use crate::calls::{Answer, CallError};
+use crate::tasks::model::{Content, Message, new_id};
+use crate::tasks::read::{self, BadMessage, Heard};
+use crate::tasks::{Created, Event, Said, Task, plain_part};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SendParams {
+    message: Option<Box<RawValue>>,
+    #[serde(default)]
+    configuration: Option<Configuration>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Configuration {
+    blocking: Option<bool>,
+    return_immediately: Option<bool>,
+    history_length: Option<usize>,
+    push_notification_config: Option<Box<RawValue>>,
+    task_push_notification_config: Option<Box<RawValue>>,
+}
+
+/// Where a message says which task and conversation it is part of.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Addressed<'a> {
+    #[serde(borrow, default)]
+    task_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    context_id: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Framing<'a> {
+    #[serde(borrow)]
+    params: MessageOnly<'a>,
+}
+
+#[derive(Deserialize)]
+struct MessageOnly<'a> {
+    #[serde(borrow)]
+    message: &'a RawValue,
+}
+
+/// A message that is ready to be sent.
+struct Outbound {
+    task: Text,
+    context: Text,
+    message: Message,
+    /// Whether the task is there already.
+    goes_on: bool,
+    unit: Unit,
+}
+
+/// The beginning of an answer.
+enum First {
+    /// All of it.
+    Reply(Reply),
+    /// Something of a task; whether it is the last part.
+    OfTask(Heard, bool),
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
+        let params: SendParams = self.ask.params()?;
+        let configuration = params.configuration.unwrap_or_default();
+        let wants_push = [
+            &configuration.push_notification_config,
+            &configuration.task_push_notification_config,
+        ];
+        if wants_push
+            .into_iter()
+            .flatten()
+            .any(|raw| raw.get() != "null")
+        {
+            return Err(no_push());
+        }
+        let streams = self.ask.method == Method::Stream;
+        if streams && !self.agent(agent)?.streaming {
+            let message = "this agent does not stream: send the message without streaming";
+            return Err(Failure::new(Reason::Unsupported, message));
+        }
+        let outbound = self.outbound(agent, params.message.as_deref())?;
+        let at_once = configuration.return_immediately.unwrap_or(false)
+            || configuration.blocking == Some(false);
+        let call = (!self.in_batch).then_some(self.common.call);
+        let answer = self.common.call(outbound.unit.clone(), call).await;
+        let mut answer = answer.map_err(|error| of_call(&error))?;
+        let mut first = None;
+        if !streams && !at_once && !outbound.goes_on {
+            match self.first(&mut answer, &outbound.context).await? {
+                First::Reply(reply) => return Ok(reply),
+                First::OfTask(heard, last) => first = Some((heard, last)),
+            }
+        }
+        self.begin(agent, &outbound).await?;
+        let (tasks, id) = (&self.a2a.tasks, outbound.task.clone());
+        let subscribed = tasks.follow(&id, None);
+        tasks.drive(id.clone(), answer, first);
+        if streams {
+            return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
+        }
+        let task = if at_once {
+            tasks.get(&id)
+        } else {
+            tasks.at_rest(&id).await
+        };
+        let task = task.ok_or_else(|| gone(&outbound.task))?;
+        let of = Of::task(self.ask.dialect, &id, &task);
+        Ok(self.whole(&of.answer(&task, configuration.history_length)))
+    }
+
+    /// Waits for the first part of an answer that says what it is: a task, or an answer that needs none.
+    async fn first(&self, answer: &mut Answer, context: &str) -> Result<First, Failure> {
+        let is_jaf = self.ask.dialect == Dialect::JafDoc;
+        loop {
+            let part = answer.next().await.unwrap_or_else(|| {
+                Err(CallError::BadAnswer(Text::from_static(
+                    "it ended without a result",
+                )))
+            });
+            let part = part.map_err(|error| of_call(&error))?;
+            let last = part.last;
+            let of = Of {
+                dialect: self.ask.dialect,
+                task: None,
+                context: Some(context),
+            };
+            return Ok(match Said::of(part) {
+                Some(Said::Error(part)) => First::Reply(Reply::Whole(part.body)),
+                Some(Said::Result(Heard::Message(message))) if last && !is_jaf => {
+                    First::Reply(self.whole(&of.message(&message)))
+                }
+                Some(Said::Result(Heard::Plain(json))) if last && !is_jaf => {
+                    let message = Message::of_agent(vec![plain_part(json)]);
+                    First::Reply(self.whole(&of.message(&message)))
+                }
+                Some(Said::Result(heard)) => First::OfTask(heard, last),
+                None if last => {
+                    let error =
+                        CallError::BadAnswer(Text::from_static("it is no JSON-RPC response"));
+                    return Err(of_call(&error));
+                }
+                None => continue,
+            });
+        }
+    }
+
+    async fn begin(&self, agent: &Text, outbound: &Outbound) -> Result<(), Failure> {
+        let message = outbound.message.clone();
+        let event = if outbound.goes_on {
+            Event::Continued { message }
+        } else {
+            Event::Created(Created {
+                agent: agent.clone(),
+                context: outbound.context.clone(),
+                is_1_0: self.ask.dialect == Dialect::A2a10,
+                message,
+                timestamp: crate::clock::rfc3339(crate::clock::now()),
+            })
+        };
+        let stored = self.a2a.tasks.record(&outbound.task, &event).await;
+        stored.map_err(|error| not_stored(&error))
+    }
+
+    /// Checks a message, and prepares the request for the agent: with a context, and with the agent's own id of a task
+    /// that goes on. Nothing else of it changes.
+    fn outbound(&self, agent: &Text, message: Option<&RawValue>) -> Result<Outbound, Failure> {
+        let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
+        let message = read::message(raw).map_err(|error| bad_message(&error))?;
+        self.check_size(&message)?;
+        let bytes = &self.ask.unit.bytes;
+        let framing: Framing<'_> = parse(bytes)?;
+        let raw = framing.params.message.get();
+        let addressed: Addressed<'_> = parse(raw.as_bytes())?;
+        let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
+        let task = match &task_id {
+            Some((id, _)) => {
+                Some(self.continued(agent, id, context_id.as_ref().map(|(id, _)| id))?)
+            }
+            None => None,
+        };
+        let mut edits = Vec::new();
+        let context = match (&context_id, &task) {
+            (Some((context, _)), _) => Text::from(context.as_str()),
+            (None, task) => {
+                let context = task
+                    .as_ref()
+                    .map_or_else(new_id, |task| task.context.clone());
+                match addressed.context_id {
+                    // It is there, and null.
+                    Some(null) => {
+                        edits.push((span(bytes, null.get()), json!(context.as_str()).to_string()))
+                    }
+                    None => {
+                        let start = span(bytes, raw).start + 1;
+                        edits.push((
+                            start..start,
+                            format!(r#""contextId":{},"#, json!(context.as_str())),
+                        ));
+                    }
+                }
+                context
+            }
+        };
+        if let (Some((_, token)), Some(own)) = (
+            &task_id,
+            task.as_ref().and_then(|task| task.agents_id.as_ref()),
+        ) {
+            edits.push((span(bytes, token.get()), json!(own.as_str()).to_string()));
+        }
+        let goes_on = task.is_some();
+        let unit = self.rewritten(edits)?;
+        Ok(Outbound {
+            task: task_id.map_or_else(new_id, |(id, _)| id.into()),
+            context,
+            message,
+            goes_on,
+            unit,
+        })
+    }
+
+    /// The request with these places replaced. Its answer may come in parts, whatever the caller asked for: an agent may
+    /// show a task before the task ends.
+    fn rewritten(&self, mut edits: Vec<(std::ops::Range<usize>, String)>) -> Result<Unit, Failure> {
+        let mut bytes = self.ask.unit.bytes.clone();
+        let has_id = self
+            .ask
+            .unit
+            .json_rpc
+            .as_ref()
+            .is_some_and(|message| message.id.is_some());
+        if !has_id {
+            let start = bytes
+                .iter()
+                .position(|byte| *byte == b'{')
+                .map_or(0, |at| at + 1);
+            edits.push((start..start, r#""id":null,"#.to_owned()));
+        }
+        // From the end, so that the other places stay where they are.
+        edits.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+        for (span, text) in edits {
+            bytes = splice(&bytes, span, &text);
+        }
+        self.unit(&bytes, &self.common.hint)
+    }
+
+    pub(super) fn unit(&self, bytes: &Bytes, hint: &Hint) -> Result<Unit, Failure> {
+        let limits = self.a2a.door.calls.rules().limits;
+        let unit = decode(bytes, hint, &limits).into_only();
+        let mut unit = match unit {
+            Ok(unit) => unit.map_err(|refused| Failure::refused(&refused))?,
+            Err(_) => {
+                return Err(Failure::new(
+                    Reason::InvalidRequest,
+                    "this is not one request",
+                ));
+            }
+        };
+        if let Some(message) = &mut unit.json_rpc {
+            message.body = RpcBody::Call { streaming: true };
+        }
+        Ok(unit)
+    }
+
+    fn check_size(&self, message: &Message) -> Result<(), Failure> {
+        let limits = &self.a2a.settings.limits;
+        if message.parts.len() > limits.max_parts {
+            let (has, most) = (message.parts.len(), limits.max_parts);
+            return Err(Failure::bad_params(&format!(
+                "the message has {has} parts, and at most {most} are taken (a2a.max_parts)"
+            )));
+        }
+        for (index, part) in message.parts.iter().enumerate() {
+            let (has, most, key) = match &part.content {
+                Content::Text(text) => (text.len(), limits.max_text_part, "max_text_part"),
+                Content::Data(raw) | Content::Other(raw) => {
+                    (raw.get().len(), limits.max_data_part, "max_data_part")
+                }
+                Content::Bytes(text) | Content::Url(text) => {
+                    (text.len(), limits.max_data_part, "max_data_part")
+                }
+            };
+            if has > most {
+                return Err(Failure::bad_params(&format!(
+                    "parts[{index}] has {has} bytes, and at most {most} are taken (a2a.{key})"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The task that a message goes on with.
+    fn continued(&self, agent: &Text, id: &str, context: Option<&String>) -> Result<Task, Failure> {
+        let task = self.task(id)?;
+        if task.agent != *agent {
+            return Err(not_found(id));
+        }
+        if context.is_some_and(|context| *task.context != **context) {
+            let message = format!("the task {id:?} belongs to another contextId");
+            return Err(Failure::bad_params(&message));
+        }
+        if task.status.state.is_terminal() {
+            let message = format!("the task {id:?} has ended: send the message without its taskId");
+            return Err(Failure::new(Reason::Unsupported, message));
+        }
+        Ok(task)
+    }
+}
+
+/// What is wrong with a message, with the details that JAF's server gives.
+fn bad_message(error: &BadMessage) -> Failure {
+    let failure = Failure::bad_params(&error.to_string());
+    match error {
+        BadMessage::Missing(members) => failure.detail("missing_fields", members.clone()),
+        BadMessage::NoParts => failure.detail("minimum_parts", 1),
+        BadMessage::EmptyPart(index) => failure.detail("part_index", *index),
+        BadMessage::Role(_) | BadMessage::Kind | BadMessage::Unreadable(_) => failure,
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| Failure::bad_params(&error.to_string()))
+}
+
+/// An id in a message, with its token; `None` where it is absent or null.
+fn text_of(token: Option<&RawValue>) -> Result<Option<(String, &RawValue)>, Failure> {
+    let Some(token) = token.filter(|token| token.get() != "null") else {
+        return Ok(None);
+    };
+    let id: String = serde_json::from_str(token.get())
+        .map_err(|_| Failure::bad_params("taskId and contextId are strings"))?;
+    // An empty one is none, as A2A 1.0 writes it.
+    Ok((!id.is_empty()).then_some((id, token)))
+}
+
+/// Where a part of the bytes is in them.
+fn span(bytes: &[u8], part: &str) -> std::ops::Range<usize> {
+    let start = part.as_ptr().addr().saturating_sub(bytes.as_ptr().addr());
+    start..start + part.len()
+}

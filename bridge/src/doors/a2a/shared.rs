@@ -1,0 +1,90 @@
+//! What all paths for A2A clients share.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use a2abus_plugin::Text;
+use bytesize::ByteSize;
+use http::{HeaderMap, StatusCode, Uri};
+
+use crate::calls::failure::{Failure, Reason};
+use crate::config::A2aConfig;
+use crate::doors::{Door, Refusal};
+use crate::http::hosts;
+use crate::registry::Registry;
+use crate::tasks::Tasks;
+
+/// What clients are shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The agents.
+    pub(crate) registry: Arc<Registry>,
+    /// What the URLs of cards begin with, instead of the host that the request names.
+    pub(crate) public_url: Option<String>,
+    /// The name of this bridge, and so of the server in its card.
+    pub(crate) instance: Text,
+    /// What a message may hold.
+    pub(crate) limits: PartLimits,
+}
+
+/// What the parts of a message may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartLimits {
+    pub(super) max_parts: usize,
+    pub(super) max_text_part: usize,
+    pub(super) max_data_part: usize,
+}
+
+/// What the paths need.
+#[derive(Debug)]
+pub(super) struct A2a {
+    pub(super) door: Door,
+    pub(super) settings: Settings,
+    pub(super) tasks: Arc<Tasks>,
+    /// When the cards were made.
+    pub(super) changed: SystemTime,
+}
+
+// === impl PartLimits ===
+
+impl PartLimits {
+    /// Those of a configuration.
+    pub(crate) fn new(config: &A2aConfig) -> Self {
+        let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+        Self {
+            max_parts: config.max_parts as usize,
+            max_text_part: bytes(config.max_text_part.0),
+            max_data_part: bytes(config.max_data_part.0),
+        }
+    }
+}
+
+// === impl A2a ===
+
+impl A2a {
+    /// What URLs begin with. The host of the request is one that the configuration allows.
+    pub(super) fn base(&self, uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
+        if let Some(url) = &self.settings.public_url {
+            return Ok(url.clone());
+        }
+        let named = hosts::authority(uri, headers).ok().flatten();
+        let authority = named.ok_or_else(|| {
+            let message = "the request names no host, so the URLs of cards are not known: send Host, or set a2a.public_url";
+            (
+                StatusCode::BAD_REQUEST,
+                Failure::new(Reason::InvalidRequest, message),
+            )
+        })?;
+        Ok(format!("http://{authority}"))
+    }
+}
+
+/// Where requests for the default agent go.
+pub(super) fn server_url(base: &str) -> String {
+    format!("{base}/a2a")
+}
+
+/// Where requests for an agent go.
+pub(super) fn agent_url(base: &str, name: &str) -> String {
+    format!("{base}/a2a/agents/{name}")
+}

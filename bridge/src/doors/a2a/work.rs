@@ -1,0 +1,204 @@
+//! What each method does.
+
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::ask::{Ask, Method, Version};
+use super::card;
+use super::shared::{A2a, agent_url, server_url};
+use crate::account::Line;
+use crate::calls::CallError;
+use crate::calls::failure::{Failure, Reason};
+use crate::config::AgentCardConfig;
+use crate::doors::rpc::common::{Common, Target};
+use crate::state::StateError;
+
+/// What the head of a request says, for all requests in its body.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) version: Version,
+    /// The dialect of errors about what cannot be read.
+    pub(super) fallback: Dialect,
+    /// The id of the trace, as the client or its tracing names it.
+    pub(super) trace: Option<String>,
+    /// The last event that the client has.
+    pub(super) last_event: Option<String>,
+    /// What URLs begin with.
+    pub(super) base: String,
+}
+
+/// One request while it is done.
+pub(super) struct Turn<'a> {
+    pub(super) a2a: &'a Arc<A2a>,
+    pub(super) common: Common,
+    pub(super) head: &'a Head,
+    pub(super) ask: Ask,
+    pub(super) in_batch: bool,
+}
+
+/// What a request is answered with.
+pub(super) enum Reply {
+    /// One document.
+    Whole(Bytes),
+    /// A stream of events.
+    Stream(Box<Response>),
+    /// A document with a status of its own: nothing was done, and another try may go better.
+    Refused(StatusCode, Bytes),
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// Does it.
+    pub(super) async fn done(mut self) -> Result<Reply, Failure> {
+        let method = self.ask.method;
+        if matches!(method, Method::Send | Method::Stream) {
+            let agent = self.target()?;
+            self.common.target = Target::Agent(agent.clone());
+            return self.send(&agent).await;
+        }
+        if let Some(agent) = self.named() {
+            self.agent(&agent)?;
+        } else if self.common.target == Target::NotAName {
+            return Err(self.unknown_agent(""));
+        }
+        let result = match method {
+            Method::Get => self.get()?,
+            Method::List => self.list()?,
+            Method::Cancel => self.cancel().await?,
+            Method::Follow => return self.follow(),
+            Method::Card => self.card(),
+            Method::Push => {
+                return Err(no_push());
+            }
+            Method::Send | Method::Stream => String::new(),
+        };
+        let agent = self.named().unwrap_or_default();
+        note(&self.common, &agent, self.ask.name);
+        Ok(self.whole(&result))
+    }
+
+    pub(super) fn whole(&self, result: &str) -> Reply {
+        let id = &self.ask.id;
+        Reply::Whole(Bytes::from(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+        )))
+    }
+
+    // === agents ===
+
+    /// The agent that the path names.
+    pub(super) fn named(&self) -> Option<Text> {
+        self.common.target.name().map(Text::from)
+    }
+
+    /// The agent that the path, the configuration or the request names, in this order.
+    fn target(&self) -> Result<Text, Failure> {
+        let registry = &self.a2a.settings.registry;
+        let agent = match &self.common.target {
+            Target::Agent(agent) => Some(agent.clone()),
+            Target::NotAName => None,
+            Target::InPayload => registry.default_agent().cloned().or_else(|| self.hinted()),
+        };
+        let agent = agent.unwrap_or_default();
+        self.agent(&agent)?;
+        Ok(agent)
+    }
+
+    pub(super) fn agent(&self, name: &str) -> Result<&AgentCardConfig, Failure> {
+        let found = self.a2a.settings.registry.get(name);
+        found
+            .map(|(_, agent)| agent)
+            .ok_or_else(|| self.unknown_agent(name))
+    }
+
+    fn unknown_agent(&self, name: &str) -> Failure {
+        let known = self.a2a.settings.registry.iter();
+        Failure::unknown_agent(name, known.map(|(name, _)| name.as_str()).collect())
+    }
+
+    /// The agent that the request itself names.
+    fn hinted(&self) -> Option<Text> {
+        let request: Value = serde_json::from_slice(&self.ask.unit.bytes).ok()?;
+        let params = request.get("params")?;
+        let named = params
+            .get("_agentId")
+            .or_else(|| params.pointer("/message/metadata/targetAgent"))?;
+        named.as_str().map(Text::from)
+    }
+
+    fn card(&self) -> String {
+        let (settings, base) = (&self.a2a.settings, &self.head.base);
+        let card = match self.named().and_then(|name| {
+            settings
+                .registry
+                .get(&name)
+                .map(|(_, agent)| (name.clone(), agent.clone()))
+        }) {
+            Some((name, agent)) => card::of_agent(&name, &agent, &agent_url(base, &name)),
+            None => card::of_server(&settings.instance, &settings.registry, &server_url(base)),
+        };
+        if self.ask.dialect == Dialect::A2a10 {
+            return card::current_only(card).to_string();
+        }
+        card.to_string()
+    }
+}
+
+/// A call without an answer.
+pub(super) fn of_call(error: &CallError) -> Failure {
+    Failure::of_client(error)
+}
+
+/// Push notifications are not there.
+pub(super) fn no_push() -> Failure {
+    let message = "push notifications are not offered: follow the task instead";
+    Failure::new(Reason::PushUnsupported, message)
+}
+
+/// A task that nobody keeps.
+pub(super) fn not_found(id: &str) -> Failure {
+    Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
+}
+
+/// The task was there a moment ago.
+pub(super) fn gone(id: &str) -> Failure {
+    not_found(id)
+}
+
+/// The record of a task was not stored.
+pub(super) fn not_stored(error: &StateError) -> Failure {
+    match error {
+        StateError::Full { .. } => {
+            let message =
+                "no more tasks can be kept: all that are kept are still going on; try again later";
+            Failure::new(Reason::Exhausted, message)
+        }
+        other => {
+            tracing::error!(error = %other, "a task was not stored");
+            Failure::new(
+                Reason::AgentUnavailable,
+                "the task cannot be stored: try again later",
+            )
+        }
+    }
+}
+
+/// Writes down what was answered without a call.
+pub(super) fn note(common: &Common, agent: &str, method: &str) {
+    let line = Line {
+        call: common.call,
+        caller: &common.caller,
+        agent,
+        method,
+        outcome: "answered",
+        took: common.arrived.elapsed(),
+    };
+    line.write();
+}

@@ -1,0 +1,398 @@
+//! Writes tasks, messages and events in the words of a dialect.
+//!
+//! Source: docs/protocols/a2a.md §1 and §9.
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::json;
+
+use crate::tasks::model::{Artifact, Content, Message, Part, Role, State, Status};
+use crate::tasks::{Event, Step, Task};
+
+/// Something as one dialect writes it.
+#[derive(Clone, Copy)]
+pub(super) struct As<'a, T> {
+    it: &'a T,
+    of: Of<'a>,
+}
+
+/// What it belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) dialect: Dialect,
+    pub(super) task: Option<&'a str>,
+    pub(super) context: Option<&'a str>,
+}
+
+/// A task with so much of its history, and with or without its artifacts.
+struct Shown<'a> {
+    task: &'a Task,
+    history: &'a [Message],
+    has_artifacts: bool,
+}
+
+/// One event of a stream: its type where the dialect names types, and its result.
+pub(super) struct Written {
+    pub(super) event: Option<&'static str>,
+    pub(super) result: String,
+}
+
+// === impl Of ===
+
+impl<'a> Of<'a> {
+    /// What belongs to this task.
+    pub(super) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
+        Self {
+            dialect,
+            task: Some(id),
+            context: Some(&task.context),
+        }
+    }
+
+    fn is_1_0(self) -> bool {
+        self.dialect == Dialect::A2a10
+    }
+
+    fn is_jaf(self) -> bool {
+        self.dialect == Dialect::JafDoc
+    }
+
+    fn write<T>(self, it: &'a T) -> As<'a, T> {
+        As { it, of: self }
+    }
+
+    /// A task by itself. `history` is how many messages of it are wanted at most; all without a number.
+    pub(super) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
+        let wanted = history.unwrap_or(usize::MAX);
+        let skipped = task.history.len().saturating_sub(wanted);
+        let shown = Shown {
+            task,
+            history: task.history.get(skipped..).unwrap_or_default(),
+            has_artifacts,
+        };
+        text(&Of::write(self, &shown))
+    }
+
+    /// The result of a send that a task answers.
+    pub(super) fn answer(self, task: &Task, history: Option<usize>) -> String {
+        if self.is_jaf() && matches!(task.status.state, State::Completed) {
+            return self.completion(&task.answer());
+        }
+        let whole = self.whole(task, history, true);
+        if self.is_1_0() {
+            return format!(r#"{{"task":{whole}}}"#);
+        }
+        whole
+    }
+
+    /// The result of a send that a message answers, without a task.
+    pub(super) fn message(self, message: &Message) -> String {
+        let message = text(&Of::write(self, message));
+        if self.is_1_0() {
+            return format!(r#"{{"message":{message}}}"#);
+        }
+        message
+    }
+
+    /// The last word of the JAF document.
+    fn completion(self, message: &Message) -> String {
+        self.jaf_part("completion", message, true)
+    }
+
+    fn jaf_part(self, kind: &str, message: &Message, is_final: bool) -> String {
+        let (task, context) = (json!(self.task), json!(self.context));
+        let message = text(&Of::write(self, message));
+        format!(
+            r#"{{"kind":"{kind}","taskId":{task},"contextId":{context},"message":{message},"final":{is_final}}}"#
+        )
+    }
+
+    /// The first event of a stream: the task as it is.
+    pub(super) fn first(self, task: &Task) -> Written {
+        if self.is_jaf() {
+            return self.status(&task.status);
+        }
+        let whole = self.whole(task, None, true);
+        let result = if self.is_1_0() {
+            format!(r#"{{"task":{whole}}}"#)
+        } else {
+            whole
+        };
+        Written {
+            event: None,
+            result,
+        }
+    }
+
+    /// What happened to a task. `task` is asked for it as it is after that, for the answer of the JAF document.
+    pub(super) fn step(self, step: &Step, task: impl FnOnce() -> Option<Task>) -> Option<Written> {
+        match &*step.event {
+            Event::Status(status) if self.is_jaf() && status.state == State::Completed => {
+                let message = match &status.message {
+                    Some(message) => message.clone(),
+                    None => task()?.answer(),
+                };
+                Some(Written {
+                    event: Some("completion"),
+                    result: self.completion(&message),
+                })
+            }
+            Event::Status(status) => Some(self.status(status)),
+            Event::Artifact {
+                artifact,
+                append,
+                last,
+            } => Some(self.artifact(artifact, *append, *last)),
+            _ => None,
+        }
+    }
+
+    fn status(self, status: &Status) -> Written {
+        let (task, context) = (json!(self.task), json!(self.context));
+        let (written, is_final) = (text(&Of::write(self, status)), status.state.is_at_rest());
+        let members = format!(r#""taskId":{task},"contextId":{context},"status":{written}"#);
+        Written {
+            event: self.is_jaf().then_some("status-update"),
+            result: if self.is_1_0() {
+                format!(r#"{{"statusUpdate":{{{members}}}}}"#)
+            } else {
+                format!(r#"{{"kind":"status-update",{members},"final":{is_final}}}"#)
+            },
+        }
+    }
+
+    fn artifact(self, artifact: &Artifact, append: bool, last: bool) -> Written {
+        if self.is_jaf() {
+            let mut message = Message::of_agent(artifact.parts.clone());
+            message.id = artifact.id.clone();
+            return Written {
+                event: Some("partial-completion"),
+                result: self.jaf_part("partial-completion", &message, false),
+            };
+        }
+        let (task, context) = (json!(self.task), json!(self.context));
+        let artifact = text(&Of::write(self, artifact));
+        let members = format!(
+            r#""taskId":{task},"contextId":{context},"artifact":{artifact},"append":{append},"lastChunk":{last}"#
+        );
+        Written {
+            event: None,
+            result: if self.is_1_0() {
+                format!(r#"{{"artifactUpdate":{{{members}}}}}"#)
+            } else {
+                format!(r#"{{"kind":"artifact-update",{members}}}"#)
+            },
+        }
+    }
+}
+
+/// Nothing that is written here can fail to be.
+fn text(it: &impl Serialize) -> String {
+    serde_json::to_string(it).unwrap_or_default()
+}
+
+/// The name of a state in a dialect.
+pub(super) fn state(state: State, dialect: Dialect) -> &'static str {
+    match (state, dialect) {
+        (State::Submitted, Dialect::A2a10) => "TASK_STATE_SUBMITTED",
+        (State::Working, Dialect::A2a10) => "TASK_STATE_WORKING",
+        (State::InputRequired, Dialect::A2a10) => "TASK_STATE_INPUT_REQUIRED",
+        (State::AuthRequired, Dialect::A2a10) => "TASK_STATE_AUTH_REQUIRED",
+        (State::Completed, Dialect::A2a10) => "TASK_STATE_COMPLETED",
+        (State::Canceled, Dialect::A2a10) => "TASK_STATE_CANCELED",
+        (State::Failed, Dialect::A2a10) => "TASK_STATE_FAILED",
+        (State::Rejected, Dialect::A2a10) => "TASK_STATE_REJECTED",
+        (State::Unknown, Dialect::A2a10) => "TASK_STATE_UNSPECIFIED",
+        // The JAF document has five states.
+        (State::InputRequired | State::AuthRequired | State::Unknown, Dialect::JafDoc) => "working",
+        (State::Rejected, Dialect::JafDoc) => "failed",
+        (State::Canceled, Dialect::JafDoc) => "cancelled",
+        (State::Submitted, _) => "submitted",
+        (State::Working, _) => "working",
+        (State::InputRequired, _) => "input-required",
+        (State::AuthRequired, _) => "auth-required",
+        (State::Completed, _) => "completed",
+        (State::Canceled, _) => "canceled",
+        (State::Failed, _) => "failed",
+        (State::Rejected, _) => "rejected",
+        (State::Unknown, _) => "unknown",
+    }
+}
+
+fn role(role: Role, dialect: Dialect) -> &'static str {
+    match (role, dialect) {
+        (Role::Agent, Dialect::A2a10) => "ROLE_AGENT",
+        (Role::User | Role::System, Dialect::A2a10) => "ROLE_USER",
+        (Role::System, Dialect::JafDoc) => "system",
+        (Role::Agent, _) => "agent",
+        (Role::User | Role::System, _) => "user",
+    }
+}
+
+// === the shapes ===
+
+impl Serialize for As<'_, Shown<'_>> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (task, of) = (self.it.task, self.of);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &of.task)?;
+        map.serialize_entry("contextId", &of.context)?;
+        if !of.is_1_0() {
+            map.serialize_entry("kind", "task")?;
+        }
+        map.serialize_entry("status", &of.write(&task.status))?;
+        if !self.it.history.is_empty() {
+            let history: Vec<_> = self.it.history.iter().map(|one| of.write(one)).collect();
+            map.serialize_entry("history", &history)?;
+        }
+        if self.it.has_artifacts && !task.artifacts.is_empty() {
+            let artifacts: Vec<_> = task.artifacts.iter().map(|one| of.write(one)).collect();
+            map.serialize_entry("artifacts", &artifacts)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for As<'_, Status> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (status, of) = (self.it, self.of);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("state", state(status.state, of.dialect))?;
+        if let Some(message) = &status.message {
+            map.serialize_entry("message", &of.write(message))?;
+        }
+        map.serialize_entry("timestamp", &status.timestamp)?;
+        map.end()
+    }
+}
+
+impl Serialize for As<'_, Message> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (message, of) = (self.it, self.of);
+        let mut map = serializer.serialize_map(None)?;
+        if !of.is_1_0() {
+            map.serialize_entry("kind", "message")?;
+        }
+        map.serialize_entry("messageId", &message.id)?;
+        map.serialize_entry("role", role(message.role, of.dialect))?;
+        let parts: Vec<_> = message.parts.iter().map(|part| of.write(part)).collect();
+        map.serialize_entry("parts", &parts)?;
+        if let Some(context) = of.context {
+            map.serialize_entry("contextId", context)?;
+        }
+        if let Some(task) = of.task {
+            map.serialize_entry("taskId", task)?;
+        }
+        if let Some(metadata) = &message.metadata {
+            map.serialize_entry("metadata", metadata)?;
+        }
+        if !message.extensions.is_empty() {
+            map.serialize_entry("extensions", &message.extensions)?;
+        }
+        if !message.references.is_empty() {
+            map.serialize_entry("referenceTaskIds", &message.references)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for As<'_, Artifact> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (artifact, of) = (self.it, self.of);
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("artifactId", &artifact.id)?;
+        if let Some(name) = &artifact.name {
+            map.serialize_entry("name", name)?;
+        }
+        if let Some(description) = &artifact.description {
+            map.serialize_entry("description", description)?;
+        }
+        let parts: Vec<_> = artifact.parts.iter().map(|part| of.write(part)).collect();
+        map.serialize_entry("parts", &parts)?;
+        if let Some(metadata) = &artifact.metadata {
+            map.serialize_entry("metadata", metadata)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for As<'_, Part> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Content::Other(whole) = &self.it.content {
+            return whole.serialize(serializer);
+        }
+        if self.of.is_1_0() {
+            self.current(serializer)
+        } else {
+            self.with_kind(serializer)
+        }
+    }
+}
+
+impl As<'_, Part> {
+    /// As A2A 1.0 has it: the name of the member tells what it is.
+    fn current<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let part = self.it;
+        let mut map = serializer.serialize_map(None)?;
+        match &part.content {
+            Content::Text(text) => map.serialize_entry("text", text)?,
+            Content::Bytes(bytes) => map.serialize_entry("raw", bytes)?,
+            Content::Url(url) => map.serialize_entry("url", url)?,
+            Content::Data(data) | Content::Other(data) => map.serialize_entry("data", data)?,
+        }
+        if let Some(filename) = &part.filename {
+            map.serialize_entry("filename", filename)?;
+        }
+        if let Some(media_type) = &part.media_type {
+            map.serialize_entry("mediaType", media_type)?;
+        }
+        if let Some(metadata) = &part.metadata {
+            map.serialize_entry("metadata", metadata)?;
+        }
+        map.end()
+    }
+
+    /// As A2A 0.3 and the JAF document have it.
+    fn with_kind<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let part = self.it;
+        let mut map = serializer.serialize_map(None)?;
+        let file = |member: &'static str, place: &str| {
+            let mut file = json!({ member: place });
+            let named = [("name", &part.filename), ("mimeType", &part.media_type)];
+            for (name, value) in named {
+                if let Some(value) = value {
+                    file[name] = json!(value.as_str());
+                }
+            }
+            file
+        };
+        match &part.content {
+            Content::Text(text) => {
+                map.serialize_entry("kind", "text")?;
+                map.serialize_entry("text", text)?;
+            }
+            Content::Bytes(bytes) => {
+                map.serialize_entry("kind", "file")?;
+                map.serialize_entry("file", &file("bytes", bytes))?;
+            }
+            Content::Url(url) => {
+                map.serialize_entry("kind", "file")?;
+                map.serialize_entry("file", &file("uri", url))?;
+            }
+            Content::Data(data) | Content::Other(data) => {
+                map.serialize_entry("kind", "data")?;
+                // Their data are objects; A2A 1.0 has any JSON.
+                if data.get().starts_with('{') {
+                    map.serialize_entry("data", data)?;
+                } else {
+                    let wrapped = std::collections::BTreeMap::from([("value", data)]);
+                    map.serialize_entry("data", &wrapped)?;
+                }
+            }
+        }
+        if let Some(metadata) = &part.metadata {
+            map.serialize_entry("metadata", metadata)?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,466 @@
+//! Tasks: what agents do for A2A callers, kept by the bridge.
+//!
+//! ```text
+//! call ── Answer ──> drive ── Event ──> log ──> TaskFold ──> Task ──> get, list
+//!                                                    └─ in order ──> every subscriber
+//! ```
+//!
+//! A task is the fold of its records, and nothing else. A task that goes on has an owner, [`Tasks::drive`], which takes
+//! what the agent says; it ends with the call: by the agent's last word, at the deadline, or when somebody cancels the
+//! task. Source: docs/protocols/a2a.md §9.
+
+mod fold;
+pub(crate) mod model;
+pub(crate) mod read;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_util::task::TaskTracker;
+use tracing::Level;
+
+pub(crate) use self::fold::{Created, Event, Task};
+
+use self::fold::TaskFold;
+use self::model::{Artifact, Content, Message, Part, State, Status};
+use self::read::{Heard, HeardTask};
+use crate::calls::failure::Failure;
+use crate::calls::{self, Answer, CallError};
+use crate::seldom::{LogLimits, Seldom};
+use crate::state::{
+    Following, Kind, Lagged, LogSpec, MemoryLog, Position, StateError, View, ViewOptions, ViewTask,
+};
+
+/// The tasks of all agents.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    view: View<TaskFold>,
+    _applying: ViewTask,
+    drivers: TaskTracker,
+    lost: Seldom,
+}
+
+/// A part of an agent's answer, as JSON-RPC.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// A result.
+    Result(Heard),
+    /// The error that the agent answered with, as the whole response.
+    Error(calls::Part),
+}
+
+/// One step of a task that somebody follows.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    /// Where it is in the log: the id of its event.
+    pub(crate) position: Position,
+    /// What happened.
+    pub(crate) event: Arc<Event>,
+}
+
+/// What happens to one task from some moment on.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    /// What has happened before that moment and after the position that the subscriber named.
+    missed: std::vec::IntoIter<Step>,
+    following: Following,
+}
+
+/// How long a task is kept after its last record.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Memory for the records of tasks, and the same again for tasks.
+const MEMORY_BYTES: usize = 128 << 20;
+/// How long the log may take to show what was appended.
+const APPLIED: Duration = Duration::from_secs(10);
+/// Records that a subscriber may be behind before it reads the task again.
+const BEHIND: usize = 256;
+
+// === impl Tasks ===
+
+impl Tasks {
+    /// No tasks yet, in the memory of this process.
+    pub(crate) fn in_memory(log: &LogLimits) -> Arc<Self> {
+        let spec = LogSpec {
+            name: "tasks",
+            kind: Kind::Events { max_age: KEPT },
+        };
+        let options = ViewOptions {
+            memory_bytes: MEMORY_BYTES,
+        };
+        let records = MemoryLog::new(spec, MEMORY_BYTES);
+        let (view, applying) = View::start(records, TaskFold, options);
+        Arc::new(Self {
+            view,
+            _applying: applying,
+            drivers: TaskTracker::new(),
+            lost: log.seldom(Level::ERROR, "more events of tasks were not stored"),
+        })
+    }
+
+    /// The task as it is now.
+    pub(crate) fn get(&self, id: &str) -> Option<Task> {
+        self.view.read(|tasks| tasks.get(id).cloned())
+    }
+
+    /// Tasks that `wanted` takes, the last changed first: `size` of them after the first `skip`, and how many there are.
+    /// `context` narrows them to a conversation.
+    pub(crate) fn list(
+        &self,
+        context: Option<&str>,
+        wanted: impl Fn(&Task) -> bool,
+        (skip, size): (usize, usize),
+    ) -> (Vec<(Text, Task)>, usize) {
+        self.view.read(|tasks| {
+            let all: Box<dyn Iterator<Item = (&str, &Task)>> = match context {
+                Some(context) => Box::new(tasks.group(context)),
+                None => Box::new(tasks.iter()),
+            };
+            let mut found: Vec<_> = all.filter(|(_, task)| wanted(task)).collect();
+            found.sort_unstable_by(|(a, x), (b, y)| (y.changed, b).cmp(&(x.changed, a)));
+            let total = found.len();
+            let page = found.into_iter().skip(skip).take(size);
+            let page = page.map(|(id, task)| (Text::from(id), task.clone()));
+            (page.collect(), total)
+        })
+    }
+
+    /// Stores an event, and waits until the task shows it, or shows that it came too late.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
+        let stored = self.view.commit(id, Some(event.write()), APPLIED).await;
+        stored.map(drop)
+    }
+
+    /// The task as it is now, and what happens to it from now on; with `after`, what is kept of what happened after that
+    /// position comes first.
+    pub(crate) fn follow(&self, id: &str, after: Option<Position>) -> Option<(Task, Subscription)> {
+        let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
+            let task = tasks.get(id)?.clone();
+            let missed = after
+                .map(|after| task.steps_after(after))
+                .unwrap_or_default();
+            Some((task, missed))
+        });
+        let (task, missed) = found?;
+        let missed = missed.into_iter();
+        Some((task, Subscription { missed, following }))
+    }
+
+    /// Waits until the task is at rest: ended, or waiting for its caller.
+    pub(crate) async fn at_rest(&self, id: &str) -> Option<Task> {
+        self.until(id, State::is_at_rest).await
+    }
+
+    /// Waits until the task has ended.
+    pub(crate) async fn at_end(&self, id: &str) -> Option<Task> {
+        self.until(id, State::is_terminal).await
+    }
+
+    /// Waits until the task is in such a state. `None` when it is not kept any more.
+    async fn until(&self, id: &str, is_it: impl Fn(State) -> bool) -> Option<Task> {
+        loop {
+            let (task, mut subscription) = self.follow(id, None)?;
+            if is_it(task.status.state) {
+                return Some(task);
+            }
+            loop {
+                match subscription.next().await {
+                    Ok(Some(step)) if !step.state().is_some_and(&is_it) => {}
+                    Ok(Some(_)) | Err(Lagged) => break,
+                    Ok(None) => return self.get(id),
+                }
+            }
+        }
+    }
+
+    /// Follows what the agent says about a task until its answer ends. `first` is what was heard of it already.
+    pub(crate) fn drive(self: &Arc<Self>, id: Text, answer: Answer, first: Option<(Heard, bool)>) {
+        let tasks = Arc::clone(self);
+        self.drivers.spawn(async move {
+            if let Err(error) = tasks.driven(&id, answer, first).await
+                && let Some(suppressed) = tasks.lost.allow()
+            {
+                tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task stops here");
+            }
+        });
+    }
+
+    async fn driven(
+        &self,
+        id: &Text,
+        mut answer: Answer,
+        first: Option<(Heard, bool)>,
+    ) -> Result<(), StateError> {
+        if let Some((heard, last)) = first {
+            self.hear(id, heard).await?;
+            if last {
+                return self.finish(id).await;
+            }
+        }
+        while let Some((task, mut subscription)) = self.follow(id, None) {
+            let mut is_ended = task.status.state.is_terminal();
+            while !is_ended {
+                tokio::select! {
+                    part = answer.next() => if self.take(id, part).await? {
+                        return self.finish(id).await;
+                    },
+                    step = subscription.next() => match step {
+                        Ok(Some(step)) => is_ended = step.state().is_some_and(State::is_terminal),
+                        Ok(None) => return Ok(()),
+                        Err(Lagged) => break,
+                    },
+                }
+            }
+            if is_ended {
+                // Somebody has cancelled it, or the agent goes on after the end. An agent that has named the task knows.
+                if self.get(id).is_some_and(|task| task.agents_id.is_some()) {
+                    answer.close();
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a part of the answer; whether it is the last one.
+    async fn take(
+        &self,
+        id: &Text,
+        part: Option<Result<calls::Part, CallError>>,
+    ) -> Result<bool, StateError> {
+        match part {
+            None => Ok(true),
+            Some(Err(error)) => {
+                self.fail(id, Failure::call(&error).message()).await?;
+                Ok(true)
+            }
+            Some(Ok(part)) => {
+                let last = part.last;
+                match Said::of(part) {
+                    Some(Said::Result(heard)) => self.hear(id, heard).await?,
+                    Some(Said::Error(part)) => self.fail(id, &message_of(&part)).await?,
+                    // Progress in another protocol's words.
+                    None => {}
+                }
+                Ok(last)
+            }
+        }
+    }
+
+    /// The agent has nothing more to say, and has not said how it ended: then it has done its work.
+    async fn finish(&self, id: &Text) -> Result<(), StateError> {
+        match self.get(id) {
+            Some(task) if !task.status.state.is_at_rest() => {
+                let status = Status::now(State::Completed, None);
+                self.record(id, &Event::Status(status)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn fail(&self, id: &Text, why: &str) -> Result<(), StateError> {
+        let message = Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))]);
+        let status = Status::now(State::Failed, Some(message));
+        self.record(id, &Event::Status(status)).await
+    }
+
+    /// Records what an agent has said about a task.
+    pub(crate) async fn hear(&self, id: &Text, heard: Heard) -> Result<(), StateError> {
+        for event in self.events_of(id, heard) {
+            self.record(id, &event).await?;
+        }
+        Ok(())
+    }
+
+    fn events_of(&self, id: &Text, heard: Heard) -> Vec<Event> {
+        let named = |task: Option<Text>| task.map(|task| Event::Named { task });
+        match heard {
+            Heard::Task(heard) => match self.get(id) {
+                Some(task) => news(heard, &task),
+                None => Vec::new(),
+            },
+            Heard::Message(message) => {
+                vec![Event::Status(Status::now(State::Completed, Some(message)))]
+            }
+            Heard::Status { task, status } => {
+                let event = Event::Status(status);
+                named(task).into_iter().chain([event]).collect()
+            }
+            Heard::Artifact {
+                task,
+                artifact,
+                append,
+                last,
+            } => {
+                let event = Event::Artifact {
+                    artifact,
+                    append,
+                    last,
+                };
+                named(task).into_iter().chain([event]).collect()
+            }
+            Heard::Plain(json) => {
+                let artifact = Artifact {
+                    id: Text::from_static("result"),
+                    name: None,
+                    description: None,
+                    parts: vec![plain_part(json)],
+                    metadata: None,
+                };
+                let event = Event::Artifact {
+                    artifact,
+                    append: false,
+                    last: true,
+                };
+                vec![event, Event::Status(Status::now(State::Completed, None))]
+            }
+        }
+    }
+}
+
+/// A result that is none of A2A, as a part.
+pub(crate) fn plain_part(json: model::Raw) -> Part {
+    match serde_json::from_str(json.get()) {
+        Ok(text) => Part::of(Content::Text(text)),
+        Err(_) => Part::of(Content::Data(json)),
+    }
+}
+
+/// What a task that an agent shows has beyond what is known of it.
+fn news(heard: HeardTask, task: &Task) -> Vec<Event> {
+    let mut events: Vec<Event> = heard
+        .id
+        .map(|task| Event::Named { task })
+        .into_iter()
+        .collect();
+    let said = heard.history.into_iter();
+    events.extend(said.map(|message| Event::Said { message }));
+    for artifact in heard.artifacts {
+        let same = |known: &&Artifact| {
+            known.id == artifact.id && known.parts.len() == artifact.parts.len()
+        };
+        if !task.artifacts.iter().any(|known| same(&known)) {
+            events.push(Event::Artifact {
+                artifact,
+                append: false,
+                last: true,
+            });
+        }
+    }
+    if let Some(status) = heard.status
+        && (status.state != task.status.state || status.message.is_some())
+    {
+        events.push(Event::Status(status));
+    }
+    events
+}
+
+/// The text of an agent's error.
+fn message_of(part: &calls::Part) -> String {
+    #[derive(Deserialize)]
+    struct Response {
+        error: Error,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        message: String,
+    }
+    let response: Result<Response, _> = serde_json::from_slice(&part.body);
+    response.map_or_else(
+        |_| "the agent answered with an error".to_owned(),
+        |response| response.error.message,
+    )
+}
+
+// === impl Said ===
+
+impl Said {
+    /// What a part says; `None` where it is no response.
+    pub(crate) fn of(part: calls::Part) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Response<'a> {
+            #[serde(borrow, default)]
+            result: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            error: Option<&'a RawValue>,
+        }
+        let response: Response<'_> = serde_json::from_slice(&part.body).ok()?;
+        if response.error.is_some() {
+            return Some(Self::Error(part));
+        }
+        Some(Self::Result(read::result(response.result?)))
+    }
+}
+
+// === impl Step, Subscription ===
+
+impl Step {
+    /// The state that the task has after it, where it changes that.
+    fn state(&self) -> Option<State> {
+        match &*self.event {
+            Event::Status(status) => Some(status.state),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing follows it for now.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.state().is_some_and(State::is_at_rest)
+    }
+}
+
+impl Subscription {
+    /// Whether something has happened that the subscriber is still to get.
+    pub(crate) fn has_missed(&self) -> bool {
+        !self.missed.as_slice().is_empty()
+    }
+
+    /// The next step; `None` when the bridge ends. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the subscriber was too slow: it follows again.
+    pub(crate) async fn next(&mut self) -> Result<Option<Step>, Lagged> {
+        if let Some(missed) = self.missed.next() {
+            return Ok(Some(missed));
+        }
+        loop {
+            let Some(record) = self.following.next().await? else {
+                return Ok(None);
+            };
+            if let Some(event) = Event::read(&record).filter(Event::is_shown) {
+                return Ok(Some(Step {
+                    position: record.position,
+                    event: Arc::new(event),
+                }));
+            }
+        }
+    }
+}
+
+impl Task {
+    /// What happened after a position.
+    fn steps_after(&self, after: Position) -> Vec<Step> {
+        let events = self.events.iter();
+        let steps = events.filter(|(position, _)| *position > after);
+        steps
+            .map(|(position, event)| Step {
+                position: *position,
+                event: Arc::clone(event),
+            })
+            .collect()
+    }
+
+    /// Whether everything after a position is kept.
+    pub(crate) fn remembers(&self, after: Position) -> bool {
+        !self.has_forgotten
+            || self
+                .events
+                .front()
+                .is_some_and(|(position, _)| *position <= after)
+    }
+}

@@ -1,0 +1,416 @@
+//! Tasks as a pure function of their records.
+//!
+//! The state machine of A2A: submitted, then any states, then one of the last states, which nothing leaves.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::model::{Artifact, Message, Part, State, Status};
+use crate::state::{Applied, Fold, Position, Record};
+
+/// What happened to a task. The body of a record is `{"v":1,"event":…}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// Somebody has sent an agent a message.
+    Created(Created),
+    /// Somebody has sent another one for the same task.
+    Continued {
+        /// The message.
+        message: Message,
+    },
+    /// The agent has named its own id of the task.
+    Named {
+        /// That id.
+        task: Text,
+    },
+    /// The agent has said something that changes no state.
+    Said {
+        /// What.
+        message: Message,
+    },
+    /// The state has changed.
+    Status(Status),
+    /// The agent has made an artifact, or a piece of one.
+    Artifact {
+        /// The artifact.
+        artifact: Artifact,
+        /// Its parts go to the end of the artifact of the same id.
+        append: bool,
+        /// Nothing more goes there.
+        last: bool,
+    },
+}
+
+/// How a task begins.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Created {
+    /// The agent.
+    pub(crate) agent: Text,
+    /// The conversation it is part of.
+    pub(crate) context: Text,
+    /// Whether the agent was asked in the words of A2A 1.0, and so understands them.
+    pub(crate) is_1_0: bool,
+    /// The first message.
+    pub(crate) message: Message,
+    /// When, as RFC 3339.
+    pub(crate) timestamp: Text,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body<E> {
+    v: u32,
+    event: E,
+}
+
+const VERSION: u32 = 1;
+
+/// A task, as its records make it.
+#[derive(Debug, Clone)]
+pub(crate) struct Task {
+    pub(crate) agent: Text,
+    pub(crate) context: Text,
+    pub(crate) is_1_0: bool,
+    /// The agent's own id of it.
+    pub(crate) agents_id: Option<Text>,
+    pub(crate) status: Status,
+    pub(crate) history: Vec<Message>,
+    pub(crate) artifacts: Vec<Artifact>,
+    /// When its status changed last, in milliseconds since 1970.
+    pub(crate) changed: u64,
+    /// The last record.
+    pub(crate) position: Position,
+    /// The last events that subscribers are sent, for those who come back.
+    pub(crate) events: VecDeque<(Position, Arc<Event>)>,
+    /// Whether earlier ones are not kept any more.
+    pub(crate) has_forgotten: bool,
+    bytes: usize,
+}
+
+/// Makes tasks of records.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskFold;
+
+/// Events of one task that are kept for subscribers who come back.
+const KEPT_EVENTS: usize = 1_024;
+/// Messages of the history of one task that are kept.
+const KEPT_MESSAGES: usize = 1_000;
+
+// === impl Event ===
+
+impl Event {
+    /// As the body of a record.
+    pub(crate) fn write(&self) -> Bytes {
+        // Nothing in it can fail to be written.
+        serde_json::to_vec(&Body {
+            v: VERSION,
+            event: self,
+        })
+        .unwrap_or_default()
+        .into()
+    }
+
+    /// Reads the body of a record.
+    pub(crate) fn read(record: &Record) -> Option<Self> {
+        let body: Body<Self> = serde_json::from_slice(record.body.as_deref()?).ok()?;
+        (body.v == VERSION).then_some(body.event)
+    }
+
+    /// Whether subscribers are sent it.
+    pub(crate) fn is_shown(&self) -> bool {
+        matches!(self, Self::Status(_) | Self::Artifact { .. })
+    }
+}
+
+// === impl TaskFold ===
+
+impl Fold for TaskFold {
+    type Entry = Task;
+
+    fn apply(&self, entry: &mut Option<Task>, record: &Record) -> Applied {
+        let Some(event) = Event::read(record) else {
+            return Applied::Unknown;
+        };
+        let bytes = record.body.as_ref().map_or(0, Bytes::len);
+        let applied = match (&mut *entry, event) {
+            (None, Event::Created(created)) => {
+                *entry = Some(Task::new(created, record));
+                Applied::Changed
+            }
+            (Some(task), event) if !task.status.state.is_terminal() => task.take(event, record),
+            (None | Some(_), _) => Applied::Unchanged,
+        };
+        if let (Applied::Changed, Some(task)) = (applied, entry) {
+            task.position = record.position;
+            task.bytes += 2 * bytes;
+        }
+        applied
+    }
+
+    fn size_bytes(&self, task: &Task) -> usize {
+        size_of::<Task>() + task.bytes
+    }
+
+    fn has_ended(&self, task: &Task) -> bool {
+        task.status.state.is_terminal()
+    }
+
+    fn group<'a>(&self, task: &'a Task) -> Option<&'a str> {
+        Some(&task.context)
+    }
+}
+
+// === impl Task ===
+
+impl Task {
+    fn new(created: Created, record: &Record) -> Self {
+        Self {
+            agent: created.agent,
+            context: created.context,
+            is_1_0: created.is_1_0,
+            agents_id: None,
+            status: Status {
+                state: State::Submitted,
+                message: None,
+                timestamp: created.timestamp,
+            },
+            history: vec![created.message],
+            artifacts: Vec::new(),
+            changed: record.time,
+            position: record.position,
+            events: VecDeque::new(),
+            has_forgotten: false,
+            bytes: 0,
+        }
+    }
+
+    fn take(&mut self, event: Event, record: &Record) -> Applied {
+        match &event {
+            Event::Created(_) => return Applied::Unchanged,
+            Event::Named { task } if self.agents_id.as_ref() == Some(task) => {
+                return Applied::Unchanged;
+            }
+            Event::Named { task } => self.agents_id = Some(task.clone()),
+            Event::Continued { message } => {
+                let millis = Duration::from_millis(record.time);
+                let goes_on = Status {
+                    state: State::Working,
+                    message: None,
+                    timestamp: crate::clock::rfc3339(SystemTime::UNIX_EPOCH + millis),
+                };
+                self.changes(goes_on, record);
+                self.remember(message.clone());
+            }
+            Event::Said { message } => self.remember(message.clone()),
+            Event::Status(status) => self.changes(status.clone(), record),
+            Event::Artifact {
+                artifact, append, ..
+            } => self.put(artifact, *append),
+        }
+        if event.is_shown() {
+            self.events.push_back((record.position, Arc::new(event)));
+            if self.events.len() > KEPT_EVENTS {
+                self.events.pop_front();
+                self.has_forgotten = true;
+            }
+        }
+        Applied::Changed
+    }
+
+    fn changes(&mut self, status: Status, record: &Record) {
+        let before = std::mem::replace(&mut self.status, status);
+        self.changed = record.time;
+        if let Some(message) = before.message {
+            self.remember(message);
+        }
+    }
+
+    fn remember(&mut self, message: Message) {
+        let known = self.history.iter().any(|known| known.id == message.id);
+        if !known && self.history.len() < KEPT_MESSAGES {
+            self.history.push(message);
+        }
+    }
+
+    fn put(&mut self, artifact: &Artifact, append: bool) {
+        let mut kept = self.artifacts.iter_mut();
+        match kept.find(|kept| kept.id == artifact.id) {
+            Some(kept) if append => kept.parts.extend(artifact.parts.iter().cloned()),
+            Some(kept) => *kept = artifact.clone(),
+            None => self.artifacts.push(artifact.clone()),
+        }
+    }
+
+    /// The message that a caller of one answer gets: the last one, or what the artifacts hold.
+    pub(crate) fn answer(&self) -> Message {
+        self.status.message.clone().unwrap_or_else(|| {
+            let parts = self.artifacts.iter().flat_map(|artifact| &artifact.parts);
+            let parts: Vec<Part> = parts.cloned().collect();
+            Message::of_agent(parts)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::model::{Content, Role};
+    use proptest::prelude::*;
+
+    fn message(id: &str) -> Message {
+        let mut message = Message::of_agent(vec![Part::of(Content::Text(id.to_owned()))]);
+        message.id = id.into();
+        message.role = Role::User;
+        message
+    }
+
+    fn status(state: State) -> Event {
+        Event::Status(Status {
+            state,
+            message: Some(message(&format!("{state:?}"))),
+            timestamp: "2026-02-02T02:40:00.000Z".into(),
+        })
+    }
+
+    fn created() -> Event {
+        Event::Created(Created {
+            agent: "weather".into(),
+            context: "c".into(),
+            is_1_0: false,
+            message: message("first"),
+            timestamp: "2026-02-02T02:40:00.000Z".into(),
+        })
+    }
+
+    fn chunk(id: &str, text: &str, append: bool) -> Event {
+        Event::Artifact {
+            artifact: Artifact {
+                id: id.into(),
+                name: None,
+                description: None,
+                parts: vec![Part::of(Content::Text(text.to_owned()))],
+                metadata: None,
+            },
+            append,
+            last: false,
+        }
+    }
+
+    /// The task that these events make, and what each of them did.
+    fn fold(events: &[Event]) -> (Option<Task>, Vec<Applied>) {
+        let mut entry = None;
+        let applied = events.iter().enumerate().map(|(index, event)| {
+            let offset = index as u64;
+            let record = Record {
+                key: "t".into(),
+                position: Position {
+                    partition: 0,
+                    offset,
+                },
+                time: 1_000 + offset,
+                body: Some(event.write()),
+            };
+            TaskFold.apply(&mut entry, &record)
+        });
+        let applied = applied.collect();
+        (entry, applied)
+    }
+
+    #[test]
+    fn a_task_begins_once_and_nothing_leaves_the_end() {
+        use Applied::{Changed, Unchanged};
+        let events = [
+            status(State::Working),
+            created(),
+            created(),
+            status(State::Completed),
+            status(State::Canceled),
+            chunk("a", "late", false),
+        ];
+        let (task, applied) = fold(&events);
+        assert_eq!(
+            applied,
+            [Unchanged, Changed, Unchanged, Changed, Unchanged, Unchanged]
+        );
+        let task = task.unwrap();
+        assert_eq!(task.status.state, State::Completed);
+        assert!(task.artifacts.is_empty());
+        assert_eq!(task.position.offset, 3);
+    }
+
+    #[test]
+    fn pieces_of_an_artifact_are_joined_and_a_whole_one_replaces_them() {
+        let text = |task: &Task| -> Vec<String> {
+            let parts = task.artifacts.iter().flat_map(|artifact| &artifact.parts);
+            parts.map(|part| format!("{:?}", part.content)).collect()
+        };
+        let events = [created(), chunk("a", "1", true), chunk("a", "2", true)];
+        let (task, _) = fold(&events);
+        assert_eq!(text(&task.unwrap()).len(), 2);
+        let events = [created(), chunk("a", "1", true), chunk("a", "2", false)];
+        let (task, _) = fold(&events);
+        assert_eq!(text(&task.unwrap()), [r#"Text("2")"#]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_counted_and_changes_nothing() {
+        let record = |body: &'static str| Record {
+            key: "t".into(),
+            position: Position {
+                partition: 0,
+                offset: 0,
+            },
+            time: 0,
+            body: Some(Bytes::from_static(body.as_bytes())),
+        };
+        let mut entry = None;
+        for body in [
+            "",
+            "{",
+            r#"{"v":2,"event":{"named":{"task":"x"}}}"#,
+            r#"{"v":1,"event":{"odd":{}}}"#,
+        ] {
+            assert_eq!(TaskFold.apply(&mut entry, &record(body)), Applied::Unknown);
+            assert!(entry.is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_order_of_events_makes_a_task_that_keeps_the_rules(
+            picks in prop::collection::vec(0_usize..7, 0..40),
+        ) {
+            let all = [
+                created(),
+                status(State::Working),
+                status(State::InputRequired),
+                status(State::Failed),
+                chunk("a", "x", true),
+                Event::Continued { message: message("next") },
+                Event::Named { task: "own".into() },
+            ];
+            let events: Vec<Event> = picks.iter().filter_map(|pick| all.get(*pick).cloned()).collect();
+            let (task, applied) = fold(&events);
+            let (again, _) = fold(&events);
+            // The same records make the same task.
+            prop_assert_eq!(format!("{task:?}"), format!("{again:?}"));
+            let begun = picks.iter().position(|pick| *pick == 0);
+            prop_assert_eq!(task.is_some(), begun.is_some());
+            if let Some(task) = task {
+                let after = begun.and_then(|begun| applied.get(begun + 1..)).unwrap_or_default();
+                let shown = after.iter().zip(picks.iter().skip(begun.unwrap_or_default() + 1));
+                let shown = shown.filter(|(applied, pick)| {
+                    **applied == Applied::Changed && matches!(**pick, 1..=4)
+                });
+                prop_assert_eq!(task.events.len(), shown.count());
+                let positions: Vec<_> = task.events.iter().map(|(position, _)| *position).collect();
+                prop_assert!(positions.is_sorted());
+            }
+        }
+    }
+}

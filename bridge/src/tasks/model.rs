@@ -1,0 +1,197 @@
+//! Messages, artifacts and states of A2A in no dialect.
+//!
+//! What only agents and callers understand (metadata, data parts, parts of unknown kinds) is kept as the JSON text that
+//! they wrote. Source: docs/protocols/a2a.md §9.
+
+use a2abus_plugin::Text;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// JSON as it was written.
+pub(crate) type Raw = Box<RawValue>;
+
+/// Who wrote a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// The caller.
+    User,
+    /// The agent.
+    Agent,
+    /// Instructions, which only the JAF document has.
+    System,
+}
+
+/// A message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Message {
+    pub(crate) id: Text,
+    pub(crate) role: Role,
+    pub(crate) parts: Vec<Part>,
+    /// A JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) extensions: Vec<Text>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) references: Vec<Text>,
+}
+
+/// A part of a message or of an artifact.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) content: Content,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) filename: Option<Text>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) media_type: Option<Text>,
+    /// A JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Raw>,
+}
+
+/// What a part holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Content {
+    /// Text.
+    Text(String),
+    /// A file, as base64.
+    Bytes(String),
+    /// A file, by its URL.
+    Url(String),
+    /// JSON.
+    Data(Raw),
+    /// A part of an unknown kind, as a whole.
+    Other(Raw),
+}
+
+/// What an agent made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Artifact {
+    pub(crate) id: Text,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) description: Option<String>,
+    pub(crate) parts: Vec<Part>,
+    /// A JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Raw>,
+}
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Submitted,
+    Working,
+    InputRequired,
+    AuthRequired,
+    Completed,
+    Canceled,
+    Failed,
+    Rejected,
+    Unknown,
+}
+
+/// The state of a task, and what is to be said about it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) state: State,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<Message>,
+    /// When, as RFC 3339.
+    pub(crate) timestamp: Text,
+}
+
+// === impl State ===
+
+impl State {
+    /// The state that a text of any dialect names.
+    pub(crate) fn read(text: &str) -> Self {
+        let bare = text.strip_prefix("TASK_STATE_").unwrap_or(text);
+        match bare.to_ascii_lowercase().replace('_', "-").as_str() {
+            "submitted" => Self::Submitted,
+            "working" => Self::Working,
+            "input-required" => Self::InputRequired,
+            "auth-required" => Self::AuthRequired,
+            "completed" => Self::Completed,
+            "canceled" | "cancelled" => Self::Canceled,
+            "failed" => Self::Failed,
+            "rejected" => Self::Rejected,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether the task never leaves it.
+    pub(crate) fn is_terminal(self) -> bool {
+        matches!(
+            self,
+            Self::Completed | Self::Canceled | Self::Failed | Self::Rejected
+        )
+    }
+
+    /// Whether the agent does nothing more until somebody sends it another message.
+    pub(crate) fn is_at_rest(self) -> bool {
+        self.is_terminal() || matches!(self, Self::InputRequired | Self::AuthRequired)
+    }
+}
+
+// === impl Role ===
+
+impl Role {
+    /// The role that a text of any dialect names.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        match text {
+            "user" | "ROLE_USER" => Some(Self::User),
+            "agent" | "ROLE_AGENT" => Some(Self::Agent),
+            "system" => Some(Self::System),
+            _ => None,
+        }
+    }
+}
+
+// === impl Message, Part, Status ===
+
+impl Message {
+    /// What an agent says in these parts.
+    pub(crate) fn of_agent(parts: Vec<Part>) -> Self {
+        Self {
+            id: new_id(),
+            role: Role::Agent,
+            parts,
+            metadata: None,
+            extensions: Vec::new(),
+            references: Vec::new(),
+        }
+    }
+}
+
+impl Part {
+    /// A part with nothing but this content.
+    pub(crate) fn of(content: Content) -> Self {
+        Self {
+            content,
+            filename: None,
+            media_type: None,
+            metadata: None,
+        }
+    }
+}
+
+impl Status {
+    /// A state that begins now.
+    pub(crate) fn now(state: State, message: Option<Message>) -> Self {
+        Self {
+            state,
+            message,
+            timestamp: crate::clock::rfc3339(crate::clock::now()),
+        }
+    }
+}
+
+/// A new id of a task, a context, a message.
+pub(crate) fn new_id() -> Text {
+    Text::from(uuid::Uuid::now_v7().to_string())
+}

@@ -1,0 +1,352 @@
+//! Reads messages and answers of any dialect.
+//!
+//! Generous: both spellings of states and roles, parts with and without `kind`, results with and without a wrapper.
+//! Source: docs/protocols/a2a.md §1 and §9.
+
+use a2abus_plugin::Text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, new_id};
+
+/// What an agent said in one part of its answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Heard {
+    /// A task as it is.
+    Task(HeardTask),
+    /// A message, which answers by itself.
+    Message(Message),
+    /// A change of state of its task.
+    Status {
+        /// The agent's own id of the task.
+        task: Option<Text>,
+        /// The state.
+        status: Status,
+    },
+    /// An artifact of its task, or a piece of one.
+    Artifact {
+        /// The agent's own id of the task.
+        task: Option<Text>,
+        /// The artifact.
+        artifact: Artifact,
+        /// The parts go to the end of the artifact of the same id.
+        append: bool,
+        /// Nothing more goes there.
+        last: bool,
+    },
+    /// A result that is none of A2A.
+    Plain(Raw),
+}
+
+/// A task as an agent shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct HeardTask {
+    /// The agent's own id.
+    pub(crate) id: Option<Text>,
+    pub(crate) status: Option<Status>,
+    pub(crate) artifacts: Vec<Artifact>,
+    /// What the agent said so far.
+    pub(crate) history: Vec<Message>,
+}
+
+/// Why something is no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadMessage {
+    /// Members that a message must have are not there.
+    #[error("the message has no {}", .0.join(", no "))]
+    Missing(Vec<&'static str>),
+    /// The role is not one of user, agent, system.
+    #[error("the role of a message is user, agent or system, not {0:?}")]
+    Role(String),
+    /// `kind` is something else.
+    #[error("Message kind must be 'message'")]
+    Kind,
+    /// It has no part.
+    #[error("Message parts cannot be empty")]
+    NoParts,
+    /// A part holds nothing.
+    #[error("parts[{0}] has none of text, data, file, raw, url, kind")]
+    EmptyPart(usize),
+    /// A member is of a wrong type.
+    #[error("the message cannot be read: {0}")]
+    Unreadable(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireMessage {
+    kind: Option<String>,
+    role: Option<String>,
+    parts: Option<Vec<Raw>>,
+    message_id: Option<Text>,
+    metadata: Option<Raw>,
+    extensions: Option<Vec<Text>>,
+    reference_task_ids: Option<Vec<Text>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WirePart {
+    kind: Option<String>,
+    text: Option<String>,
+    data: Option<Raw>,
+    file: Option<WireFile>,
+    raw: Option<String>,
+    url: Option<String>,
+    filename: Option<Text>,
+    media_type: Option<Text>,
+    mime_type: Option<Text>,
+    metadata: Option<Raw>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireFile {
+    bytes: Option<String>,
+    uri: Option<String>,
+    name: Option<Text>,
+    mime_type: Option<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireArtifact {
+    artifact_id: Option<Text>,
+    name: Option<String>,
+    description: Option<String>,
+    parts: Option<Vec<Raw>>,
+    metadata: Option<Raw>,
+}
+
+#[derive(Deserialize)]
+struct WireStatus {
+    state: Option<String>,
+    message: Option<Raw>,
+    timestamp: Option<String>,
+}
+
+/// Every member that a result of A2A may have.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireResult {
+    kind: Option<String>,
+    id: Option<Text>,
+    task_id: Option<Text>,
+    status: Option<WireStatus>,
+    artifacts: Option<Vec<WireArtifact>>,
+    history: Option<Vec<Raw>>,
+    artifact: Option<WireArtifact>,
+    append: Option<bool>,
+    last_chunk: Option<bool>,
+    role: Option<String>,
+    parts: Option<Vec<Raw>>,
+    message: Option<Raw>,
+    task: Option<Raw>,
+    status_update: Option<Raw>,
+    artifact_update: Option<Raw>,
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn message(json: &RawValue) -> Result<Message, BadMessage> {
+    let wire: WireMessage = serde_json::from_str(json.get())
+        .map_err(|error| BadMessage::Unreadable(error.to_string()))?;
+    if wire.kind.is_some_and(|kind| kind != "message") {
+        return Err(BadMessage::Kind);
+    }
+    let missing = [
+        ("role", wire.role.is_none()),
+        ("parts", wire.parts.is_none()),
+        (
+            "messageId",
+            wire.message_id.as_ref().is_none_or(|id| id.is_empty()),
+        ),
+    ];
+    let missing: Vec<_> = missing.iter().filter(|(_, is)| *is).collect();
+    let (Some(role), Some(parts), Some(id), true) =
+        (wire.role, wire.parts, wire.message_id, missing.is_empty())
+    else {
+        return Err(BadMessage::Missing(
+            missing.iter().map(|(name, _)| *name).collect(),
+        ));
+    };
+    let role = Role::read(&role).ok_or(BadMessage::Role(role))?;
+    if parts.is_empty() {
+        return Err(BadMessage::NoParts);
+    }
+    Ok(Message {
+        id,
+        role,
+        parts: parts_of(&parts)?,
+        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        extensions: wire.extensions.unwrap_or_default(),
+        references: wire.reference_task_ids.unwrap_or_default(),
+    })
+}
+
+fn parts_of(parts: &[Raw]) -> Result<Vec<Part>, BadMessage> {
+    let parts = parts.iter().enumerate();
+    parts
+        .map(|(index, part)| {
+            let wire: WirePart = serde_json::from_str(part.get())
+                .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
+            part_of(wire, part).ok_or(BadMessage::EmptyPart(index))
+        })
+        .collect()
+}
+
+fn part_of(wire: WirePart, whole: &Raw) -> Option<Part> {
+    let (mut filename, mut media_type) = (wire.filename, wire.media_type.or(wire.mime_type));
+    let content = if let Some(text) = wire.text {
+        Content::Text(text)
+    } else if let Some(data) = wire.data {
+        Content::Data(data)
+    } else if let Some(bytes) = wire.raw {
+        Content::Bytes(bytes)
+    } else if let Some(url) = wire.url {
+        Content::Url(url)
+    } else if let Some(file) = wire.file {
+        filename = filename.or(file.name);
+        media_type = media_type.or(file.mime_type);
+        match (file.bytes, file.uri) {
+            (Some(bytes), _) => Content::Bytes(bytes),
+            (None, uri) => Content::Url(uri?),
+        }
+    } else {
+        // Whoever it is for may know the kind.
+        wire.kind.filter(|kind| !known_kind(kind))?;
+        Content::Other(whole.clone())
+    };
+    Some(Part {
+        content,
+        filename,
+        media_type,
+        metadata: wire.metadata.filter(|raw| is_object(raw)),
+    })
+}
+
+fn known_kind(kind: &str) -> bool {
+    matches!(kind, "text" | "data" | "file")
+}
+
+fn is_object(raw: &RawValue) -> bool {
+    raw.get().starts_with('{')
+}
+
+/// What the result of an agent's answer says.
+pub(crate) fn result(json: &RawValue) -> Heard {
+    let plain = || Heard::Plain(json.to_owned());
+    if !is_object(json) {
+        return plain();
+    }
+    let Ok(wire) = serde_json::from_str::<WireResult>(json.get()) else {
+        return plain();
+    };
+    if let Some(inner) = wire
+        .task
+        .as_ref()
+        .or(wire.status_update.as_ref())
+        .or(wire.artifact_update.as_ref())
+        .filter(|_| wire.kind.is_none())
+    {
+        let inner: Result<WireResult, _> = serde_json::from_str(inner.get());
+        return inner.ok().and_then(heard).unwrap_or_else(plain);
+    }
+    if let (None, None, Some(inner)) = (&wire.kind, &wire.status, &wire.message) {
+        return message(inner).map_or_else(|_| plain(), Heard::Message);
+    }
+    if wire.kind.as_deref() == Some("message") || (wire.role.is_some() && wire.parts.is_some()) {
+        return said(json).map_or_else(plain, Heard::Message);
+    }
+    heard(wire).unwrap_or_else(plain)
+}
+
+/// A task or an update of one.
+fn heard(wire: WireResult) -> Option<Heard> {
+    let task = wire.task_id.clone();
+    match wire.kind.as_deref() {
+        Some("completion") => Some(Heard::Status {
+            task,
+            status: Status::now(State::Completed, Some(said(wire.message.as_deref()?)?)),
+        }),
+        Some("partial-completion") => {
+            let message = said(wire.message.as_deref()?)?;
+            Some(Heard::Artifact {
+                task,
+                artifact: Artifact {
+                    id: message.id,
+                    name: None,
+                    description: None,
+                    parts: message.parts,
+                    metadata: message.metadata,
+                },
+                append: true,
+                last: false,
+            })
+        }
+        _ if wire.artifact.is_some() => Some(Heard::Artifact {
+            task,
+            artifact: artifact_of(wire.artifact?)?,
+            append: wire.append.unwrap_or(false),
+            last: wire.last_chunk.unwrap_or(false),
+        }),
+        Some("status-update") | None if wire.task_id.is_some() => Some(Heard::Status {
+            task,
+            status: status_of(wire.status?)?,
+        }),
+        Some("task") | None if wire.status.is_some() => {
+            let history = wire.history.unwrap_or_default();
+            let artifacts = wire.artifacts.unwrap_or_default();
+            Some(Heard::Task(HeardTask {
+                id: wire.id,
+                status: wire.status.and_then(status_of),
+                artifacts: artifacts.into_iter().filter_map(artifact_of).collect(),
+                history: history
+                    .iter()
+                    .filter_map(|json| said(json))
+                    .filter(|message| message.role == Role::Agent)
+                    .collect(),
+            }))
+        }
+        _ => None,
+    }
+}
+
+/// A message of an agent, which may have forgotten its id or role.
+fn said(json: &RawValue) -> Option<Message> {
+    let wire: WireMessage = serde_json::from_str(json.get()).ok()?;
+    Some(Message {
+        id: wire.message_id.unwrap_or_else(new_id),
+        role: wire
+            .role
+            .and_then(|role| Role::read(&role))
+            .unwrap_or(Role::Agent),
+        parts: parts_of(&wire.parts?).ok()?,
+        metadata: wire.metadata.filter(|raw| is_object(raw)),
+        extensions: wire.extensions.unwrap_or_default(),
+        references: wire.reference_task_ids.unwrap_or_default(),
+    })
+}
+
+fn status_of(wire: WireStatus) -> Option<Status> {
+    let time = wire.timestamp.as_deref().and_then(crate::clock::parse);
+    Some(Status {
+        state: State::read(&wire.state?),
+        message: wire.message.as_deref().and_then(said),
+        timestamp: crate::clock::rfc3339(time.unwrap_or_else(crate::clock::now)),
+    })
+}
+
+fn artifact_of(wire: WireArtifact) -> Option<Artifact> {
+    Some(Artifact {
+        id: wire
+            .artifact_id
+            .unwrap_or_else(|| Text::from_static("artifact")),
+        name: wire.name,
+        description: wire.description,
+        parts: parts_of(&wire.parts?).ok()?,
+        metadata: wire.metadata.filter(|raw| is_object(raw)),
+    })
+}

@@ -1,0 +1,778 @@
+//! `POST /a2a` and `POST /a2a/agents/{name}`: messages, streams and tasks in three dialects, with an agent on the bus.
+
+use std::sync::Arc;
+
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
+    Transport as _,
+};
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::a2a::{SseEvent, read_events};
+use crate::http::{Front, SOON, request};
+
+const CONFIG: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+agents:
+  weather: { description: The weather., to: { transport: local, topic: a2a.weather } }
+  maps: { description: Maps., streaming: false, to: { transport: local, topic: a2a.maps } }
+a2a: { default_agent: weather, max_text_part: 1KiB }
+calls: { timeout: 10s }
+http: { listen: "127.0.0.1:0", drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+"#;
+
+/// A bridge with an agent behind it that does what the text of a message says.
+struct Bus {
+    front: Front,
+    seen: mpsc::Receiver<Value>,
+    /// Lets agents finish that hold a task.
+    gate: Arc<Semaphore>,
+}
+
+impl Bus {
+    async fn open() -> Self {
+        let front = Front::open_with(CONFIG).await;
+        let subscription = Subscription {
+            topics: vec![TopicFilter::new("a2a.>").unwrap()],
+            reading: Reading::Group("tasks".into()),
+            budget_bytes: 16 << 20,
+            budget_messages: 4_096,
+        };
+        let consumer = front.memory.subscribe(subscription).await.unwrap();
+        let (tell, seen) = mpsc::channel(1_000);
+        let gate = Arc::new(Semaphore::new(0));
+        let agent = Agent {
+            memory: front.memory.connect(),
+            gate: Arc::clone(&gate),
+            tell,
+        };
+        tokio::spawn(agent.run(consumer));
+        Self { front, seen, gate }
+    }
+
+    fn post(&self, body: String) -> RequestBuilder {
+        self.front
+            .to("/a2a/agents/weather", body)
+            .header("content-type", "application/json")
+    }
+
+    /// The answer to a request of A2A 0.3.
+    async fn ask(&self, method: &str, params: Value) -> Value {
+        let response = self
+            .post(request("7", method, params))
+            .send()
+            .await
+            .unwrap();
+        whole(response).await
+    }
+
+    /// The answer to a request of A2A 1.0.
+    async fn ask_1_0(&self, method: &str, params: Value) -> Value {
+        let sent = self
+            .post(request("7", method, params))
+            .header("a2a-version", "1.0");
+        let response = sent.send().await.unwrap();
+        assert_eq!(response.headers()["a2a-version"], "1.0");
+        whole(response).await
+    }
+
+    /// The answer to a request of the JAF document.
+    async fn ask_jaf(&self, method: &str, params: Value) -> Value {
+        let sent = self
+            .post(request("7", method, params))
+            .header("x-a2a-version", "0.3.0");
+        whole(sent.send().await.unwrap()).await
+    }
+
+    async fn stream(&self, params: Value) -> Stream {
+        let sent = self.post(request("7", "message/stream", params)).send();
+        Stream::of(sent.await.unwrap())
+    }
+
+    async fn next_seen(&mut self) -> Value {
+        timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
+    }
+}
+
+async fn whole(response: Response) -> Value {
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-type"], "application/json");
+    response.json().await.unwrap()
+}
+
+/// A stream that is read event by event.
+struct Stream {
+    response: Response,
+    read: String,
+    taken: usize,
+}
+
+impl Stream {
+    fn of(response: Response) -> Self {
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            response,
+            read: String::new(),
+            taken: 0,
+        }
+    }
+
+    /// The next event; `None` at the end.
+    async fn next(&mut self) -> Option<SseEvent> {
+        loop {
+            let end = self.read.rfind("\n\n").map_or(0, |end| end + 2);
+            let events = read_events(&self.read[..end]);
+            if let Some(event) = events.get(self.taken) {
+                self.taken += 1;
+                return Some(event.clone());
+            }
+            let chunk = timeout(SOON, self.response.chunk())
+                .await
+                .unwrap()
+                .unwrap()?;
+            self.read.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+
+    async fn rest(mut self) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+}
+
+fn message(text: &str) -> Value {
+    json!({
+        "kind": "message", "role": "user", "messageId": format!("m-{text}"), "contextId": "c-1",
+        "parts": [{ "kind": "text", "text": text }],
+    })
+}
+
+fn said(text: &str) -> Value {
+    json!({ "message": message(text) })
+}
+
+/// An agent that has ids of its own for tasks, and does what a message says.
+struct Agent {
+    memory: Memory,
+    gate: Arc<Semaphore>,
+    tell: mpsc::Sender<Value>,
+}
+
+impl Agent {
+    async fn run(self, mut consumer: Consumer) {
+        let agent = Arc::new(self);
+        while let Some(delivery) = consumer.recv().await {
+            let agent = Arc::clone(&agent);
+            tokio::spawn(async move { agent.answer(delivery).await });
+        }
+    }
+
+    async fn answer(&self, delivery: Delivery) {
+        let Delivery {
+            message,
+            reply_to,
+            acknowledger,
+            ..
+        } = delivery;
+        acknowledger.settle(Outcome::Settled).unwrap();
+        let request: Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
+        let _ = self.tell.send(request.clone()).await;
+        let Some(reply_to) = reply_to else { return };
+        let say = async |member: &str, value: Value| {
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], member: value });
+            let message = Message::plain(answer.to_string());
+            let sent = self
+                .memory
+                .send(&Address::topic(reply_to.clone()), message)
+                .await;
+            sent.unwrap().await.unwrap();
+        };
+        let own = "agents-own";
+        let status = |state: &str, last: bool| {
+            json!({
+                "kind": "status-update", "taskId": own, "contextId": "c-1", "final": last,
+                "status": { "state": state, "message": {
+                    "kind": "message", "role": "agent", "messageId": format!("s-{state}"),
+                    "parts": [{ "kind": "text", "text": format!("I am {state}") }],
+                } },
+            })
+        };
+        let chunk = |text: &str, append: bool| {
+            json!({
+                "kind": "artifact-update", "taskId": own, "contextId": "c-1", "append": append, "lastChunk": append,
+                "artifact": { "artifactId": "a", "parts": [{ "kind": "text", "text": text }] },
+            })
+        };
+        if request["method"] == "tasks/cancel" {
+            let task = json!({ "kind": "task", "id": own, "contextId": "c-1", "status": { "state": "canceled" } });
+            return say("result", task).await;
+        }
+        match request["params"]["message"]["parts"][0]["text"].as_str() {
+            Some("message") => {
+                let message = json!({
+                    "kind": "message", "role": "agent", "messageId": "r-1",
+                    "parts": [{ "kind": "text", "text": "sunny" }, { "kind": "data", "data": { "n": 9007199254740993_u64 } }],
+                });
+                say("result", message).await;
+            }
+            Some("plain") => say("result", json!("just text")).await,
+            Some("error") => {
+                say(
+                    "error",
+                    json!({ "code": -32050, "message": "no such city" }),
+                )
+                .await
+            }
+            Some("task") => {
+                say("result", status("working", false)).await;
+                say("result", chunk("sun", false)).await;
+                say("result", chunk("ny", true)).await;
+                say("result", status("completed", true)).await;
+            }
+            Some("snapshot") => {
+                let task = json!({
+                    "task": { "id": own, "contextId": "c-1", "status": { "state": "TASK_STATE_COMPLETED" },
+                        "artifacts": [{ "artifactId": "a", "parts": [{ "text": "sunny" }, { "data": [1] }, { "raw": "QQ==", "filename": "f", "mediaType": "text/x" }] }] },
+                });
+                say("result", task).await;
+            }
+            Some("hold") => {
+                say("result", status("working", false)).await;
+                self.gate.acquire().await.unwrap().forget();
+                say("result", chunk("sunny", false)).await;
+                say("result", status("completed", true)).await;
+            }
+            Some("ask") => say("result", status("input-required", true)).await,
+            Some("begin") => say("result", status("working", false)).await,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_answered_in_the_words_of_its_dialect() {
+    let bus = Bus::open().await;
+    let answer = bus.ask("message/send", said("message")).await;
+    assert_eq!(answer["id"], 7);
+    let result = &answer["result"];
+    assert_eq!(result["kind"], "message");
+    assert_eq!(result["role"], "agent");
+    assert_eq!(
+        result["parts"][0],
+        json!({ "kind": "text", "text": "sunny" })
+    );
+    assert_eq!(result["parts"][1]["data"]["n"], 9_007_199_254_740_993_u64);
+    let answer = bus.ask_1_0("SendMessage", said("message")).await;
+    let message = &answer["result"]["message"];
+    assert_eq!(message["role"], "ROLE_AGENT");
+    assert_eq!(message["parts"][0], json!({ "text": "sunny" }));
+    assert_eq!(message.get("kind"), None);
+    let answer = bus.ask_jaf("message/send", said("message")).await;
+    let result = &answer["result"];
+    assert_eq!(result["kind"], "completion");
+    assert_eq!(result["final"], true);
+    assert_eq!(result["contextId"], "c-1");
+    assert_eq!(result["message"]["parts"][0]["text"], "sunny");
+    let task = json!({ "id": result["taskId"] });
+    let kept = bus.ask_jaf("tasks/get", task).await;
+    assert_eq!(kept["result"]["status"]["state"], "completed");
+    // What is no A2A becomes a message; an error stays what it is.
+    let answer = bus.ask("message/send", said("plain")).await;
+    assert_eq!(answer["result"]["parts"][0]["text"], "just text");
+    let answer = bus.ask("message/send", said("error")).await;
+    assert_eq!(
+        answer["error"],
+        json!({ "code": -32050, "message": "no such city" })
+    );
+    // The path without an agent is for the default one.
+    let body = request("\"x\"", "message/send", said("plain"));
+    let answer = bus.front.to("/a2a", body).send().await.unwrap();
+    assert_eq!(whole(answer).await["id"], "x");
+}
+
+#[tokio::test]
+async fn a_task_is_kept_and_read_in_any_dialect() {
+    let mut bus = Bus::open().await;
+    let answer = bus.ask("message/send", said("task")).await;
+    let task = &answer["result"];
+    assert_eq!(task["kind"], "task");
+    assert_eq!(task["contextId"], "c-1");
+    assert_eq!(task["status"]["state"], "completed");
+    let parts = &task["artifacts"][0]["parts"];
+    assert_eq!(parts[0]["text"], "sun");
+    assert_eq!(parts[1]["text"], "ny");
+    let history: Vec<_> = task["history"].as_array().unwrap().iter().collect();
+    assert_eq!(history[0]["role"], "user");
+    assert_eq!(history[1]["messageId"], "s-working");
+    // The agent's own id is its own.
+    assert_ne!(task["id"], "agents-own");
+    assert_eq!(history[1]["taskId"], task["id"]);
+    let seen = bus.next_seen().await;
+    assert_eq!(
+        seen["params"]["message"],
+        message("task"),
+        "it is unchanged"
+    );
+    let current = bus
+        .ask_1_0("GetTask", json!({ "id": task["id"], "historyLength": 1 }))
+        .await;
+    let current = &current["result"];
+    assert_eq!(current["status"]["state"], "TASK_STATE_COMPLETED");
+    assert_eq!(current["history"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        current["artifacts"][0]["parts"][0],
+        json!({ "text": "sun" })
+    );
+    let jaf = bus
+        .ask_jaf("tasks/get", json!({ "id": task["id"], "historyLength": 0 }))
+        .await;
+    assert_eq!(jaf["result"]["status"]["state"], "completed");
+    assert_eq!(jaf["result"].get("history"), None);
+    // What an agent writes in the words of A2A 1.0 is read in those of 0.3.
+    let answer = bus.ask("message/send", said("snapshot")).await;
+    let parts = &answer["result"]["artifacts"][0]["parts"];
+    assert_eq!(
+        parts[1],
+        json!({ "kind": "data", "data": { "value": [1] } })
+    );
+    let file = json!({ "bytes": "QQ==", "name": "f", "mimeType": "text/x" });
+    assert_eq!(parts[2], json!({ "kind": "file", "file": file }));
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
+    let bus = Bus::open().await;
+    let events = bus.stream(said("task")).await.rest().await;
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event.json()["result"]["kind"].clone())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "task",
+            "status-update",
+            "artifact-update",
+            "artifact-update",
+            "status-update"
+        ]
+    );
+    assert!(
+        events
+            .iter()
+            .all(|event| event.ty == "message" && event.json()["id"] == 7)
+    );
+    let last = events[4].json();
+    assert_eq!(last["result"]["final"], true);
+    assert_eq!(last["result"]["status"]["state"], "completed");
+    assert_eq!(events[0].json()["result"]["status"]["state"], "submitted");
+    let task = &events[0].json()["result"]["id"];
+    assert!(
+        events[1..]
+            .iter()
+            .all(|event| event.json()["result"]["taskId"] == *task)
+    );
+    let sent = bus.post(request("7", "SendStreamingMessage", said("task")));
+    let events = Stream::of(sent.header("a2a-version", "1.0").send().await.unwrap())
+        .rest()
+        .await;
+    let members: Vec<_> = events
+        .iter()
+        .map(|event| {
+            event.json()["result"]
+                .as_object()
+                .unwrap()
+                .keys()
+                .next()
+                .unwrap()
+                .clone()
+        })
+        .collect();
+    assert_eq!(
+        members,
+        [
+            "task",
+            "statusUpdate",
+            "artifactUpdate",
+            "artifactUpdate",
+            "statusUpdate"
+        ]
+    );
+    let sent = bus.post(request("7", "message/stream", said("task")));
+    let events = Stream::of(sent.header("x-a2a-version", "0.3.0").send().await.unwrap())
+        .rest()
+        .await;
+    let types: Vec<_> = events.iter().map(|event| event.ty.as_str()).collect();
+    let partial = "partial-completion";
+    assert_eq!(
+        types,
+        [
+            "status-update",
+            "status-update",
+            partial,
+            partial,
+            "completion"
+        ]
+    );
+    assert!(
+        events
+            .iter()
+            .all(|event| event.json()["result"]["kind"] == event.ty.as_str())
+    );
+    // An agent that answers with a plain message gets a task made.
+    let events = bus.stream(said("message")).await.rest().await;
+    let last = events.last().unwrap().json();
+    assert_eq!(
+        last["result"]["status"]["message"]["parts"][0]["text"],
+        "sunny"
+    );
+}
+
+#[tokio::test]
+async fn every_subscriber_gets_the_same_events_and_may_come_back() {
+    let bus = Bus::open().await;
+    let mut first = bus.stream(said("hold")).await;
+    let begun = first.next().await.unwrap();
+    let working = first.next().await.unwrap();
+    assert_eq!(working.json()["result"]["status"]["state"], "working");
+    let task = begun.json()["result"]["id"].clone();
+    let follow = || bus.post(request("8", "tasks/resubscribe", json!({ "id": task })));
+    let mut second = Stream::of(follow().send().await.unwrap());
+    assert_eq!(
+        second.next().await.unwrap().json()["result"]["status"]["state"],
+        "working"
+    );
+    // One that has lost everything after its first event.
+    let back = follow().header("last-event-id", begun.id.clone().unwrap());
+    let mut third = Stream::of(back.send().await.unwrap());
+    assert_eq!(third.next().await.unwrap().id, working.id);
+    bus.gate.add_permits(1);
+    let (first, second, third) = (first.rest().await, second.rest().await, third.rest().await);
+    assert_eq!(first.len(), 2);
+    let what = |events: &[SseEvent]| -> Vec<_> {
+        let one = |event: &SseEvent| (event.id.clone(), event.json()["result"].clone());
+        events.iter().map(one).collect()
+    };
+    assert_eq!(what(&first), what(&second));
+    assert_eq!(what(&first), what(&third));
+    // After the end there is nothing to follow, but what was missed is there.
+    let ended = whole(follow().send().await.unwrap()).await;
+    assert_eq!(ended["error"]["code"], -32004);
+    let back = follow().header("last-event-id", first[0].id.clone().unwrap());
+    let missed = Stream::of(back.send().await.unwrap()).rest().await;
+    assert_eq!(what(&missed), what(&first[1..]));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_its_task_alone() {
+    let mut bus = Bus::open().await;
+    let mut stream = bus.stream(said("hold")).await;
+    let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+    stream.next().await.unwrap();
+    drop(stream);
+    assert_eq!(bus.next_seen().await["method"], "message/stream");
+    bus.gate.add_permits(1);
+    let follow = bus
+        .post(request("8", "tasks/resubscribe", json!({ "id": task })))
+        .send();
+    drop(follow.await.unwrap().text().await.unwrap());
+    let kept = bus.ask("tasks/get", json!({ "id": task })).await;
+    assert_eq!(kept["result"]["status"]["state"], "completed");
+    assert!(bus.seen.try_recv().is_err(), "the agent got a cancel");
+}
+
+#[tokio::test]
+async fn a_caller_need_not_wait() {
+    let bus = Bus::open().await;
+    for (method, configuration) in [
+        ("message/send", json!({ "blocking": false })),
+        ("SendMessage", json!({ "returnImmediately": true })),
+    ] {
+        let params = json!({ "message": message("hold"), "configuration": configuration });
+        let task = if method == "message/send" {
+            bus.ask(method, params).await["result"].clone()
+        } else {
+            bus.ask_1_0(method, params).await["result"]["task"].clone()
+        };
+        let state = task["status"]["state"].as_str().unwrap();
+        assert!(!state.to_lowercase().contains("completed"), "{task}");
+        bus.gate.add_permits(1);
+        let follow = bus
+            .post(request(
+                "8",
+                "tasks/resubscribe",
+                json!({ "id": task["id"] }),
+            ))
+            .send();
+        drop(follow.await.unwrap().text().await.unwrap());
+        let kept = bus.ask("tasks/get", json!({ "id": task["id"] })).await;
+        assert_eq!(kept["result"]["status"]["state"], "completed");
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_cancelled_by_the_agents_own_name_for_it() {
+    let mut bus = Bus::open().await;
+    let mut stream = bus.stream(said("hold")).await;
+    let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+    stream.next().await.unwrap();
+    bus.next_seen().await;
+    let cancelled = bus.ask("tasks/cancel", json!({ "id": task })).await;
+    assert_eq!(cancelled["result"]["status"]["state"], "canceled");
+    let seen = bus.next_seen().await;
+    assert_eq!(seen["method"], "tasks/cancel");
+    assert_eq!(seen["params"], json!({ "id": "agents-own" }));
+    let rest = stream.rest().await;
+    let last = rest.last().unwrap().json();
+    assert_eq!(last["result"]["status"]["state"], "canceled");
+    assert_eq!(last["result"]["final"], true);
+    let again = bus.ask("tasks/cancel", json!({ "id": task })).await;
+    assert_eq!(again["error"]["code"], -32002);
+    // What the agent says after that changes nothing.
+    bus.gate.add_permits(1);
+    let kept = bus.ask_jaf("tasks/get", json!({ "id": task })).await;
+    assert_eq!(kept["result"]["status"]["state"], "cancelled");
+    // The JAF document answers in a shape of its own.
+    let mut stream = bus.stream(said("begin")).await;
+    let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+    stream.next().await.unwrap();
+    let cancelled = bus
+        .ask("tasks/cancel", json!({ "id": task, "reason": "enough" }))
+        .await;
+    assert_eq!(cancelled["result"]["id"], task);
+    assert_eq!(cancelled["result"]["cancelled"], true);
+}
+
+#[tokio::test]
+async fn a_silent_agent_fails_its_task_at_the_deadline() {
+    let bus = Bus::open().await;
+    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 3000 } });
+    let answer = bus.ask("message/send", patient.clone()).await;
+    let task = &answer["result"];
+    assert_eq!(task["status"]["state"], "failed", "{answer}");
+    let why = task["status"]["message"]["parts"][0]["text"]
+        .as_str()
+        .unwrap();
+    assert!(
+        why.starts_with("no answer from agent \"weather\" within "),
+        "{why}"
+    );
+    // Nothing was heard of a task.
+    let silent = json!({ "message": message("nothing"), "configuration": { "timeout": 300 } });
+    let answer = bus.ask("message/send", silent).await;
+    assert_eq!(answer["error"]["code"], -32006);
+    assert_eq!(answer["error"]["data"]["reason"], "timeout");
+    let events = bus.stream(patient).await.rest().await;
+    assert_eq!(
+        events.last().unwrap().json()["result"]["status"]["state"],
+        "failed"
+    );
+}
+
+#[tokio::test]
+async fn a_task_goes_on_with_the_next_message() {
+    let mut bus = Bus::open().await;
+    let asked = bus.ask("message/send", said("ask")).await;
+    let task = asked["result"]["id"].clone();
+    assert_eq!(asked["result"]["status"]["state"], "input-required");
+    bus.next_seen().await;
+    let next = |text: &str, context: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        message["contextId"] = json!(context);
+        json!({ "message": message })
+    };
+    let wrong = bus.ask("message/send", next("task", "c-2")).await;
+    assert_eq!(wrong["error"]["code"], -32602);
+    let done = bus.ask("message/send", next("task", "c-1")).await;
+    assert_eq!(done["result"]["id"], task);
+    assert_eq!(done["result"]["status"]["state"], "completed");
+    let seen = bus.next_seen().await;
+    assert_eq!(seen["params"]["message"]["taskId"], "agents-own");
+    let after = bus.ask_1_0("SendMessage", next("task", "c-1")).await;
+    assert_eq!(after["error"]["code"], -32004);
+    let mut unknown = message("task");
+    unknown["taskId"] = json!("nobody");
+    let unknown = bus.ask("message/send", json!({ "message": unknown })).await;
+    assert_eq!(unknown["error"]["code"], -32001);
+    // A message without a context gets one, and so does the agent.
+    let mut bare = message("ask");
+    bare.as_object_mut().unwrap().remove("contextId");
+    let answer = bus.ask("message/send", json!({ "message": bare })).await;
+    let context = answer["result"]["contextId"].as_str().unwrap();
+    assert!(!context.is_empty());
+    let seen = bus.next_seen().await;
+    assert_eq!(seen["params"]["message"]["contextId"], context);
+}
+
+#[tokio::test]
+async fn tasks_are_listed_the_last_changed_first() {
+    let bus = Bus::open().await;
+    let mut made = Vec::new();
+    for text in ["task", "ask", "task"] {
+        let answer = bus.ask("message/send", said(text)).await;
+        made.push(answer["result"]["id"].clone());
+    }
+    let page = bus.ask_1_0("ListTasks", json!({ "pageSize": 2 })).await;
+    let page = &page["result"];
+    assert_eq!(page["totalSize"], 3);
+    assert_eq!(page["tasks"][0]["id"], made[2]);
+    assert_eq!(page["tasks"][1]["id"], made[1]);
+    assert_eq!(page["tasks"][0].get("artifacts"), None);
+    let next =
+        json!({ "pageSize": 2, "pageToken": page["nextPageToken"], "includeArtifacts": true });
+    let page = bus.ask_1_0("ListTasks", next).await;
+    assert_eq!(page["result"]["nextPageToken"], "");
+    assert_eq!(page["result"]["tasks"][0]["id"], made[0]);
+    assert_eq!(
+        page["result"]["tasks"][0]["artifacts"][0]["artifactId"],
+        "a"
+    );
+    let asking = json!({ "status": "TASK_STATE_INPUT_REQUIRED", "contextId": "c-1" });
+    let asking = bus.ask_1_0("ListTasks", asking).await;
+    assert_eq!(asking["result"]["totalSize"], 1);
+    let none = bus.ask("tasks/list", json!({ "contextId": "c-2" })).await;
+    assert_eq!(none["result"]["tasks"], json!([]));
+    let wrong = bus.ask_1_0("ListTasks", json!({ "pageSize": 101 })).await;
+    assert_eq!(wrong["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_with_the_code_of_the_dialect() {
+    let bus = Bus::open().await;
+    let code = async |body: &str| {
+        let answer = whole(bus.post(body.to_owned()).send().await.unwrap()).await;
+        (
+            answer["id"].clone(),
+            answer["error"]["code"].as_i64().unwrap_or_default(),
+        )
+    };
+    assert_eq!(code("{").await, (Value::Null, -32700));
+    assert_eq!(code("[]").await, (Value::Null, -32600));
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","id":{},"method":"tasks/get"}"#)
+            .await
+            .1,
+        -32600
+    );
+    assert_eq!(
+        code(r#"{"jsonrpc":"1.0","id":1,"method":"tasks/get"}"#)
+            .await
+            .1,
+        -32600
+    );
+    // A request without an id is answered too.
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","method":"foo"}"#).await,
+        (Value::Null, -32601)
+    );
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","id":3,"method":"tasks/get","params":[]}"#).await,
+        (json!(3), -32602)
+    );
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","id":3,"method":"tasks/get","params":{}}"#).await,
+        (json!(3), -32602)
+    );
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","id":3,"method":"tasks/get","params":{"id":"x"}}"#).await,
+        (json!(3), -32001)
+    );
+    assert_eq!(
+        code(r#"{"jsonrpc":"2.0","id":3,"method":"GetTask","params":{"id":"x"}}"#).await,
+        (json!(3), -32009)
+    );
+    let push = r#"{"jsonrpc":"2.0","id":3,"method":"tasks/pushNotificationConfig/get","params":{"id":"x"}}"#;
+    assert_eq!(code(push).await, (json!(3), -32003));
+    let part = || json!({ "kind": "text", "text": "x" });
+    let bad = [
+        json!({ "role": "wizard", "parts": [part()], "messageId": "m" }),
+        json!({ "role": "user", "parts": [], "messageId": "m" }),
+        json!({ "role": "user", "parts": [part()] }),
+        json!({ "role": "user", "parts": [{}], "messageId": "m" }),
+        json!({ "role": "user", "parts": ["x"], "messageId": "m" }),
+        json!({ "role": "user", "parts": [part()], "messageId": "m", "kind": "task" }),
+        json!({ "role": "user", "parts": vec![part(); 101], "messageId": "m" }),
+        json!({ "role": "user", "parts": [{ "kind": "text", "text": "x".repeat(1025) }], "messageId": "m" }),
+        json!({ "role": "user", "parts": [part()], "messageId": "m", "contextId": 3 }),
+        json!("text"),
+    ];
+    for message in bad {
+        let answer = bus.ask("message/send", json!({ "message": message })).await;
+        assert_eq!(answer["error"]["code"], -32602, "{message}");
+    }
+    let missing = bus.ask("message/send", json!({ "message": {} })).await;
+    let fields = &missing["error"]["data"]["missing_fields"];
+    assert_eq!(*fields, json!(["role", "parts", "messageId"]));
+    // A part of an unknown kind is for the agent to judge.
+    let odd = json!({ "role": "user", "parts": [{ "kind": "text", "text": "plain" }, { "kind": "smell" }], "messageId": "m" });
+    let answer = bus.ask("message/send", json!({ "message": odd })).await;
+    assert_eq!(answer["result"]["kind"], "message");
+}
+
+#[tokio::test]
+async fn errors_have_what_ties_them_to_their_request() {
+    let bus = Bus::open().await;
+    let body = request("\"r-1\"", "tasks/get", json!({ "id": "nobody" }));
+    let sent = bus.post(body).header("x-a2a-trace-id", "t-1").send();
+    let response = sent.await.unwrap();
+    assert_eq!(response.headers()["x-a2a-trace-id"], "t-1");
+    let data = whole(response).await["error"]["data"].clone();
+    assert_eq!(data["requestId"], "r-1");
+    assert_eq!(data["traceId"], "t-1");
+    assert!(data["timestamp"].is_string());
+    let body = request("1", "message/send", said("task"));
+    let sent = bus
+        .front
+        .to("/a2a/agents/nobody", body)
+        .header("x-a2a-version", "0.3.0");
+    let error = whole(sent.send().await.unwrap()).await["error"].clone();
+    assert_eq!(error["code"], -32000);
+    assert_eq!(error["data"]["agentName"], "nobody");
+    assert_eq!(error["data"]["availableAgents"], json!(["maps", "weather"]));
+    // An agent that does not stream.
+    let body = request("1", "message/stream", said("task"));
+    let sent = bus.front.to("/a2a/agents/maps", body).send().await.unwrap();
+    assert_eq!(whole(sent).await["error"]["code"], -32004);
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_in_order_and_does_not_stream() {
+    let bus = Bus::open().await;
+    let batch = format!(
+        "[{},{},{}]",
+        request("1", "message/send", said("plain")),
+        request("2", "message/stream", said("plain")),
+        request("3", "tasks/get", json!({ "id": "nobody" })),
+    );
+    let answers = whole(bus.post(batch.clone()).send().await.unwrap()).await;
+    assert_eq!(answers[0]["result"]["parts"][0]["text"], "just text");
+    assert_eq!(answers[1]["error"]["code"], -32004);
+    assert_eq!(answers[2]["error"]["code"], -32001);
+    let current = bus.post(batch).header("a2a-version", "1.0").send();
+    let refused = whole(current.await.unwrap()).await;
+    assert_eq!(refused["error"]["code"], -32600);
+}
+
+#[tokio::test]
+async fn the_extended_card_is_the_card() {
+    let bus = Bus::open().await;
+    let card = bus
+        .ask("agent/getAuthenticatedExtendedCard", json!({}))
+        .await;
+    assert_eq!(card["result"]["name"], "weather");
+    let current = bus.ask_1_0("GetExtendedAgentCard", json!({})).await;
+    assert_eq!(current["result"]["name"], "weather");
+    assert_eq!(current["result"].get("url"), None, "it is of A2A 1.0 alone");
+}

@@ -1,0 +1,63 @@
+// The client of the A2A SDK in TypeScript (npm @a2a-js/sdk), which knows nothing but the URL of an agent.
+
+import assert from "node:assert/strict";
+import { Role, TaskState } from "@a2a-js/sdk";
+import { ClientFactory } from "@a2a-js/sdk/client";
+
+// The path of the card is relative to it.
+const url = `${process.argv[2]}/`;
+const client = await new ClientFactory().createFromUrl(url);
+
+const ask = (text) => ({
+  tenant: "",
+  message: {
+    messageId: crypto.randomUUID(),
+    contextId: "",
+    taskId: "",
+    role: Role.ROLE_USER,
+    parts: [{ content: { $case: "text", value: text }, filename: "", mediaType: "text/plain", metadata: undefined }],
+    metadata: undefined,
+    extensions: [],
+    referenceTaskIds: [],
+  },
+  configuration: undefined,
+  metadata: undefined,
+});
+const text = (part) => part.content.value;
+const state = ({ payload }) => payload.value.status?.state;
+
+const answer = await client.sendMessage(ask("Oslo"));
+assert.equal(text(answer.parts[0]), "Oslo: -3 degrees");
+
+const events = [];
+for await (const event of client.sendMessageStream(ask("Oslo"))) events.push(event);
+const kinds = events.map(({ payload }) => payload.$case);
+assert.deepEqual(kinds, ["task", "statusUpdate", "artifactUpdate", "artifactUpdate", "artifactUpdate", "statusUpdate"]);
+const { id } = events[0].payload.value;
+const kept = await client.getTask({ tenant: "", id });
+assert.equal(kept.status.state, TaskState.TASK_STATE_COMPLETED);
+assert.deepEqual(kept.artifacts[0].parts.map(text), ["part 0", "part 1", "part 2"]);
+const listed = await client.listTasks({
+  tenant: "",
+  contextId: kept.contextId,
+  status: TaskState.TASK_STATE_UNSPECIFIED,
+  pageToken: "",
+  statusTimestampAfter: undefined,
+});
+assert.deepEqual(listed.tasks.map((task) => task.id), [id]);
+
+// A task that goes on until it is cancelled, seen by two.
+const first = client.sendMessageStream(ask("hold"));
+const held = (await first.next()).value.payload.value;
+while (state((await first.next()).value) !== TaskState.TASK_STATE_WORKING);
+const second = client.resubscribeTask({ tenant: "", id: held.id });
+assert.equal((await second.next()).value.payload.value.id, held.id);
+const cancelled = await client.cancelTask({ tenant: "", id: held.id, metadata: undefined });
+assert.equal(cancelled.status.state, TaskState.TASK_STATE_CANCELED);
+for (const stream of [first, second]) {
+  let last;
+  for await (const event of stream) last = event;
+  assert.equal(state(last), TaskState.TASK_STATE_CANCELED);
+}
+
+await assert.rejects(client.getTask({ tenant: "", id: "nobody" }));

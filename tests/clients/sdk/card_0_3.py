@@ -1,0 +1,53 @@
+"""The client of the A2A SDK for protocol 0.3 (PyPI a2a-sdk 0.3.x), which knows nothing but the URL of an agent."""
+
+import asyncio
+import sys
+
+import httpx
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientJSONRPCError
+from a2a.client.helpers import create_text_message_object
+from a2a.types import Message, TaskIdParams, TaskQueryParams, TaskState
+
+
+async def main(url):
+    async with httpx.AsyncClient(timeout=30) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        assert card.protocol_version == "0.3.0" and card.skills[0].id == "forecast", card
+
+        plain = ClientFactory(ClientConfig(streaming=False, httpx_client=http)).create(card)
+        answers = [answer async for answer in plain.send_message(create_text_message_object(content="Oslo"))]
+        assert len(answers) == 1 and isinstance(answers[0], Message), answers
+        assert answers[0].parts[0].root.text == "Oslo: -3 degrees", answers
+
+        streaming = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+        events = [event async for event in streaming.send_message(create_text_message_object(content="Oslo"))]
+        task, _ = events[-1]
+        assert task.status.state == TaskState.completed, task
+        assert [part.root.text for part in task.artifacts[0].parts] == ["part 0", "part 1", "part 2"], task
+        kept = await plain.get_task(TaskQueryParams(id=task.id))
+        assert kept.status.state == TaskState.completed and kept.artifacts == task.artifacts, kept
+
+        # A task that goes on until it is cancelled, seen by two.
+        first = streaming.send_message(create_text_message_object(content="hold"))
+        held, _ = await anext(first)
+        while held.status.state != TaskState.working:
+            held, _ = await anext(first)
+        second = streaming.resubscribe(TaskIdParams(id=held.id))
+        seen, _ = await anext(second)
+        assert seen.id == held.id, seen
+        cancelled = await plain.cancel_task(TaskIdParams(id=held.id))
+        assert cancelled.status.state == TaskState.canceled, cancelled
+        for stream in (first, second):
+            *_, (last, _) = [event async for event in stream]
+            assert last.status.state == TaskState.canceled, last
+
+        try:
+            await plain.get_task(TaskQueryParams(id="nobody"))
+        except A2AClientJSONRPCError as error:
+            assert error.error.code == -32001, error
+        else:
+            raise AssertionError("a task that is not there was found")
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The client of the A2A SDK for protocol 1.0 (PyPI a2a-sdk 1.x), which knows nothing but the URL of an agent."""
+
+import asyncio
+import sys
+
+import httpx
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientError
+from a2a.helpers.proto_helpers import get_message_text, new_text_message
+from a2a.types.a2a_pb2 import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import A2AError
+
+
+def ask(text):
+    return SendMessageRequest(message=new_text_message(text, role=Role.ROLE_USER))
+
+
+def state(event):
+    """The state that an event of a stream shows, where it shows one."""
+    match event.WhichOneof("payload"):
+        case "task":
+            return event.task.status.state
+        case "status_update":
+            return event.status_update.status.state
+    return None
+
+
+async def main(url):
+    async with httpx.AsyncClient(timeout=30) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        assert card.supported_interfaces[0].protocol_version == "1.0" and card.skills[0].id == "forecast", card
+
+        plain = ClientFactory(ClientConfig(streaming=False, httpx_client=http)).create(card)
+        answers = [answer async for answer in plain.send_message(ask("Oslo"))]
+        assert [get_message_text(answer.message) for answer in answers] == ["Oslo: -3 degrees"], answers
+
+        streaming = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+        events = [event async for event in streaming.send_message(ask("Oslo"))]
+        kinds = [event.WhichOneof("payload") for event in events]
+        assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"], kinds
+        task = events[0].task
+        kept = await plain.get_task(GetTaskRequest(id=task.id))
+        assert kept.status.state == TaskState.TASK_STATE_COMPLETED, kept
+        assert [part.text for part in kept.artifacts[0].parts] == ["part 0", "part 1", "part 2"], kept
+        listed = await plain.list_tasks(ListTasksRequest(context_id=task.context_id))
+        assert [one.id for one in listed.tasks] == [task.id], listed
+
+        # A task that goes on until it is cancelled, seen by two.
+        first = streaming.send_message(ask("hold"))
+        held = (await anext(first)).task
+        while state(await anext(first)) != TaskState.TASK_STATE_WORKING:
+            pass
+        second = streaming.subscribe(SubscribeToTaskRequest(id=held.id))
+        assert (await anext(second)).task.id == held.id
+        cancelled = await plain.cancel_task(CancelTaskRequest(id=held.id))
+        assert cancelled.status.state == TaskState.TASK_STATE_CANCELED, cancelled
+        for stream in (first, second):
+            *_, last = [event async for event in stream]
+            assert state(last) == TaskState.TASK_STATE_CANCELED, last
+
+        try:
+            await plain.get_task(GetTaskRequest(id="nobody"))
+        except (A2AError, A2AClientError) as error:
+            assert "no task" in str(error), error
+        else:
+            raise AssertionError("a task that is not there was found")
+
+
+asyncio.run(main(*sys.argv[1:]))
