@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use a2abus_transports::{Topic, TopicFilter};
 
 use crate::config::{
-    Config, DEFAULT_ROUTE, DestinationConfig, TransportConfig, TransportType, answering,
+    Config, DEFAULT_ROUTE, DestinationConfig, StateLog, TransportConfig, TransportType, answering,
 };
 use crate::names::{Name, Names, Part};
+use crate::state::{LOGS, LogSpec, Place};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -31,6 +32,13 @@ pub(crate) enum What {
     Write(Write),
     /// Answers are read from a topic, or from the subjects below it.
     Replies(Topic),
+    /// A log of the state is read and written.
+    State {
+        spec: LogSpec,
+        place: Place,
+        /// The bridge creates it when it is missing.
+        is_created: bool,
+    },
 }
 
 /// Where something is published.
@@ -115,6 +123,7 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
             uses.push(Use { whose, what });
         }
     }
+    uses.extend(state(config, transport, kind));
     if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
         uses.push(Use {
             whose: "answers".to_owned(),
@@ -122,6 +131,32 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
         });
     }
     uses
+}
+
+/// The logs of the state, where they are on this bus.
+fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<Use> {
+    if config.state.place() != StateLog::Transport(transport) {
+        return Vec::new();
+    }
+    let log = |spec| log_use(config, kind?, spec);
+    LOGS.into_iter().filter_map(log).collect()
+}
+
+/// What a log of the state is on a bus of this type; `None` where it cannot be.
+pub(crate) fn log_use(config: &Config, kind: TransportType, spec: LogSpec) -> Option<Use> {
+    let place = match kind {
+        TransportType::Kafka => Place::on_kafka(&spec, &config.state.prefix.0),
+        TransportType::Nats => Place::on_jetstream(&spec, &config.state.prefix.0),
+        TransportType::Memory => None,
+    };
+    Some(Use {
+        whose: format!("state {}", spec.name),
+        what: What::State {
+            spec,
+            place: place?,
+            is_created: config.state.create,
+        },
+    })
 }
 
 /// Every destination, with the name of its route, and whether requests are answered from there.
@@ -134,6 +169,18 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
         let places = to.iter().enumerate();
         places.map(move |(index, to)| (format!("route {name}"), to, index == answering))
     })
+}
+
+// === impl Use ===
+
+impl Use {
+    /// Where it is, if it is a log of the state.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match &self.what {
+            What::State { place, .. } => Some(place),
+            _ => None,
+        }
+    }
 }
 
 // === impl Write ===
@@ -254,9 +301,25 @@ pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static
                 );
                 give(literal("group", &format!("{name}.forward")), &["Read"]);
             }
+            What::State {
+                place, is_created, ..
+            } => {
+                if let Place::Topic(name) = place {
+                    give(literal("topic", name.as_str()), log_operations(*is_created));
+                }
+            }
         }
     }
     rights
+}
+
+/// What is done to the topic of a log.
+#[cfg(feature = "kafka")]
+fn log_operations(is_created: bool) -> &'static [&'static str] {
+    match is_created {
+        true => &["Read", "Write", "Describe", "Create"],
+        false => &["Read", "Write", "Describe"],
+    }
 }
 
 /// The lines of `kafka-acls.sh` that give a principal the rights it needs.
@@ -336,6 +399,16 @@ pub(crate) fn nats_subjects(
                 subjects.subscribe.insert(format!("{topic}.>"));
                 subjects.publish.insert(format!("{topic}.>"));
             }
+            What::State {
+                place: Place::Stream { name, prefix },
+                is_created,
+                ..
+            } => {
+                subjects.publish.insert(format!("{prefix}.>"));
+                let requests = log_requests(name, *is_created).into_iter();
+                subjects.publish.extend(requests.map(api));
+            }
+            What::State { .. } => {}
         }
     }
     let managed = config.jetstream.streams.iter();
@@ -346,6 +419,22 @@ pub(crate) fn nats_subjects(
         }
     }
     subjects
+}
+
+/// The requests to the API that a log takes: it is read by consumers whose names nobody knows before.
+#[cfg(feature = "nats")]
+fn log_requests(stream: &str, is_created: bool) -> Vec<String> {
+    let mut requests = vec![
+        "STREAM.NAMES".to_owned(),
+        format!("STREAM.INFO.{stream}"),
+        format!("CONSUMER.CREATE.{stream}.>"),
+        format!("CONSUMER.DELETE.{stream}.>"),
+        format!("CONSUMER.MSG.NEXT.{stream}.>"),
+    ];
+    if is_created {
+        requests.push(format!("STREAM.CREATE.{stream}"));
+    }
+    requests
 }
 
 /// The requests to the API that reading a durable consumer takes.

@@ -42,6 +42,7 @@ use crate::reload::{LogLevels, Reload, Reloads};
 use crate::route::RouteTable;
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
+use crate::state::Logs;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
 use crate::workflows::{Workflows, WorkflowsError};
@@ -100,6 +101,7 @@ pub struct Bridge {
     pub(crate) a2a: Settings,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
+    pub(crate) state: Arc<Logs>,
 }
 
 // === impl Bridge ===
@@ -156,6 +158,7 @@ impl Bridge {
         let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
         let (calls, cancels) = calls(&config, &called, &publisher, &metrics, &log)?;
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
+        let state = Arc::new(Logs::new(&config, &buses, &readiness, &metrics));
         let parts = Parts {
             config: &config,
             outbound: &outbound,
@@ -193,6 +196,7 @@ impl Bridge {
             a2a,
             workflows,
             reload,
+            state,
         })
     }
 
@@ -244,6 +248,13 @@ impl Bridge {
     #[must_use]
     pub fn workflows(&self) -> Option<&Workflows> {
         self.workflows.as_ref()
+    }
+
+    /// The logs of the state. Views of them have to be started before the bridge runs, so that it is not ready before
+    /// they have caught up.
+    #[must_use]
+    pub fn state(&self) -> &Arc<Logs> {
+        &self.state
     }
 
     /// What is ready and what is not.

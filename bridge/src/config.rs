@@ -24,6 +24,7 @@ mod routing;
 mod schema;
 mod section;
 mod service;
+mod state;
 mod transport;
 mod validate;
 mod value;
@@ -55,6 +56,7 @@ pub use self::routing::{
 pub use self::service::{
     AdminConfig, CallsConfig, HttpConfig, LimitsConfig, LogFormat, ReplyTokenMode, TelemetryConfig,
 };
+pub use self::state::{StateConfig, StateLog};
 pub use self::transport::{TransportConfig, TransportType};
 pub use self::value::{AsText, LogFilter, TextFormat};
 pub use self::workflows::{

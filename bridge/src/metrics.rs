@@ -11,6 +11,7 @@ mod agents;
 mod label;
 mod registrar;
 mod reload;
+mod state;
 mod workflows;
 
 use std::sync::Arc;
@@ -30,10 +31,12 @@ pub use self::agents::AgentMetrics;
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
 pub use self::registrar::Definition;
 pub use self::reload::ConfigReload;
+pub use self::state::StateMetrics;
 pub use self::workflows::{Refused, Reload};
 
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
 use self::reload::ReloadMetrics;
+use self::state::StateFamilies;
 use self::workflows::WorkflowMetrics;
 
 /// Every metric of one bridge. Nothing is global: two bridges in one process count apart.
@@ -82,6 +85,7 @@ pub struct Metrics {
     agents: Arc<AgentMetrics>,
     reload: ReloadMetrics,
     workflows: WorkflowMetrics,
+    state: StateFamilies,
 }
 
 /// The metrics of one binding, resolved.
@@ -180,6 +184,7 @@ impl Metrics {
             agents: AgentMetrics::new(&mut on)?,
             reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
+            state: StateFamilies::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
@@ -242,6 +247,12 @@ impl Metrics {
             up: self.transport_up.with_label_values(labels),
             name: name.clone(),
         }
+    }
+
+    /// The metrics of a view of the state.
+    #[must_use]
+    pub fn state(&self, name: &str) -> StateMetrics {
+        self.state.of(name)
     }
 
     /// Counts a decoded unit.
@@ -616,7 +627,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 45);
+        assert_eq!(metrics.definitions().len(), 51);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_config_last_reload_successful",
@@ -630,6 +641,8 @@ mod tests {
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",
             "a2abus_transport_up",
+            "a2abus_state_entries",
+            "a2abus_state_behind",
             "a2abus_build_info",
         ];
         for Definition {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows where they are written or what they are used for.
 
+mod escape;
 mod template;
 
 use std::borrow::Borrow;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::template::{Attribute, AttributeError, Part, Template, TemplateError};
 
+pub(crate) use self::escape::{escape, unescape};
 pub(crate) use self::template::with_extension;
 
 /// The name of a transport, a binding, a route, a group: 1 to 64 of `A-Z a-z 0-9 . _ -`, letter or digit first.

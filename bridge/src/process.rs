@@ -39,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::reload::Reload;
 use crate::seldom::{LogLimits, Seldom};
+use crate::state::Logs;
 use crate::workflows::Workflows;
 
 /// The wait before something that failed to start is tried again: the first, and the longest.
@@ -71,6 +72,8 @@ struct Process {
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
     log: LogLimits,
+    /// Its views end with the process.
+    _state: Arc<Logs>,
     grace: Duration,
     order: Stop,
     /// The bindings of events, which end first.
@@ -117,6 +120,7 @@ impl Bridge {
             a2a,
             workflows,
             reload,
+            state,
         } = self;
         let mut process = Process {
             buses,
@@ -126,6 +130,7 @@ impl Bridge {
             metrics,
             readiness,
             log,
+            _state: state,
             grace: http.drain_grace.0,
             order: Stop::default(),
             events: JoinSet::new(),

@@ -10,16 +10,22 @@
 //! ```
 
 mod any;
+mod bus;
+mod embedded;
 mod entries;
 mod fold;
 mod follow;
 mod log;
 mod memory;
+mod place;
+mod service;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use any::AnyLog;
+pub use bus::BusLog;
+pub use embedded::EmbeddedLog;
 pub use entries::Entries;
 pub use fold::{Applied, Fold};
 pub use follow::{Following, Lagged};
@@ -28,4 +34,6 @@ pub use log::{
     Record, StateError,
 };
 pub use memory::MemoryLog;
+pub use place::{AGENTS, LOGS, PUSH, Place, RESULTS, TASKS};
+pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};

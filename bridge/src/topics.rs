@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use a2abus_transports::Topic;
+use a2abus_transports::{AnyTransport, Topic, TransportError};
 use serde_json::{Map, Value, json};
 
 use crate::access::{Storage, Use, What, Write};
-use crate::config::{Config, Name};
+use crate::config::{Config, Name, TransportConfig};
+use crate::state::{Kind, LogSpec, Place};
 
 /// One thing that has to exist.
 #[derive(Debug)]
@@ -103,6 +104,12 @@ pub(crate) fn kafka_topics(
             What::Replies(topic) => {
                 needs.add(topic, &used.whose, reply_settings(config, bytes));
             }
+            What::State {
+                spec,
+                place: Place::Topic(topic),
+                ..
+            } => needs.add(topic, &used.whose, log_settings(spec, bytes, defaults)),
+            What::State { .. } => {}
         }
     }
     needs.with(defaults).chain(named).collect()
@@ -136,8 +143,13 @@ impl TopicNeeds {
                 }
                 let replicas = defaults.replicas.map(|count| json!(count));
                 settings.push(Setting::created("replicas", replicas));
-                // Compaction would drop all but the last message of a key.
-                settings.push(Setting::be("cleanup.policy", json!("delete")));
+                if settings
+                    .iter()
+                    .all(|setting| setting.name != "cleanup.policy")
+                {
+                    // Compaction would drop all but the last message of a key.
+                    settings.push(Setting::be("cleanup.policy", json!("delete")));
+                }
                 Needed {
                     thing: Thing::Topic(topic),
                     whose,
@@ -165,6 +177,31 @@ fn reply_settings(config: &Config, bytes: u64) -> Vec<Setting> {
         message_bytes(bytes),
         Setting::at_least("retention.ms", milliseconds(longest), Some(json!(kept))),
     ]
+}
+
+/// The settings of a log of the state.
+#[cfg(feature = "kafka")]
+fn log_settings(spec: &LogSpec, bytes: u64, defaults: Defaults) -> Vec<Setting> {
+    // One partition keeps the order of all keys, and reads faster than any writer writes.
+    let mut settings = vec![
+        Setting::created("partitions", Some(json!(1))),
+        message_bytes(bytes),
+    ];
+    match spec.kind {
+        Kind::Events { max_age } => {
+            let kept = milliseconds(max_age);
+            settings.push(Setting::be("cleanup.policy", json!("delete")));
+            settings.push(Setting::at_least("retention.ms", kept, Some(json!(kept))));
+        }
+        Kind::Latest => settings.push(Setting::be("cleanup.policy", json!("compact"))),
+    }
+    // With one copy that is in sync, a confirmed record is lost with its broker.
+    let copies = defaults.replicas.filter(|replicas| *replicas >= 3);
+    settings.push(Setting::created(
+        "min.insync.replicas",
+        copies.map(|_| json!(2)),
+    ));
+    settings
 }
 
 #[cfg(feature = "kafka")]
@@ -207,6 +244,9 @@ pub(crate) fn nats_streams(
     }
     let mut named = Vec::new();
     for used in uses {
+        if let What::State { spec, place, .. } = &used.what {
+            streams.extend(log_stream(spec, place, &used.whose, copies.as_ref()));
+        }
         let What::Write(write) = &used.what else {
             continue;
         };
@@ -255,6 +295,52 @@ fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<&
     let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
     let (only, subjects) = (Some(subject.clone()), vec![subject]);
     streams.push(Needed::stream(name, only, whose, subjects, copies.cloned()));
+}
+
+/// The stream of a log of the state.
+#[cfg(feature = "nats")]
+fn log_stream(
+    spec: &LogSpec,
+    place: &Place,
+    whose: &str,
+    copies: Option<&Value>,
+) -> Option<Needed> {
+    let Place::Stream { name, prefix } = place else {
+        return None;
+    };
+    let subjects = vec![format!("{prefix}.>")];
+    let mut needed = Needed::stream(name.clone(), None, whose, subjects, copies.cloned());
+    let (max_age, last) = match spec.kind {
+        Kind::Events { max_age } => (nanoseconds(max_age), -1),
+        Kind::Latest => (0, 1),
+    };
+    needed.settings.push(Setting::be("max_age", json!(max_age)));
+    needed
+        .settings
+        .push(Setting::be("max_msgs_per_subject", json!(last)));
+    Some(needed)
+}
+
+/// The thing that a log of the state needs, on the bus of this transport.
+pub(crate) fn of_log(config: &Config, transport: &TransportConfig, used: &Use) -> Option<Needed> {
+    let uses = std::slice::from_ref(used);
+    let defaults = Defaults {
+        partitions: None,
+        replicas: None,
+    };
+    match transport {
+        #[cfg(feature = "kafka")]
+        TransportConfig::Kafka(kafka) => {
+            let mut needed = kafka_topics(config, kafka, uses, defaults);
+            needed.pop()
+        }
+        #[cfg(feature = "nats")]
+        TransportConfig::Nats(_) => match &used.what {
+            What::State { spec, place, .. } => log_stream(spec, place, &used.whose, None),
+            _ => None,
+        },
+        TransportConfig::Memory(_) => None,
+    }
 }
 
 /// A stream as the configuration lists it.
@@ -456,6 +542,44 @@ impl Setting {
             value => words(name, value),
         };
         Some(format!("{name} is {is}, {wanted}"))
+    }
+}
+
+/// Creates a thing on its bus. That it exists by now is no error on Kafka.
+///
+/// # Errors
+/// When it cannot be created.
+pub(crate) async fn create(
+    connected: &AnyTransport,
+    needed: &Needed,
+) -> Result<(), TransportError> {
+    let mut settings = needed.creation();
+    match (connected, &needed.thing) {
+        #[cfg(feature = "kafka")]
+        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
+            let mut count = |name| {
+                let count = settings.remove(name)?.as_u64()?;
+                u32::try_from(count).ok()
+            };
+            let (partitions, replicas) = (count("partitions"), count("replicas"));
+            let settings = settings
+                .iter()
+                .map(|(name, value)| (name.clone(), words(name, value)));
+            let settings = settings.collect();
+            kafka
+                .create_topic(topic, partitions, replicas, &settings)
+                .await
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Stream { name, .. }) => {
+            nats.create_stream(name, Value::Object(settings)).await
+        }
+        #[cfg(feature = "nats")]
+        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
+            nats.create_consumer(stream, name, Value::Object(settings))
+                .await
+        }
+        _ => Ok(()),
     }
 }
 

@@ -20,6 +20,7 @@ mod readiness;
 mod reload;
 mod rest;
 mod schedules;
+mod state;
 mod tasks;
 mod trust;
 mod workflows;

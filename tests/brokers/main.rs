@@ -16,6 +16,7 @@ mod plain;
 mod poison;
 mod requests;
 mod rolling;
+mod state;
 mod topics;
 mod trust;
 mod workflows;

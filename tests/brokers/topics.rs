@@ -195,3 +195,50 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
     let (_, status) = topics(&["apply", "--output", "nack"], &file).await;
     assert_eq!(status, 2);
 }
+
+/// The logs of the state are planned, created, and right afterwards.
+async fn logs_are_planned(transport: &str, names: &[String]) {
+    let (directory, u) = (tempfile::tempdir().unwrap(), unique("state"));
+    let config = format!(
+        "
+transports: {{ bus: {transport} }}
+calls: {{ enabled: false }}
+state: {{ log: bus, prefix: {u} }}
+"
+    );
+    let file = written(&directory, &config);
+    let needed = |state: &str| -> Vec<String> {
+        let name = |name: &String| {
+            let upper = u.replace('.', "_").to_uppercase();
+            format!(
+                "{state} bus: {}",
+                name.replace("{u}", &u).replace("{U}", &upper)
+            )
+        };
+        names.iter().map(name).collect()
+    };
+    let (text, status) = topics(&["plan"], &file).await;
+    assert_eq!((states(&text), status), (needed("MISSING"), 1), "{text}");
+    let (text, status) = topics(&["apply", "--replicas", "1"], &file).await;
+    assert_eq!((states(&text), status), (needed("created"), 0), "{text}");
+    let (text, status) = topics(&["plan"], &file).await;
+    assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_logs_of_the_state_are_planned_on_kafka() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let names = ["agents", "push", "results", "tasks"].map(|log| format!("topic {{u}}.{log}"));
+    logs_are_planned(&format!("{{ type: kafka, brokers: ['{kafka}'] }}"), &names).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_logs_of_the_state_are_planned_on_jetstream() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let names = ["AGENTS", "TASKS", "RESULTS", "PUSH"].map(|log| format!("stream {{U}}_{log}"));
+    logs_are_planned(&format!("{{ type: nats, servers: ['{nats}'] }}"), &names).await;
+}

@@ -7,6 +7,7 @@
 )]
 
 pub mod battery;
+pub mod logs;
 pub mod running;
 pub mod server;
 pub mod service;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::content_mode::Binding;
-use crate::error::TransportError;
+use crate::error::{TransportError, TransportErrorKind};
 #[cfg(feature = "kafka")]
 use crate::kafka::Kafka;
+use crate::log::{LogBounds, LogPosition, LogReader, LogSource};
 use crate::memory::Memory;
 use crate::message::{Message, Topic};
 #[cfg(feature = "nats")]
@@ -53,6 +54,51 @@ impl AnyTransport {
             Self::Nats(nats) => nats.dropped_messages(),
         }
     }
+}
+
+/// Logs, of the transports that keep what was sent.
+impl AnyTransport {
+    /// Where the partitions of a log begin and end.
+    ///
+    /// # Errors
+    /// `UnknownTopic` when it does not exist; `BadConfig` when this transport has no logs of that kind.
+    pub async fn log_bounds(&self, source: &LogSource) -> Result<Vec<LogBounds>, TransportError> {
+        match (self, source) {
+            #[cfg(feature = "kafka")]
+            (Self::Kafka(kafka), LogSource::Topic(topic)) => kafka.log_bounds(topic).await,
+            #[cfg(feature = "nats")]
+            (Self::Nats(nats), LogSource::Stream(stream)) => nats.log_bounds(stream).await,
+            _ => Err(no_log(source)),
+        }
+    }
+
+    /// Reads a log: every partition from the position given, or else from its beginning, and then what is appended.
+    /// Nothing is remembered, and other readers get the same. The connection is restored as long as the log is the same.
+    ///
+    /// # Errors
+    /// `UnknownTopic` when it does not exist; `BadConfig` when this transport has no logs of that kind; or what kept the
+    /// reading from starting.
+    pub async fn read_log(
+        &self,
+        source: &LogSource,
+        from: &[LogPosition],
+    ) -> Result<LogReader, TransportError> {
+        match (self, source) {
+            #[cfg(feature = "kafka")]
+            (Self::Kafka(kafka), LogSource::Topic(topic)) => kafka.read_log(topic, from).await,
+            #[cfg(feature = "nats")]
+            (Self::Nats(nats), LogSource::Stream(stream)) => nats.read_log(stream, from).await,
+            _ => Err(no_log(source)),
+        }
+    }
+}
+
+fn no_log(source: &LogSource) -> TransportError {
+    let what = match source {
+        LogSource::Topic(topic) => format!("read {topic} as a log: this is not Kafka"),
+        LogSource::Stream(stream) => format!("read {stream} as a log: this is not JetStream"),
+    };
+    TransportError::new(TransportErrorKind::BadConfig, what)
 }
 
 impl From<Memory> for AnyTransport {

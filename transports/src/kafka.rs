@@ -9,6 +9,7 @@ mod error;
 mod health;
 mod inspect;
 mod intake;
+mod log;
 #[cfg(test)]
 mod mock;
 mod offsets;

@@ -15,6 +15,7 @@ mod error;
 mod human_duration;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+mod log;
 pub mod memory;
 mod message;
 #[cfg(feature = "nats")]
@@ -25,6 +26,7 @@ mod transport;
 pub use any::AnyTransport;
 pub use delivery::{Acknowledger, Delivery, Outcome};
 pub use error::{Disposition, TransportError, TransportErrorKind};
+pub use log::{LogBatch, LogBounds, LogPosition, LogReader, LogRecord, LogSource};
 pub use message::{
     Header, Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, NATS_STATUS_HEADER, Topic,
     TopicError,

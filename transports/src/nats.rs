@@ -35,6 +35,7 @@ mod inspect;
 mod jetstream;
 mod ledger;
 mod link;
+mod log;
 mod lookup;
 mod managed;
 #[cfg(test)]

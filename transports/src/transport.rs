@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
+use crate::log::LogPosition;
 use crate::message::{Message, Topic};
 
 /// A connection to one bus. Cheap to clone; all clones share it. All methods may run in parallel.
@@ -193,6 +194,22 @@ pub(crate) struct Reader {
     pub(crate) stop: CancellationToken,
     /// How it ended.
     pub(crate) ended: oneshot::Receiver<Result<(), TransportError>>,
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// The position in its log of a message that a log stored, on Kafka and JetStream.
+    #[must_use]
+    pub fn log_position(&self) -> Option<LogPosition> {
+        let (place, offset) = self.position.as_ref()?.rsplit_once('/')?;
+        let partition = match place.strip_prefix("k:") {
+            Some(place) => place.rsplit_once('/')?.1.parse().ok()?,
+            None => place.starts_with("j:").then_some(0)?,
+        };
+        let offset = offset.parse().ok()?;
+        Some(LogPosition { partition, offset })
+    }
 }
 
 // === impl TopicFilter ===

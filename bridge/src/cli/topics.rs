@@ -282,7 +282,7 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
             same if same.is_empty() => State::Ok,
             differences => State::Differs { differences },
         },
-        Ok(None) if is_apply => match create(connected, needed).await {
+        Ok(None) if is_apply => match topics::create(connected, needed).await {
             Ok(()) => State::Created,
             Err(error) => State::Failed {
                 cause: chain(&error),
@@ -344,37 +344,6 @@ fn object(value: Option<Value>) -> Option<Map<String, Value>> {
     match value {
         Some(Value::Object(members)) => Some(members),
         _ => None,
-    }
-}
-
-async fn create(connected: &AnyTransport, needed: &Needed) -> Result<(), TransportError> {
-    let mut settings = needed.creation();
-    match (connected, &needed.thing) {
-        #[cfg(feature = "kafka")]
-        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
-            let mut count = |name| {
-                let count = settings.remove(name)?.as_u64()?;
-                u32::try_from(count).ok()
-            };
-            let (partitions, replicas) = (count("partitions"), count("replicas"));
-            let settings = settings
-                .iter()
-                .map(|(name, value)| (name.clone(), words(name, value)));
-            let settings = settings.collect();
-            kafka
-                .create_topic(topic, partitions, replicas, &settings)
-                .await
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Stream { name, .. }) => {
-            nats.create_stream(name, Value::Object(settings)).await
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
-            nats.create_consumer(stream, name, Value::Object(settings))
-                .await
-        }
-        _ => Ok(()),
     }
 }
 

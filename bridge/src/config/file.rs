@@ -11,6 +11,7 @@ use super::binding::BindingConfig;
 use super::problem::Problem;
 use super::routing::{DestinationConfig, RouteConfig};
 use super::service::{AdminConfig, CallsConfig, HttpConfig, LimitsConfig, TelemetryConfig};
+use super::state::StateConfig;
 use super::transport::TransportConfig;
 use super::workflows::WorkflowsConfig;
 use crate::names::Name;
@@ -56,6 +57,9 @@ pub struct Config {
     /// Logs and metrics.
     #[schemars(default)]
     pub telemetry: TelemetryConfig,
+    /// State that outlives a request.
+    #[schemars(default)]
+    pub state: StateConfig,
     /// The executor of A2E workflows.
     #[schemars(default)]
     pub workflows: WorkflowsConfig,

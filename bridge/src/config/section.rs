@@ -16,7 +16,8 @@ use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::{
     A2aConfig, AdminConfig, AgentCardConfig, BindingConfig, CallsConfig, Config, DestinationConfig,
-    HttpConfig, LimitsConfig, Name, RouteConfig, TelemetryConfig, TransportConfig, WorkflowsConfig,
+    HttpConfig, LimitsConfig, Name, RouteConfig, StateConfig, TelemetryConfig, TransportConfig,
+    WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -36,6 +37,7 @@ pub(super) struct Sections {
     pub(super) admin: Option<AdminConfig>,
     pub(super) limits: Option<LimitsConfig>,
     pub(super) telemetry: Option<TelemetryConfig>,
+    pub(super) state: Option<StateConfig>,
     /// What is read by itself, in entries that cannot be read as well.
     pub(super) partial: PartialEntries,
     pub(super) workflows: Option<WorkflowsConfig>,
@@ -81,6 +83,7 @@ impl Sections {
             admin: reader.section("admin"),
             limits: reader.section("limits"),
             telemetry: reader.section("telemetry"),
+            state: reader.section("state"),
             partial,
             workflows: reader.section("workflows"),
             broken: reader.broken,
@@ -117,6 +120,7 @@ impl Sections {
             admin: self.admin?,
             limits: self.limits?,
             telemetry: self.telemetry?,
+            state: self.state?,
             workflows: self.workflows?,
             file: None,
             document: Value::Null,

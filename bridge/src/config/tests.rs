@@ -397,6 +397,41 @@ fn an_executor_that_callers_reach_without_a_key_is_a_warning() {
 }
 
 #[test]
+fn the_state_is_in_memory_in_files_or_on_a_transport_that_keeps_it() {
+    let check = |keys: &str, problems: &[&str]| {
+        let route = "default_route: [{transport: n, topic: t}, {transport: k, topic: t}]";
+        check_more(&format!("state: {{{keys}}}\n{route}\n"), problems);
+    };
+    for right in [
+        "",
+        "log: memory",
+        "log: embedded, directory: /var/lib/a2abus",
+        "log: k, create: true",
+        "log: n, prefix: acme.a2abus, memory: 1GiB",
+    ] {
+        check(right, &[]);
+    }
+    check(
+        "log: kafka",
+        &["f:1:14: state.log: there is no transport kafka: the transports are k, n"],
+    );
+    check(
+        "log: embedded",
+        &["f:1:8: state.directory: log: embedded needs the directory of its files"],
+    );
+    check(
+        "log: k, directory: /tmp",
+        &["f:1:28: warning: state.directory: has no effect without log: embedded"],
+    );
+    check(
+        "create: true",
+        &[
+            "f:1:17: warning: state.create: has no effect: only logs on a transport are topics or streams",
+        ],
+    );
+}
+
+#[test]
 fn a_workflow_binding_says_whose_permissions_requests_have() {
     let check = |keys: &str, problems: &[&str]| {
         let text = format!(
@@ -690,7 +725,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
              "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
-             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, routes, telemetry, transports, workflows"},
+             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, routes, state, telemetry, transports, workflows"},
         ]})
     );
 }

@@ -21,7 +21,7 @@ use super::raw::Node;
 use super::section::Sections;
 use super::{
     BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Name, Names,
-    OnUnknown, Role, RouteConfig, TransportConfig, TransportType,
+    OnUnknown, Role, RouteConfig, StateLog, TransportConfig, TransportType,
 };
 use crate::names::{Attribute, Part, Template};
 
@@ -42,6 +42,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.dead_letters();
     checker.calls();
     checker.doors();
+    checker.state();
     checker.conditions();
     checker.attributes();
     graph::unreachable_routes(&mut checker);
@@ -208,6 +209,42 @@ impl<'a> Checker<'a> {
 
     /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
     /// asked when there are none.
+    fn state(&mut self) {
+        let Some(state) = &self.sections.state else {
+            return;
+        };
+        let section = ValuePath::root().key("state");
+        let is_embedded = state.place() == StateLog::Embedded;
+        match (is_embedded, &state.directory) {
+            (true, None) => {
+                let message = "log: embedded needs the directory of its files";
+                self.error(section.key("directory"), message);
+            }
+            (false, Some(_)) => {
+                self.warning(
+                    section.key("directory"),
+                    "has no effect without log: embedded",
+                );
+            }
+            _ => {}
+        }
+        match state.place() {
+            StateLog::Transport(name)
+                if self.transport_type(name) == Some(TransportType::Memory) =>
+            {
+                let message = format!(
+                    "{name} is of type memory, which keeps no state: write memory, embedded, or the name of a Kafka or NATS transport"
+                );
+                self.error(section.key("log"), message);
+            }
+            StateLog::Memory | StateLog::Embedded if state.create => {
+                let message = "has no effect: only logs on a transport are topics or streams";
+                self.warning(section.key("create"), message);
+            }
+            _ => {}
+        }
+    }
+
     fn unused_transports(&mut self) {
         let named = self.sections.partial.transports.iter();
         let used: BTreeSet<&str> = named.map(|(_, name)| name.as_str()).collect();

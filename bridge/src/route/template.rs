@@ -4,7 +4,7 @@ use a2abus_plugin::Event;
 use a2abus_transports::Topic;
 
 use super::error::RouteError;
-use crate::names::{Names, Part, Template};
+use crate::names::{Names, Part, Template, escape};
 
 /// The topic for an event.
 ///
@@ -82,83 +82,4 @@ fn check_word(word: &str) -> Result<(), &'static str> {
         return Err("it contains a character other than letters, digits, '_' and '-'");
     }
     Ok(())
-}
-
-/// Writes every byte that is not a letter, a digit, `-` or a plain `_` as `_xHH`. A `_` that begins the value, or that
-/// would read as an escape, is escaped itself, so that different values never become the same text.
-fn escape(topic: &mut String, value: &str) {
-    use std::fmt::Write;
-    let bytes = value.as_bytes();
-    for (at, &byte) in bytes.iter().enumerate() {
-        let plain = match byte {
-            b'_' => at > 0 && !looks_like_escape(bytes.get(at + 1..).unwrap_or_default()),
-            b'-' => at > 0,
-            byte => byte.is_ascii_alphanumeric(),
-        };
-        if plain {
-            topic.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(topic, "_x{byte:02X}");
-        }
-    }
-}
-
-fn looks_like_escape(after_underscore: &[u8]) -> bool {
-    matches!(after_underscore, [b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn unescape(text: &str) -> Vec<u8> {
-        let bytes = text.as_bytes();
-        let (mut out, mut at) = (Vec::new(), 0);
-        while at < bytes.len() {
-            if bytes[at] == b'_' && looks_like_escape(&bytes[at + 1..]) {
-                out.push(u8::from_str_radix(&text[at + 2..at + 4], 16).unwrap());
-                at += 4;
-            } else {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-        out
-    }
-
-    fn escaped(value: &str) -> String {
-        let mut topic = String::new();
-        escape(&mut topic, value);
-        topic
-    }
-
-    #[test]
-    fn escapes_are_readable_and_topic_words() {
-        for (value, expected) in [
-            ("weather", "weather"),
-            ("my_agent-1", "my_agent-1"),
-            ("team/weather.v1", "team_x2Fweather_x2Ev1"),
-            ("_INBOX", "_x5FINBOX"),
-            ("a_x41", "a_x5Fx41"),
-            ("a__x41", "a__x5Fx41"),
-            ("*", "_x2A"),
-            ("é", "_xC3_xA9"),
-        ] {
-            assert_eq!(escaped(value), expected);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn escaping_can_be_undone(value in ".{1,40}", tricky in "[_xX0-9A-F./]{1,12}") {
-            for value in [value, tricky] {
-                let topic = escaped(&value);
-                prop_assert!(topic.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
-                prop_assert_eq!(unescape(&topic), value.into_bytes());
-            }
-        }
-    }
 }

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use super::bus::BusLog;
+use super::embedded::EmbeddedLog;
 use super::log::{Bounds, Cursor, Log, LogSpec, Position, Reader, StateError};
 use super::memory::MemoryLog;
 
@@ -11,9 +13,25 @@ use super::memory::MemoryLog;
 pub enum AnyLog {
     /// In the memory of this process.
     Memory(MemoryLog),
+    /// In a file of this process.
+    Embedded(EmbeddedLog),
+    /// On Kafka or JetStream.
+    Bus(BusLog),
 }
 
 // === impl AnyLog ===
+
+impl From<EmbeddedLog> for AnyLog {
+    fn from(log: EmbeddedLog) -> Self {
+        Self::Embedded(log)
+    }
+}
+
+impl From<BusLog> for AnyLog {
+    fn from(log: BusLog) -> Self {
+        Self::Bus(log)
+    }
+}
 
 impl From<MemoryLog> for AnyLog {
     fn from(log: MemoryLog) -> Self {
@@ -25,24 +43,33 @@ impl Log for AnyLog {
     fn spec(&self) -> &LogSpec {
         match self {
             Self::Memory(log) => log.spec(),
+            Self::Embedded(log) => log.spec(),
+            Self::Bus(log) => log.spec(),
         }
     }
 
     async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+        let body = body.filter(|body| !body.is_empty());
         match self {
             Self::Memory(log) => log.append(key, body).await,
+            Self::Embedded(log) => log.append(key, body).await,
+            Self::Bus(log) => log.append(key, body).await,
         }
     }
 
     async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
         match self {
             Self::Memory(log) => log.read(from).await,
+            Self::Embedded(log) => log.read(from).await,
+            Self::Bus(log) => log.read(from).await,
         }
     }
 
     async fn bounds(&self) -> Result<Bounds, StateError> {
         match self {
             Self::Memory(log) => log.bounds().await,
+            Self::Embedded(log) => log.bounds().await,
+            Self::Bus(log) => log.bounds().await,
         }
     }
 }

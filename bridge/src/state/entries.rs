@@ -84,6 +84,9 @@ impl<E> Entries<E> {
         kind: Kind,
         record: &Record,
     ) -> Applied {
+        if record.key.is_empty() {
+            return Applied::Unknown;
+        }
         if self.forgotten.contains_key(&record.key) {
             return Applied::Unchanged;
         }

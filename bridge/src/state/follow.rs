@@ -82,6 +82,14 @@ impl Followers {
         }
     }
 
+    /// Ends all followers: they have lost what comes.
+    pub(super) fn lose(&mut self) {
+        let followers = self.of_key.drain().flat_map(|(_, followers)| followers);
+        for follower in followers.chain(self.of_all.drain(..)) {
+            follower.has_lagged.store(true, Ordering::Release);
+        }
+    }
+
     /// Forgets those who are gone.
     pub(super) fn sweep(&mut self) {
         self.of_all.retain(Follower::is_there);

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -26,7 +28,7 @@ pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
     fn spec(&self) -> &LogSpec;
 
     /// Appends a record, and returns its position once the log stores it. A body of `None` deletes the key in a log of
-    /// the kind [`Kind::Latest`].
+    /// the kind [`Kind::Latest`]; an empty body is the same.
     ///
     /// # Errors
     /// When the record was not stored; after [`StateError::is_uncertain`] it may be stored nevertheless. Dropping the
@@ -159,9 +161,20 @@ pub enum StateError {
         /// How long somebody waited.
         waited: Duration,
     },
-    /// The log or the view was closed.
-    #[error("the state {0} is closed")]
+    /// The log or the view was closed, or the log is another one than before.
+    #[error("the state {0} was closed or replaced")]
     Closed(&'static str),
+    /// The file of an embedded log cannot be used.
+    #[error("the state {name}: {}: {error}", path.display())]
+    Disk {
+        /// The log.
+        name: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        #[source]
+        error: Arc<redb::Error>,
+    },
     /// The bus failed.
     #[error("the state {name}: {error}")]
     Bus {
@@ -305,6 +318,8 @@ impl StateError {
                     | TransportErrorKind::Closed
                     | TransportErrorKind::Fatal
             ),
+            // What the disk has of it, it shows when it works again.
+            Self::Disk { .. } => true,
             Self::BadKey(_) | Self::Full { .. } | Self::Closed(_) => false,
         }
     }

@@ -29,7 +29,7 @@ pub struct ViewOptions {
 pub struct Progress {
     /// What comes next.
     pub applied: Cursor,
-    /// Where the log ended when the view began to read.
+    /// Where the log ended when it was last asked: at the beginning, and every few seconds once the view has caught up.
     pub end: Cursor,
     /// Whether the view has reached that end: from then on it is current, but for what was appended a moment ago.
     pub is_caught_up: bool,
@@ -39,6 +39,10 @@ pub struct Progress {
     pub unknown: u64,
     /// Entries that were forgotten for want of room.
     pub forgotten: u64,
+    /// Entries that are kept.
+    pub entries: usize,
+    /// What they take in memory, about.
+    pub bytes: usize,
     /// The view has ended, and applies nothing more.
     pub is_closed: bool,
 }
@@ -69,9 +73,11 @@ struct State<E> {
     /// Who waits for a position, sorted by it. `None` once the view is closed.
     waiting: Option<BTreeMap<Position, Vec<oneshot::Sender<()>>>>,
     progress: Progress,
+    /// How many of the unknown records the log was told about.
+    reported: u64,
 }
 
-/// How often old entries are looked for.
+/// How often old entries, and the end of the log, are looked for.
 const SWEEP: Duration = Duration::from_secs(5);
 /// Between two attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -91,6 +97,7 @@ impl<F: Fold> View<F> {
                 followers: Followers::default(),
                 waiting: Some(BTreeMap::new()),
                 progress: Progress::default(),
+                reported: 0,
             }),
             progress: watch::Sender::new(Progress::default()),
         });
@@ -282,20 +289,68 @@ impl<F: Fold> Shared<F> {
         if matches!(kind, Kind::Events { .. }) {
             state.progress.forgotten += state.entries.make_room(self.options.memory_bytes);
         }
+        state.progress.entries = state.entries.len();
+        state.progress.bytes = state.entries.bytes();
         state.reached(&batch.reached);
         let progress = state.progress.clone();
         self.progress.send_replace(progress);
     }
 
-    /// Notes where the log begins and ends.
-    fn bounded(&self, bounds: Bounds, is_first: bool) {
+    /// Notes where the log begins and ends before it is read. If it ends before what was applied, it is another log than
+    /// before: the state is made anew.
+    fn bounded(&self, bounds: Bounds) {
         let mut state = self.state_mut();
-        if is_first {
+        if bounds.end.behind(&state.progress.applied) > 0 {
+            tracing::warn!(
+                state = self.log.spec().name,
+                "the log is another one than before: its state is built anew"
+            );
+            state.rebuild();
+        }
+        state.progress.end = bounds.end;
+        state.reached(&bounds.start);
+        let progress = state.progress.clone();
+        self.progress.send_replace(progress);
+    }
+
+    /// Whether the log is still the one that is read, with as many partitions.
+    async fn is_same(&self) -> bool {
+        let before = self.state().progress.applied.clone();
+        let bounds = match self.log.bounds().await {
+            Ok(bounds) => bounds,
+            Err(error) => {
+                tracing::debug!(%error, "cannot see where a log of the state ends");
+                return true;
+            }
+        };
+        let mut state = self.state_mut();
+        let partitions = state.progress.end.partitions().count();
+        if bounds.end.behind(&before) > 0 || bounds.end.partitions().count() > partitions.max(1) {
+            return false;
+        }
+        // Until then the end stays where it was, so that the view can reach it.
+        if state.progress.is_caught_up {
             state.progress.end = bounds.end;
         }
         state.reached(&bounds.start);
         let progress = state.progress.clone();
         self.progress.send_replace(progress);
+        true
+    }
+
+    /// Says how many records were not understood since the last time.
+    fn report(&self) {
+        let mut state = self.state_mut();
+        let more = state.progress.unknown - state.reported;
+        if more > 0 {
+            state.reported = state.progress.unknown;
+            let state = self.log.spec().name;
+            tracing::warn!(
+                state,
+                records = more,
+                "records of the state were not understood, and skipped"
+            );
+        }
     }
 
     /// Removes what is too old, and waiting tasks and followers that are gone.
@@ -326,6 +381,15 @@ impl<F: Fold> Shared<F> {
 // === impl State ===
 
 impl<E> State<E> {
+    /// Forgets everything: followers and waiting tasks have to ask again.
+    fn rebuild(&mut self) {
+        self.entries = Entries::default();
+        self.followers.lose();
+        self.waiting = self.waiting.is_some().then(BTreeMap::new);
+        self.progress.applied = Cursor::start();
+        self.progress.is_caught_up = false;
+    }
+
     /// Everything before the cursor is applied.
     fn reached(&mut self, cursor: &Cursor) {
         self.progress.applied.merge(cursor);
@@ -368,10 +432,9 @@ impl<F: Fold> Drop for Closes<F> {
 /// Applies the log, for ever.
 async fn run<F: Fold>(view: Closes<F>) {
     let [mut pause, longest] = PAUSES;
-    let mut is_first = true;
     loop {
         let began = Instant::now();
-        match follow_log(&view.0, &mut is_first).await {
+        match follow_log(&view.0).await {
             Ok(()) => tracing::warn!(
                 state = view.0.log.spec().name,
                 "the log of a state ended: reading it again"
@@ -387,20 +450,35 @@ async fn run<F: Fold>(view: Closes<F>) {
 }
 
 /// Applies what the log has and gets, until it ends.
-async fn follow_log<F: Fold>(view: &Shared<F>, is_first: &mut bool) -> Result<(), StateError> {
+async fn follow_log<F: Fold>(view: &Shared<F>) -> Result<(), StateError> {
     let bounds = view.log.bounds().await?;
-    view.bounded(bounds, std::mem::take(is_first));
+    view.bounded(bounds);
     let applied = view.state().progress.applied.clone();
     let mut reader = view.log.read(applied).await?;
+    let apply = async {
+        while let Some(batch) = reader.next().await {
+            view.apply(&batch);
+        }
+    };
+    tokio::select! {
+        () = apply => {}
+        () = look_after(view) => {}
+    }
+    Ok(())
+}
+
+/// Looks after a view while its log is the same.
+async fn look_after<F: Fold>(view: &Shared<F>) {
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first is at once.
+    sweep.tick().await;
     loop {
-        tokio::select! {
-            batch = reader.next() => match batch {
-                Some(batch) => view.apply(&batch),
-                None => return Ok(()),
-            },
-            _ = sweep.tick() => view.sweep(),
+        sweep.tick().await;
+        view.sweep();
+        view.report();
+        if !view.is_same().await {
+            return;
         }
     }
 }

@@ -605,7 +605,7 @@ fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> Kaf
 }
 
 /// Sixteen hexadecimal digits nobody else has.
-fn random() -> String {
+pub(super) fn random() -> String {
     let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     format!("{number:016x}")
 }

@@ -85,6 +85,11 @@ impl Pulse {
         self.changed.notify_all();
     }
 
+    /// Whether the connection is closed.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
     /// Whether the brokers refuse our credentials: no question to them is answered then.
     pub(super) fn is_refused(&self) -> bool {
         self.state()

@@ -78,6 +78,11 @@ impl Api {
         &self.config
     }
 
+    /// What the subjects of all requests begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The subject a request of the API is sent to.
     pub(super) fn subject(&self, request: &str) -> String {
         format!("{}.{request}", self.prefix)

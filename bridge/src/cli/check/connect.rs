@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::super::reach::{self, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
+use crate::state::Place;
 
 /// What came of all tests.
 #[derive(Debug, Default, Serialize)]
@@ -208,6 +209,12 @@ impl Tester<'_> {
                     found => self.result(test, found),
                 }
             }
+            What::State {
+                place: Place::Topic(topic),
+                is_created,
+                ..
+            } => self.kafka_log(kafka, topic, *is_created, whose).await,
+            What::State { .. } => {}
             What::Replies(topic) => {
                 let test = format!("read topic {topic} ({whose})");
                 match kafka
@@ -222,6 +229,46 @@ impl Tester<'_> {
                 }
             }
         }
+    }
+
+    /// Reads the topic of a log of the state.
+    #[cfg(feature = "kafka")]
+    async fn kafka_log(
+        &mut self,
+        kafka: &a2abus_transports::kafka::Kafka,
+        topic: &a2abus_transports::Topic,
+        is_created: bool,
+        whose: &str,
+    ) {
+        let test = format!("read topic {topic} ({whose})");
+        match kafka.test_read(topic, None).await {
+            Err(error) if is_created && error.kind() == TransportErrorKind::UnknownTopic => {
+                let detail = "it does not exist: the bridge creates it when it starts";
+                self.note(test, Outcome::Warning, Some(detail.to_owned()));
+            }
+            read => self.result(test, read),
+        }
+    }
+
+    /// Looks for the stream of a log of the state.
+    #[cfg(feature = "nats")]
+    async fn nats_log(
+        &mut self,
+        nats: &a2abus_transports::nats::Nats,
+        stream: &str,
+        is_created: bool,
+        whose: &str,
+    ) {
+        let test = format!("stream {stream} ({whose})");
+        let (outcome, detail) = match (nats.stream_config(stream).await, is_created) {
+            (Ok(None), true) => (Outcome::Ok, "the bridge makes it when it starts"),
+            (Ok(None), false) => (
+                Outcome::Failed,
+                "it does not exist: see `a2abus topics plan`",
+            ),
+            (found, _) => return self.result(test, found.map(drop)),
+        };
+        self.note(test, outcome, Some(detail.to_owned()));
     }
 
     /// Publishing cannot be tested without publishing, but the server reports the permissions of the user.
@@ -279,6 +326,12 @@ impl Tester<'_> {
                 let subscribed = nats.test_subscribe(&subjects).await;
                 self.result(format!("subscribe to {subjects} ({whose})"), subscribed);
             }
+            What::State {
+                place: Place::Stream { name, .. },
+                is_created,
+                ..
+            } => self.nats_log(nats, name, *is_created, whose).await,
+            What::State { .. } => {}
             What::Durable { stream, name } => {
                 let test = format!("consumer {name} of stream {stream} ({whose})");
                 let found = nats.test_durable(stream.as_str(), name.as_str()).await;

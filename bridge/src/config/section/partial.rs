@@ -36,6 +36,12 @@ impl PartialEntries {
                     .extend(name(dead_letter, &path, "transport"));
             }
         }
+        if let Some(state) = root.get("state") {
+            let log = name(state, &ValuePath::root().key("state"), "log");
+            // The two words that are no transport.
+            let transport = log.filter(|(_, log)| !["memory", "embedded"].contains(&log.as_str()));
+            partial.transports.extend(transport);
+        }
         for (path, route) in items(root, &ValuePath::root(), "routes") {
             partial.routes.extend(name(route, &path, "name"));
             for (path, destination) in items(route, &path, "to") {

@@ -1,0 +1,77 @@
+//! The section of the state that replicas share.
+
+use std::path::PathBuf;
+
+use a2abus_transports::Topic;
+use bytesize::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::value::AsText;
+use crate::names::Name;
+
+/// State that outlives a request: tasks, agent cards, results, push notification settings. It is a log on Kafka or
+/// JetStream, which all replicas read, or a log of this process alone.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateConfig {
+    /// Where the logs are: `memory`, `embedded` (files in `directory`), or the name of a Kafka or NATS transport.
+    ///
+    /// Wrong: with `memory` nothing survives a restart. With `memory` or `embedded` each replica has its own state, so
+    /// run only one.
+    #[schemars(extend("default_words" = "`memory`"))]
+    pub log: Name,
+    /// The directory of the files, with `log: embedded`. It must exist.
+    ///
+    /// Wrong: files of two replicas must not be in one directory.
+    pub directory: Option<PathBuf>,
+    /// Whether the bridge creates topics and streams that are missing. `a2abus topics plan` shows them.
+    ///
+    /// Wrong: needs the permission to create them; the number of replicas is the broker's default.
+    pub create: bool,
+    /// What the names of topics and subjects begin with: `<prefix>.tasks`. A stream is named after them: `A2ABUS_TASKS`.
+    ///
+    /// Wrong: two deployments with the same prefix share their state.
+    pub prefix: AsText<Topic>,
+    /// Memory for each kind of state. When it is full, finished tasks are forgotten, the oldest first; if there are none,
+    /// new ones are refused.
+    #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
+    pub memory: AsText<ByteSize>,
+}
+
+/// Where the logs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateLog<'a> {
+    /// In memory.
+    Memory,
+    /// In files.
+    Embedded,
+    /// On this transport.
+    Transport(&'a Name),
+}
+
+// === impl StateConfig ===
+
+impl StateConfig {
+    /// Where the logs are.
+    #[must_use]
+    pub fn place(&self) -> StateLog<'_> {
+        match self.log.as_str() {
+            "memory" => StateLog::Memory,
+            "embedded" => StateLog::Embedded,
+            _ => StateLog::Transport(&self.log),
+        }
+    }
+}
+
+impl Default for StateConfig {
+    fn default() -> Self {
+        Self {
+            log: Name::from_static("memory"),
+            directory: None,
+            create: false,
+            prefix: AsText(const { Topic::from_static("a2abus") }),
+            memory: AsText(ByteSize::mib(256)),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A log on the bus: a topic of Kafka, or a stream of JetStream. Any number of replicas share it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{
+    Address, AnyTransport, Guarantee, LogBatch, LogBounds, LogPosition, LogRecord, LogSource,
+    Message, Topic, Transport as _, TransportError, TransportErrorKind,
+};
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::log::{
+    Batch, Bounds, Cursor, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+};
+use super::place::Place;
+use crate::names::{escape, unescape};
+use crate::topics::{self, Needed};
+
+/// A log on a bus. Its topic or stream has to exist.
+#[derive(Debug, Clone)]
+pub struct BusLog(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    spec: LogSpec,
+    transport: AnyTransport,
+    place: Place,
+    /// How it is created if it is missing.
+    missing: Option<Needed>,
+}
+
+/// Carries a key that its subject does not show.
+const KEY_HEADER: &str = "a2abus-key";
+/// The longest word of a subject that shows a key: what a topic may have, less a prefix.
+const LONGEST_WORD: usize = 160;
+
+// === impl BusLog ===
+
+impl BusLog {
+    /// A log at a place of a bus.
+    #[must_use]
+    pub fn new(spec: LogSpec, transport: AnyTransport, place: Place) -> Self {
+        Self(Arc::new(Shared {
+            spec,
+            transport,
+            place,
+            missing: None,
+        }))
+    }
+
+    /// The same, created when it is missing.
+    pub(super) fn or_create(
+        spec: LogSpec,
+        transport: AnyTransport,
+        place: Place,
+        missing: Needed,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            spec,
+            transport,
+            place,
+            missing: Some(missing),
+        }))
+    }
+
+    /// Where the log begins and ends; it is created if that is wanted.
+    async fn look(&self) -> Result<Vec<LogBounds>, TransportError> {
+        let shared = &*self.0;
+        let source = shared.place.source();
+        match (shared.transport.log_bounds(&source).await, &shared.missing) {
+            (Err(error), Some(missing)) if error.kind() == TransportErrorKind::UnknownTopic => {
+                topics::create(&shared.transport, missing).await?;
+                tracing::info!(state = shared.spec.name, log = %shared.place, "created a log of the state");
+                shared.transport.log_bounds(&source).await
+            }
+            (looked, _) => looked,
+        }
+    }
+
+    fn failed(&self, error: TransportError) -> StateError {
+        StateError::Bus {
+            name: self.0.spec.name,
+            error,
+        }
+    }
+
+    /// The stream that stored a record has to be the one that is read.
+    fn check_stream(&self, origin: &str) -> Result<(), TransportError> {
+        let Place::Stream { name, .. } = &self.0.place else {
+            return Ok(());
+        };
+        let stored = origin
+            .strip_prefix("j:")
+            .and_then(|origin| origin.rsplit_once('/'));
+        match stored {
+            Some((stream, _)) if stream == name => Ok(()),
+            _ => Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                format!("append to the stream {name}: {origin} is another one"),
+            )),
+        }
+    }
+}
+
+impl Log for BusLog {
+    fn spec(&self) -> &LogSpec {
+        &self.0.spec
+    }
+
+    async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+        check_key(key)?;
+        let (to, message) = self
+            .0
+            .place
+            .message(key, body)
+            .map_err(|e| self.failed(e))?;
+        let sent = self.0.transport.send(&to, message).await;
+        let confirmation = sent.map_err(|error| self.failed(error))?;
+        let receipt = confirmation.await.map_err(|error| self.failed(error))?;
+        let unknown = || {
+            let what = "append a record: the bus did not say where it is";
+            self.failed(TransportError::new(TransportErrorKind::TimedOut, what))
+        };
+        let origin = receipt.position.as_ref().ok_or_else(unknown)?;
+        self.check_stream(origin)
+            .map_err(|error| self.failed(error))?;
+        let position = receipt.log_position().ok_or_else(unknown)?;
+        Ok(ours(position))
+    }
+
+    async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
+        let partitions = from.partitions();
+        let from: Vec<LogPosition> = partitions
+            .map(|(partition, offset)| LogPosition { partition, offset })
+            .collect();
+        let source = self.0.place.source();
+        let reader = self.0.transport.read_log(&source, &from).await;
+        let mut reader = reader.map_err(|error| self.failed(error))?;
+        let place = self.0.place.clone();
+        Ok(Reader::spawn(|batches| async move {
+            while let Some(batch) = reader.next().await {
+                if batches.send(place.batch(batch)).await.is_err() {
+                    return;
+                }
+            }
+        }))
+    }
+
+    async fn bounds(&self) -> Result<Bounds, StateError> {
+        let partitions = self.look().await;
+        let mut bounds = Bounds::default();
+        for partition in partitions.map_err(|error| self.failed(error))? {
+            bounds.start.advance(partition.partition, partition.start);
+            bounds.end.advance(partition.partition, partition.end);
+        }
+        Ok(bounds)
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn source(&self) -> LogSource {
+        match self {
+            Self::Topic(topic) => LogSource::Topic(topic.clone()),
+            Self::Stream { name, .. } => LogSource::Stream(name.clone()),
+        }
+    }
+
+    fn message(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+    ) -> Result<(Address, Message), TransportError> {
+        let mut message = Message {
+            body,
+            ..Message::default()
+        };
+        match self {
+            Self::Topic(topic) => {
+                message.key = Some(Bytes::copy_from_slice(key.as_bytes()));
+                Ok((Address::topic(topic.clone()), message))
+            }
+            Self::Stream { prefix, .. } => {
+                let word = word(key);
+                if unescape(&word).as_deref() != Some(key) {
+                    message
+                        .headers
+                        .push(KEY_HEADER, Bytes::copy_from_slice(key.as_bytes()));
+                }
+                let subject = Topic::new(format!("{}.{word}", prefix.as_str()));
+                let mut to = Address::topic(subject.map_err(|error| {
+                    let what = "name the subject of a record";
+                    TransportError::new(TransportErrorKind::BadMessage, what).caused_by(error)
+                })?);
+                to.guarantee = Guarantee::Stored { message_id: None };
+                Ok((to, message))
+            }
+        }
+    }
+
+    fn batch(&self, batch: LogBatch) -> Batch {
+        let mut reached = Cursor::start();
+        let mut records = Vec::with_capacity(batch.records.len());
+        for record in batch.records {
+            reached.pass(ours(record.position));
+            records.push(self.record(record));
+        }
+        for position in batch.reached {
+            reached.advance(position.partition, position.offset);
+        }
+        Batch { records, reached }
+    }
+
+    /// A record whose key is unknown has an empty one, which no fold knows.
+    fn record(&self, record: LogRecord) -> Record {
+        let key = match self {
+            Self::Topic(_) => record.key.as_deref().and_then(Text::from_utf8),
+            Self::Stream { prefix, .. } => {
+                let named = record.headers.get(KEY_HEADER);
+                named.and_then(|key| Text::from_utf8(key)).or_else(|| {
+                    let subject = record.topic.as_ref()?.as_str();
+                    let word = subject.strip_prefix(prefix.as_str())?.strip_prefix('.')?;
+                    unescape(word).map(Text::from)
+                })
+            }
+        };
+        Record {
+            key: key.unwrap_or_default(),
+            position: ours(record.position),
+            time: record.time,
+            body: record.body,
+        }
+    }
+}
+
+fn ours(position: LogPosition) -> Position {
+    Position {
+        partition: position.partition,
+        offset: position.offset,
+    }
+}
+
+/// A key as one word of a subject. One that would be too long is a hash, and its record says the key in a header.
+fn word(key: &str) -> String {
+    let mut word = String::with_capacity(key.len());
+    escape(&mut word, key);
+    if word.len() > LONGEST_WORD {
+        word.clear();
+        for byte in Sha256::digest(key) {
+            // Writing to a string does not fail.
+            let _ = write!(word, "{byte:02x}");
+        }
+    }
+    word
+}

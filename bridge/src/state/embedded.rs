@@ -1,0 +1,416 @@
+//! A log in a file: for one process, which finds everything again after a restart.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use redb::{
+    Builder, Database, DatabaseError, Error, ReadableDatabase, ReadableTable as _, TableDefinition,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::log::{
+    Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+};
+use crate::clock;
+
+/// A log in a file of its own. Clones share it; no other process can have it at the same time.
+#[derive(Debug, Clone)]
+pub struct EmbeddedLog(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    spec: LogSpec,
+    file: Arc<OpenFile>,
+    appends: mpsc::Sender<Append>,
+    /// The offset that comes next.
+    end: watch::Receiver<u64>,
+}
+
+/// The database, which has to be opened anew after the disk has failed.
+#[derive(Debug)]
+struct OpenFile {
+    name: &'static str,
+    path: PathBuf,
+    database: RwLock<Option<Arc<Database>>>,
+}
+
+/// A record that somebody waits for.
+#[derive(Debug)]
+struct Append {
+    key: Text,
+    body: Option<Bytes>,
+    answer: oneshot::Sender<Result<Position, StateError>>,
+}
+
+/// By offset: a record as [`encode`] writes it.
+const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+/// By key: where its last record is, in a log of the last records.
+const LATEST: TableDefinition<'_, &str, u64> = TableDefinition::new("latest");
+/// The offset that comes next is under `next`.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const NEXT: &str = "next";
+
+/// Appends that wait for the disk, at most.
+const QUEUE: usize = 1024;
+/// Appends that the disk stores at once.
+const COMMIT: usize = 512;
+/// Records that a reader takes at once.
+const BATCH: usize = 512;
+/// Old records that are removed with one commit, at most: more than it can add.
+const REMOVED: usize = 2 * COMMIT;
+/// What is kept of the file in memory.
+const CACHE_BYTES: usize = 16 << 20;
+/// Between two attempts to read or open a file that failed.
+const PAUSE: Duration = Duration::from_secs(2);
+
+// === impl EmbeddedLog ===
+
+impl EmbeddedLog {
+    /// Opens the file of a log in a directory, or makes it, for its owner alone. It blocks.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] when it cannot be used, or another process has it.
+    pub fn open(spec: LogSpec, directory: &Path) -> Result<Self, StateError> {
+        let file = Arc::new(OpenFile {
+            name: spec.name,
+            path: directory.join(format!("{}.redb", spec.name)),
+            database: RwLock::new(None),
+        });
+        let database = file.database()?;
+        let next = prepare(&database).map_err(|error| file.failed(error))?;
+        let (appends, queue) = mpsc::channel(QUEUE);
+        let (tell_end, end) = watch::channel(next);
+        let writer = Writer {
+            kind: spec.kind,
+            file: Arc::clone(&file),
+            next,
+            end: tell_end,
+        };
+        let thread = std::thread::Builder::new().name("a2abus-state".to_owned());
+        // It ends with the last clone of the log.
+        thread
+            .spawn(move || writer.run(queue))
+            .map_err(|error| file.failed(Error::Io(error)))?;
+        Ok(Self(Arc::new(Shared {
+            spec,
+            file,
+            appends,
+            end,
+        })))
+    }
+}
+
+impl Log for EmbeddedLog {
+    fn spec(&self) -> &LogSpec {
+        &self.0.spec
+    }
+
+    async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+        check_key(key)?;
+        let (answer, answered) = oneshot::channel();
+        let key = Text::from(key);
+        let append = Append { key, body, answer };
+        let closed = StateError::Closed(self.0.spec.name);
+        if self.0.appends.send(append).await.is_err() {
+            return Err(closed);
+        }
+        answered.await.unwrap_or(Err(closed))
+    }
+
+    async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
+        let (file, end) = (Arc::clone(&self.0.file), self.0.end.clone());
+        let next = from.next(0);
+        Ok(Reader::spawn(move |batches| fill(file, end, next, batches)))
+    }
+
+    async fn bounds(&self) -> Result<Bounds, StateError> {
+        let end = *self.0.end.borrow();
+        let first = self
+            .0
+            .file
+            .read(move |database| first(database, end))
+            .await?;
+        let mut bounds = Bounds::default();
+        bounds.start.advance(0, first);
+        bounds.end.advance(0, end);
+        Ok(bounds)
+    }
+}
+
+/// Reads until nobody wants it any more.
+async fn fill(
+    file: Arc<OpenFile>,
+    mut end: watch::Receiver<u64>,
+    mut next: u64,
+    batches: mpsc::Sender<Batch>,
+) {
+    // The writer is gone with the last clone of the log.
+    while end.wait_for(|end| *end > next).await.is_ok() {
+        let from = next;
+        let batch = match file.read(move |database| after(database, from)).await {
+            Ok(batch) => batch,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read a log of the state: trying again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        next = batch.reached.next(0).max(next);
+        if batches.send(batch).await.is_err() {
+            return;
+        }
+    }
+}
+
+// === impl OpenFile ===
+
+impl OpenFile {
+    /// The database, opened if it is not.
+    fn database(&self) -> Result<Arc<Database>, StateError> {
+        let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(database) = &*open {
+            return Ok(Arc::clone(database));
+        }
+        drop(open);
+        let mut slot = self
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(database) = &*slot {
+            return Ok(Arc::clone(database));
+        }
+        let database = open_file(&self.path).map_err(|error| self.failed(error))?;
+        let database = Arc::new(database);
+        *slot = Some(Arc::clone(&database));
+        Ok(database)
+    }
+
+    /// Does some work on the database.
+    fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, StateError> {
+        let done = work(&*self.database()?);
+        if matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
+            // It does nothing more until it is opened anew.
+            *self
+                .database
+                .write()
+                .unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        done.map_err(|error| self.failed(error))
+    }
+
+    /// The same where it blocks nobody.
+    async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Database) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StateError> {
+        let file = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || file.run(work)).await;
+        done.unwrap_or_else(|_| Err(StateError::Closed(self.name)))
+    }
+
+    fn failed(&self, error: Error) -> StateError {
+        StateError::Disk {
+            name: self.name,
+            path: self.path.clone(),
+            error: Arc::new(error),
+        }
+    }
+}
+
+fn open_file(path: &Path) -> Result<Database, Error> {
+    let file: File = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(Error::Io)?;
+    let database = Builder::new().set_cache_size(CACHE_BYTES).create_file(file);
+    database.map_err(|error: DatabaseError| error.into())
+}
+
+/// Makes the tables, and removes the deletions of the last run: no view has the keys any more. Returns what comes next.
+fn prepare(database: &Database) -> Result<u64, Error> {
+    let transaction = database.begin_write()?;
+    let next = {
+        let mut records = transaction.open_table(RECORDS)?;
+        let mut latest = transaction.open_table(LATEST)?;
+        let mut gone = Vec::new();
+        for entry in latest.iter()? {
+            let (key, offset) = entry?;
+            let is_deletion = match records.get(offset.value())? {
+                Some(bytes) => {
+                    decode(offset.value(), bytes.value()).is_none_or(|r| r.body.is_none())
+                }
+                None => true,
+            };
+            if is_deletion {
+                gone.push((key.value().to_owned(), offset.value()));
+            }
+        }
+        for (key, offset) in gone {
+            latest.remove(&*key)?;
+            records.remove(offset)?;
+        }
+        let meta = transaction.open_table(META)?;
+        meta.get(NEXT)?.map_or(0, |next| next.value())
+    };
+    transaction.commit()?;
+    Ok(next)
+}
+
+/// The offset of the first record, or else `end`.
+fn first(database: &Database, end: u64) -> Result<u64, Error> {
+    let records = database.begin_read()?.open_table(RECORDS)?;
+    let first = records.first()?.map(|(offset, _)| offset.value());
+    Ok(first.unwrap_or(end))
+}
+
+/// Some records from an offset on.
+fn after(database: &Database, from: u64) -> Result<Batch, Error> {
+    let reading = database.begin_read()?;
+    // Both of one moment: what comes next bounds what the batch has reached when it has all records.
+    let next = reading
+        .open_table(META)?
+        .get(NEXT)?
+        .map_or(0, |next| next.value());
+    let records = reading.open_table(RECORDS)?;
+    let mut batch = Batch::default();
+    for entry in records.range(from..)?.take(BATCH) {
+        let (offset, bytes) = entry?;
+        let offset = offset.value();
+        batch.reached.advance(0, offset + 1);
+        batch.records.extend(decode(offset, bytes.value()));
+    }
+    if batch.records.len() < BATCH {
+        batch.reached.advance(0, next);
+    }
+    Ok(batch)
+}
+
+// === the writer ===
+
+/// Stores what is appended, on a thread of its own: as many records at once as have come while the disk was busy.
+struct Writer {
+    kind: Kind,
+    file: Arc<OpenFile>,
+    next: u64,
+    end: watch::Sender<u64>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    fn run(mut self, mut queue: mpsc::Receiver<Append>) {
+        while let Some(first) = queue.blocking_recv() {
+            let mut appends = vec![first];
+            while appends.len() < COMMIT
+                && let Ok(append) = queue.try_recv()
+            {
+                appends.push(append);
+            }
+            let now = clock::milliseconds(clock::now());
+            let (kind, next) = (self.kind, self.next);
+            let written = self
+                .file
+                .run(|database| write(database, kind, next, now, &appends));
+            if written.is_ok() {
+                self.next += u64::try_from(appends.len()).unwrap_or(0);
+                self.end.send_replace(self.next);
+            }
+            for (offset, append) in (next..).zip(appends) {
+                let position = Position {
+                    partition: 0,
+                    offset,
+                };
+                // Who does not wait any more does not want to know.
+                let _ = append.answer.send(written.clone().map(|()| position));
+            }
+        }
+    }
+}
+
+/// Stores records, and removes those that they displace and that are too old.
+fn write(
+    database: &Database,
+    kind: Kind,
+    next: u64,
+    now: u64,
+    appends: &[Append],
+) -> Result<(), Error> {
+    // Dropped without a commit, it changes nothing.
+    let transaction = database.begin_write()?;
+    {
+        let mut records = transaction.open_table(RECORDS)?;
+        let mut latest = transaction.open_table(LATEST)?;
+        let mut end = next;
+        for append in appends {
+            let bytes = encode(now, &append.key, append.body.as_deref());
+            records.insert(end, bytes.as_slice())?;
+            if kind == Kind::Latest {
+                let before = latest
+                    .insert(&*append.key, end)?
+                    .map(|before| before.value());
+                if let Some(before) = before {
+                    records.remove(before)?;
+                }
+            }
+            end += 1;
+        }
+        if let Kind::Events { max_age } = kind {
+            let oldest = now.saturating_sub(clock::whole_milliseconds(max_age));
+            for _ in 0..REMOVED {
+                let Some((offset, is_old)) = records.first()?.map(|(offset, bytes)| {
+                    let record = decode(offset.value(), bytes.value());
+                    (
+                        offset.value(),
+                        record.is_none_or(|record| record.time < oldest),
+                    )
+                }) else {
+                    break;
+                };
+                if !is_old {
+                    break;
+                }
+                records.remove(offset)?;
+            }
+        }
+        transaction.open_table(META)?.insert(NEXT, end)?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// Time (8 bytes), length of the key (2), the key, whether there is a body (1), the body. Numbers are big-endian.
+fn encode(time: u64, key: &str, body: Option<&[u8]>) -> Vec<u8> {
+    let length = u16::try_from(key.len()).unwrap_or(u16::MAX);
+    let mut bytes = Vec::with_capacity(11 + key.len() + body.map_or(0, <[u8]>::len));
+    bytes.extend_from_slice(&time.to_be_bytes());
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(key.as_bytes());
+    bytes.push(u8::from(body.is_some()));
+    bytes.extend_from_slice(body.unwrap_or_default());
+    bytes
+}
+
+/// `None` for bytes that [`encode`] did not write.
+fn decode(offset: u64, bytes: &[u8]) -> Option<Record> {
+    let (time, rest) = bytes.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    let (has_body, body) = rest.split_first()?;
+    Some(Record {
+        key: Text::from(str::from_utf8(key).ok()?),
+        position: Position {
+            partition: 0,
+            offset,
+        },
+        time: u64::from_be_bytes(*time),
+        body: (*has_body == 1).then(|| Bytes::copy_from_slice(body)),
+    })
+}

@@ -1,0 +1,81 @@
+//! The logs that the bridge has, and where they are on a bus.
+
+use std::fmt;
+use std::time::Duration;
+
+use a2abus_transports::Topic;
+
+use super::log::{Kind, LogSpec};
+
+/// Agent cards: whoever registers an agent writes its card.
+pub const AGENTS: LogSpec = LogSpec {
+    name: "agents",
+    kind: Kind::Latest,
+};
+/// Tasks and their events.
+pub const TASKS: LogSpec = LogSpec {
+    name: "tasks",
+    kind: Kind::Events {
+        max_age: Duration::from_secs(7 * DAY),
+    },
+};
+/// Results of calls whose caller is gone, and idempotency keys.
+pub const RESULTS: LogSpec = LogSpec {
+    name: "results",
+    kind: Kind::Events {
+        max_age: Duration::from_secs(DAY),
+    },
+};
+/// Push notification settings.
+pub const PUSH: LogSpec = LogSpec {
+    name: "push",
+    kind: Kind::Latest,
+};
+
+/// All of them.
+pub const LOGS: [LogSpec; 4] = [AGENTS, TASKS, RESULTS, PUSH];
+
+/// In seconds.
+const DAY: u64 = 24 * 60 * 60;
+
+/// Where a log is on a bus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A topic of Kafka: the key of a record is its key.
+    Topic(Topic),
+    /// A stream of JetStream: the key of a record is the rest of its subject.
+    Stream {
+        /// The name of the stream.
+        name: String,
+        /// What the subjects begin with, without the last dot.
+        prefix: Topic,
+    },
+}
+
+// === impl Place ===
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(topic) => write!(f, "topic {topic}"),
+            Self::Stream { name, .. } => write!(f, "stream {name}"),
+        }
+    }
+}
+
+impl Place {
+    /// The topic of a log on Kafka; `None` for a prefix that is too long.
+    #[must_use]
+    pub fn on_kafka(spec: &LogSpec, prefix: &Topic) -> Option<Self> {
+        let topic = Topic::new(format!("{prefix}.{}", spec.name)).ok()?;
+        Some(Self::Topic(topic))
+    }
+
+    /// The stream of a log on JetStream; `None` for a prefix that is too long.
+    #[must_use]
+    pub fn on_jetstream(spec: &LogSpec, prefix: &Topic) -> Option<Self> {
+        let prefix = Topic::new(format!("{prefix}.{}", spec.name)).ok()?;
+        let name = prefix.as_str().replace('.', "_").to_uppercase();
+        Some(Self::Stream { name, prefix })
+    }
+}

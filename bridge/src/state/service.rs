@@ -1,0 +1,254 @@
+//! The logs that the configuration chose, and the views of them.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{AnyTransport, TransportError, TransportErrorKind};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use super::any::AnyLog;
+use super::bus::BusLog;
+use super::embedded::EmbeddedLog;
+use super::fold::Fold;
+use super::log::{LogSpec, StateError};
+use super::memory::MemoryLog;
+use super::place::Place;
+use super::view::{Progress, View, ViewOptions, ViewTask};
+use crate::access;
+use crate::bus::Buses;
+use crate::config::{Config, Name, StateLog, TransportConfig};
+use crate::metrics::{Metrics, StateMetrics};
+use crate::readiness::Readiness;
+use crate::topics;
+
+/// The state of one bridge: its logs, each opened once, and the tasks of its views, which end with it.
+#[derive(Debug)]
+pub struct Logs {
+    kept: Kept,
+    memory_bytes: usize,
+    readiness: Arc<Readiness>,
+    metrics: Arc<Metrics>,
+    open: Mutex<HashMap<&'static str, AnyLog>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// Where the logs are.
+#[derive(Debug)]
+enum Kept {
+    Memory,
+    Files(PathBuf),
+    Bus(Box<OnBus>),
+}
+
+#[derive(Debug)]
+struct OnBus {
+    transport: AnyTransport,
+    config: Config,
+    name: Name,
+    settings: TransportConfig,
+}
+
+/// How often the metrics of a view are brought up to date.
+const REPORT: Duration = Duration::from_secs(1);
+
+// === impl Logs ===
+
+impl Logs {
+    /// The logs of a configuration. Nothing is opened yet.
+    pub(crate) fn new(
+        config: &Config,
+        buses: &Buses,
+        readiness: &Arc<Readiness>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let on_bus = |name: &Name| {
+            let bus = buses.get(buses.find(name)?)?;
+            Some(Kept::Bus(Box::new(OnBus {
+                transport: bus.transport.clone(),
+                settings: config.transports.get(name)?.clone(),
+                config: config.clone(),
+                name: name.clone(),
+            })))
+        };
+        let kept = match (config.state.place(), &config.state.directory) {
+            (StateLog::Embedded, Some(directory)) => Kept::Files(directory.clone()),
+            // The configuration is checked: the transport is there.
+            (StateLog::Transport(name), _) => on_bus(name).unwrap_or(Kept::Memory),
+            (StateLog::Memory | StateLog::Embedded, _) => Kept::Memory,
+        };
+        Self {
+            kept,
+            memory_bytes: usize::try_from(config.state.memory.0.as_u64()).unwrap_or(usize::MAX),
+            readiness: Arc::clone(readiness),
+            metrics: Arc::clone(metrics),
+            open: Mutex::default(),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Opens a log, or returns the one that is open. A log on a bus need not be reachable.
+    ///
+    /// # Errors
+    /// [`StateError::Disk`] when the file cannot be used; [`StateError::Bus`] when the bus has no logs.
+    pub async fn open(&self, spec: LogSpec) -> Result<AnyLog, StateError> {
+        if let Some(log) = self.open_logs().get(spec.name) {
+            return Ok(log.clone());
+        }
+        let name = spec.name;
+        let opened: AnyLog = match &self.kept {
+            Kept::Memory => MemoryLog::new(spec, self.memory_bytes).into(),
+            Kept::Files(directory) => {
+                let directory = directory.clone();
+                let opened =
+                    tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &directory));
+                opened
+                    .await
+                    .unwrap_or(Err(StateError::Closed(name)))?
+                    .into()
+            }
+            Kept::Bus(bus) => bus.open(spec)?.into(),
+        };
+        let mut open = self.open_logs();
+        if open.is_empty() && matches!(self.kept, Kept::Memory) {
+            tracing::warn!(
+                "state is kept in memory: tasks, agent cards and results do not survive a restart, and other replicas do not see them; set state.log"
+            );
+        }
+        Ok(open.entry(name).or_insert(opened).clone())
+    }
+
+    /// Opens a log and starts a view of it, which ends with this. The bridge is ready once the view has caught up.
+    ///
+    /// # Errors
+    /// As [`Logs::open`].
+    pub async fn view<F: Fold>(&self, spec: LogSpec, fold: F) -> Result<View<F>, StateError> {
+        let name = spec.name;
+        let log = self.open(spec).await?;
+        let options = ViewOptions {
+            memory_bytes: self.memory_bytes,
+        };
+        let (view, task) = View::start(log, fold, options);
+        let condition = Text::from(format!("state {name}"));
+        self.readiness.starting(condition.clone());
+        let watched = Watched {
+            progress: view.progress(),
+            readiness: Arc::clone(&self.readiness),
+            condition,
+            metrics: self.metrics.state(name),
+        };
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.spawn(watched.run(task));
+        Ok(view)
+    }
+
+    fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl OnBus ===
+
+impl OnBus {
+    fn open(&self, spec: LogSpec) -> Result<BusLog, StateError> {
+        let name = spec.name;
+        let used = access::log_use(&self.config, self.settings.transport_type(), spec.clone());
+        let place = used.as_ref().and_then(access::Use::place);
+        let (Some(used), Some(place)) = (&used, place) else {
+            let what = format!("keep the state on {}: it has no logs", self.name);
+            let error = TransportError::new(TransportErrorKind::BadConfig, what);
+            return Err(StateError::Bus { name, error });
+        };
+        let place: Place = place.clone();
+        let missing = topics::of_log(&self.config, &self.settings, used);
+        Ok(match missing.filter(|_| self.config.state.create) {
+            Some(missing) => BusLog::or_create(spec, self.transport.clone(), place, missing),
+            None => BusLog::new(spec, self.transport.clone(), place),
+        })
+    }
+}
+
+/// What is to be seen of a view from outside.
+struct Watched {
+    progress: watch::Receiver<Progress>,
+    readiness: Arc<Readiness>,
+    condition: Text,
+    metrics: StateMetrics,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Until the view ends.
+    async fn run(self, mut task: ViewTask) {
+        tokio::select! {
+            () = task.ended() => {}
+            () = self.be_ready() => {}
+            () = self.report() => {}
+        }
+        let ended = "the view of the state has ended".to_owned();
+        self.readiness.set(self.condition, Err(ended));
+    }
+
+    /// The bridge is ready when the view has caught up, and says before how far it is.
+    async fn be_ready(&self) {
+        let mut progress = self.progress.clone();
+        loop {
+            let met = {
+                let now = progress.borrow_and_update();
+                match now.is_caught_up {
+                    true => Ok(()),
+                    false if now.end == super::Cursor::start() => {
+                        Err("waiting for its log".to_owned())
+                    }
+                    false => Err(format!("{} records behind", now.behind())),
+                }
+            };
+            let is_met = met.is_ok();
+            self.readiness.set(self.condition.clone(), met);
+            let changed = if is_met {
+                let is_lost = |now: &Progress| !now.is_caught_up;
+                progress.wait_for(is_lost).await.map(drop)
+            } else {
+                progress.changed().await
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn report(&self) {
+        let mut ticks = tokio::time::interval(REPORT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last = Progress::default();
+        loop {
+            ticks.tick().await;
+            let now = self.progress.borrow().clone();
+            let metrics = &self.metrics;
+            metrics
+                .records
+                .inc_by(now.records.saturating_sub(last.records));
+            metrics
+                .unknown
+                .inc_by(now.unknown.saturating_sub(last.unknown));
+            metrics
+                .forgotten
+                .inc_by(now.forgotten.saturating_sub(last.forgotten));
+            metrics.entries.set(gauge(now.entries));
+            metrics.bytes.set(gauge(now.bytes));
+            metrics
+                .behind
+                .set(i64::try_from(now.behind()).unwrap_or(i64::MAX));
+            last = now;
+        }
+    }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,176 @@
+//! Reading a stream as a log: an ordered consumer of our own, which the server keeps in memory and forgets with us.
+
+use std::sync::Arc;
+
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::api::STREAM_NOT_FOUND;
+use super::link::Link;
+use super::{Nats, headers};
+use crate::error::{TransportError, TransportErrorKind};
+use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
+use crate::message::Topic;
+
+/// Where a stream begins and ends, as the API says it.
+#[derive(Debug, Deserialize)]
+struct State {
+    messages: u64,
+    first_seq: u64,
+    last_seq: u64,
+}
+
+/// What a reading task keeps.
+struct Reading {
+    link: Arc<Link>,
+    /// The connection that it began with. Another one does not know our consumer.
+    epoch: u64,
+    stream: String,
+    /// The next sequence.
+    next: u64,
+    batches: mpsc::Sender<LogBatch>,
+}
+
+// === impl Nats ===
+
+impl Nats {
+    /// Where a stream begins and ends.
+    pub(crate) async fn log_bounds(&self, stream: &str) -> Result<Vec<LogBounds>, TransportError> {
+        let what = || format!("find the ends of the JetStream stream {stream}");
+        let inner = &self.inner;
+        inner.link.up(inner.request_deadline()).await?;
+        let request = format!("STREAM.INFO.{stream}");
+        let info = inner.api.info(&request, &[STREAM_NOT_FOUND]).await?;
+        let Some(mut info) = info else {
+            return Err(TransportError::new(
+                TransportErrorKind::UnknownTopic,
+                what(),
+            ));
+        };
+        let state: State = serde_json::from_value(info["state"].take()).map_err(|error| {
+            TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
+        })?;
+        let end = state.last_seq + 1;
+        let start = if state.messages == 0 {
+            end
+        } else {
+            state.first_seq
+        };
+        Ok(vec![LogBounds {
+            partition: 0,
+            start,
+            end,
+        }])
+    }
+
+    /// Reads a stream from the position given, or else from its beginning.
+    pub(crate) async fn read_log(
+        &self,
+        stream: &str,
+        from: &[LogPosition],
+    ) -> Result<LogReader, TransportError> {
+        let from = from.iter().find(|from| from.partition == 0);
+        let (reader, batches, stop) = LogReader::new();
+        let inner = &self.inner;
+        inner.link.up(inner.request_deadline()).await?;
+        let reading = Reading {
+            link: Arc::clone(&inner.link),
+            epoch: inner.link.connection().borrow().epoch,
+            stream: stream.to_owned(),
+            // Sequences begin with 1.
+            next: from.map_or(1, |from| from.offset.max(1)),
+            batches,
+        };
+        let context = jetstream::with_prefix(inner.client.clone(), inner.api.prefix());
+        let messages = reading.open(&context).await?;
+        let stop_all = inner.stop.clone();
+        inner.tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = stop_all.cancelled() => {}
+                () = reading.run(messages) => {}
+            }
+        });
+        Ok(reader)
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    async fn open(&self, context: &jetstream::Context) -> Result<Ordered, TransportError> {
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+            let what = format!("read the JetStream stream {}: {error}", self.stream);
+            TransportError::new(TransportErrorKind::Other, what)
+        };
+        let config = OrderedConfig {
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: self.next,
+            },
+            ..OrderedConfig::default()
+        };
+        let consumer = context.create_consumer_on_stream(config, &self.stream);
+        let consumer = consumer.await.map_err(|error| failed(error.into()))?;
+        consumer
+            .messages()
+            .await
+            .map_err(|error| failed(error.into()))
+    }
+
+    /// Until nobody reads, or the reading cannot go on.
+    async fn run(mut self, messages: Ordered) {
+        let mut connection = self.link.connection();
+        let epoch = self.epoch;
+        let mut batches = messages.ready_chunks(BATCH_RECORDS);
+        loop {
+            let messages = tokio::select! {
+                messages = batches.next() => messages,
+                // The consumer is on the server that we were connected to, and may be gone with it.
+                _ = connection.wait_for(|now| now.epoch != epoch) => return,
+            };
+            let Some(messages) = messages else { return };
+            let mut batch = LogBatch::default();
+            for message in messages {
+                let record = message
+                    .map_err(Into::into)
+                    .and_then(|message| self.record(message));
+                match record {
+                    Ok(record) => batch.records.push(record),
+                    Err(error) => {
+                        tracing::warn!(%error, stream = self.stream, "the JetStream reader of a log failed");
+                        return;
+                    }
+                }
+            }
+            if self.batches.send(batch).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn record(&mut self, message: jetstream::Message) -> Result<LogRecord, async_nats::Error> {
+        let info = message.info()?;
+        let offset = info.stream_sequence;
+        let time = info.published.unix_timestamp_nanos() / 1_000_000;
+        if offset < self.next {
+            return Err("it is another stream now".into());
+        }
+        self.next = offset + 1;
+        let message = message.message;
+        Ok(LogRecord {
+            position: LogPosition {
+                partition: 0,
+                offset,
+            },
+            time: u64::try_from(time).unwrap_or(0),
+            topic: Topic::new(message.subject.as_str()).ok(),
+            key: None,
+            headers: headers::read(message.headers.as_ref(), None),
+            body: Some(message.payload).filter(|body| !body.is_empty()),
+        })
+    }
+}
