@@ -6,19 +6,19 @@
 //! drain:  not ready ─> no new calls ─> calls finish ─> bindings finish ─> buses flush and close
 //! ```
 
+mod bindings;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use a2abus_executor::Environment;
-use a2abus_plugin::{MapOptions, Source, Text};
-use a2abus_transports::content_mode::Binding;
+use a2abus_plugin::Text;
 use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::{Destinations, Publisher};
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
@@ -26,16 +26,14 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::callid::Replica;
 use crate::calls::cancel::{Cancel, Canceller};
 use crate::calls::exchange::Exchanges;
-use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply::ReplyLegs;
-use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::reply_token::ReplyTokens;
-use crate::calls::{CallLimits, Calls, DOOR, UNKNOWN_CALLER};
-use crate::config::{BindingConfig, Config, HttpConfig, Name, OnUnknown, Role};
+use crate::calls::{CallLimits, Calls, DOOR};
+use crate::config::{Config, HttpConfig, Name, Role};
 use crate::doors::a2a::{PartLimits, Settings};
 use crate::metrics::Metrics;
-use crate::pipeline::claims::Claims;
-use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
+use crate::pipeline::Pipeline;
+use crate::pipeline::intake::Intake;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::reload::{LogLevels, Reload, Reloads};
@@ -46,6 +44,7 @@ use crate::state::Logs;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
 use crate::workflows::{Workflows, WorkflowsError};
+use bindings::Parts;
 
 /// Why a bridge cannot be built or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -282,33 +281,17 @@ pub(crate) enum Work {
 // === impl Work ===
 
 impl Work {
-    /// The name of the binding.
-    pub(crate) fn name(&self) -> &Text {
+    /// How its messages are read.
+    pub(crate) fn intake(&self) -> &Intake {
         match self {
-            Self::Pipeline(pipeline) => &pipeline.name,
-            Self::Workflows(binding) => &binding.name,
-        }
-    }
-
-    /// The bus it reads.
-    pub(crate) fn bus(&self) -> BusId {
-        match self {
-            Self::Pipeline(pipeline) => pipeline.bus,
-            Self::Workflows(binding) => binding.bus,
-        }
-    }
-
-    /// Where its dead letters go.
-    pub(crate) fn dead_letters(&self) -> &DeadLetters {
-        match self {
-            Self::Pipeline(pipeline) => &pipeline.dead_letters,
-            Self::Workflows(binding) => &binding.dead_letters,
+            Self::Pipeline(pipeline) => &pipeline.intake,
+            Self::Workflows(binding) => &binding.intake,
         }
     }
 
     /// Messages received and not settled.
     pub(crate) fn in_flight(&self) -> i64 {
-        self.dead_letters().metrics.in_flight.get()
+        self.intake().metrics.in_flight.get()
     }
 
     /// Whether it reads events, which any replica may take, and not answers to calls of this one.
@@ -389,179 +372,6 @@ fn calls(
     Ok((Arc::new(calls), cancels))
 }
 
-/// What every pipeline of a bridge shares.
-struct Parts<'a> {
-    config: &'a Config,
-    outbound: &'a Outbound,
-    publisher: Publisher,
-    exchanges: &'a Arc<Exchanges>,
-    calls: &'a Arc<Calls>,
-    metrics: &'a Arc<Metrics>,
-    log: &'a LogLimits,
-}
-
-// === impl Parts ===
-
-impl Parts<'_> {
-    /// What reads the bindings of the configuration, and answers that are in the wrong partition.
-    fn bindings(
-        &self,
-        workflows: Option<&Workflows>,
-    ) -> Result<Vec<(Work, Subscription)>, BridgeError> {
-        let mut bindings = self.misplaced_answers()?;
-        for binding in &self.config.bindings {
-            let work = match binding.role {
-                Role::Workflows => self.executor(binding, workflows)?,
-                Role::Events | Role::Responses => self.pipeline(binding)?.into(),
-            };
-            bindings.push((work, binding.subscription()));
-        }
-        Ok(bindings)
-    }
-
-    fn pipeline(&self, binding: &BindingConfig) -> Result<Pipeline, BridgeError> {
-        let name = binding.name.text();
-        let (bus, own) = self.bus(&binding.transport)?;
-        let instance = self.config.instance.text();
-        let source = binding.mapping.source.clone();
-        let source = source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into());
-        let source = Source::new(source)
-            .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?;
-        let no_glob =
-            |error: globset::Error| BridgeError::Config(format!("binding {name}: {error}"));
-        let metrics = self.metrics.binding(name);
-        Ok(Pipeline {
-            name: name.clone(),
-            claims: self.claims(binding, source.clone(), own.transport.binding())?,
-            bus,
-            binding: own.transport.binding(),
-            role: binding.role,
-            hint: binding.hint(),
-            options: MapOptions::from(&binding.mapping),
-            source,
-            ids: binding.mapping.ids,
-            on_unknown: match binding.on_unknown {
-                // What no family recognises may be what is to be converted.
-                OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,
-                on_unknown => on_unknown,
-            },
-            data: if binding.fill_from_data {
-                DataLook::ForMissing
-            } else {
-                DataLook::Never
-            },
-            passed: PassedHeaders::new(binding.pass_headers.iter().map(|pattern| &pattern.0))
-                .map_err(no_glob)?,
-            replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
-            dead_letters: self.dead_letters(binding, own)?,
-            outbound: self.outbound.clone(),
-            publisher: self.publisher.clone(),
-            exchanges: Arc::clone(self.exchanges),
-            waiting: waiting_room(binding),
-            copies: CopiesInHand::default(),
-            calls: Arc::clone(self.calls),
-            metrics,
-            counts: Arc::clone(self.metrics),
-        })
-    }
-
-    fn bus(&self, wanted: &Name) -> Result<(BusId, &Bus), BridgeError> {
-        let buses = self.outbound.buses();
-        let bus = buses
-            .find(wanted)
-            .and_then(|id| buses.get(id).map(|bus| (id, bus)));
-        bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", wanted.text())))
-    }
-
-    /// Where the dead letters of a binding go that reads from `own`.
-    fn dead_letters(&self, binding: &BindingConfig, own: &Bus) -> Result<DeadLetters, BridgeError> {
-        let name = binding.name.text();
-        let (bus, dead) = self.bus(binding.dead_letter_transport())?;
-        let kind = dead.transport.binding();
-        Ok(DeadLetters {
-            name: name.clone(),
-            bus,
-            binding: kind,
-            topic: binding.dead_letter.topic.0.clone(),
-            is_backed: kind != Binding::Nats || binding.is_at_least_once(own.transport.binding()),
-            calls: Arc::clone(self.calls),
-            metrics: self.metrics.binding(name),
-            log: Arc::new(Log::new(name, self.log)),
-        })
-    }
-
-    /// What the writers of a binding's topics are believed.
-    fn claims(
-        &self,
-        binding: &BindingConfig,
-        source: Source,
-        bus: Binding,
-    ) -> Result<Claims, BridgeError> {
-        let name = binding.name.text();
-        let reply_places = ReplyPlaces::new(
-            binding.replies.as_ref().map(|topic| topic.0.clone()),
-            binding.reply_topics.iter().map(|pattern| &pattern.0),
-            &self.config.calls.reply_topic.0,
-            bus,
-        );
-        let bindings = self.config.bindings.iter();
-        let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
-        let door = format!(
-            "/a2abus/{}/{DOOR}/{UNKNOWN_CALLER}",
-            self.config.instance.text()
-        );
-        let unknown_caller =
-            Source::new(door).map_err(|error| BridgeError::Config(error.to_string()))?;
-        Ok(Claims {
-            name: name.clone(),
-            source,
-            unknown_caller,
-            own_sources: own_sources.collect(),
-            trusts: binding.trusts.clone(),
-            reply_places: reply_places
-                .map_err(|error| BridgeError::Config(format!("binding {name}: {error}")))?,
-            metrics: self.metrics.binding(name),
-            logged: Default::default(),
-        })
-    }
-
-    /// The executor as an agent on the bus.
-    fn executor(
-        &self,
-        binding: &BindingConfig,
-        workflows: Option<&Workflows>,
-    ) -> Result<Work, BridgeError> {
-        let name = &binding.name;
-        let workflows = workflows.cloned().ok_or_else(|| {
-            BridgeError::Config(format!(
-                "binding {}: workflows.enabled is false",
-                name.text()
-            ))
-        })?;
-        let pipeline = self.pipeline(binding)?;
-        let instance = self.config.instance.text();
-        let binding = WorkflowBinding::new(pipeline, binding, workflows, instance, self.log);
-        Ok(Work::Workflows(Box::new(binding)))
-    }
-
-    /// The readers of answers that landed in another partition than the one they were asked for.
-    fn misplaced_answers(&self) -> Result<Vec<(Work, Subscription)>, BridgeError> {
-        let mut pipelines = Vec::new();
-        for leg in self.calls.legs().iter() {
-            let bus = self.outbound.buses().get(leg.bus);
-            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else {
-                continue;
-            };
-            let name = format!("replies-{}", bus.name.text());
-            let binding = BindingConfig::responses(&name, &bus.name);
-            let binding =
-                binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
-            pipelines.push((self.pipeline(&binding)?.into(), subscription));
-        }
-        Ok(pipelines)
-    }
-}
-
 /// The executor, where workflows are executed, and what watches its files.
 fn workflows(
     config: &Config,
@@ -594,12 +404,6 @@ fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     all.filter_map(|route| route.destinations().get(route.answering()))
         .filter_map(|to| buses.find(to.transport()))
         .collect()
-}
-
-/// The room for requests of a binding that wait for their answers.
-fn waiting_room(binding: &BindingConfig) -> WaitingRoom {
-    let budget = binding.subscription();
-    WaitingRoom::new(budget.budget_messages, budget.budget_bytes)
 }
 
 fn call_limits(config: &Config) -> CallLimits {

@@ -29,6 +29,7 @@ mod publish;
 pub(crate) mod render;
 pub mod reply;
 pub mod reply_place;
+pub(crate) mod reply_reader;
 pub mod reply_token;
 pub mod resolve;
 pub(crate) mod said;

@@ -23,6 +23,7 @@ pub mod readiness;
 mod recent;
 mod registry;
 mod reload;
+mod restart;
 pub mod route;
 pub mod rules;
 pub mod seldom;

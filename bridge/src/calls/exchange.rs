@@ -10,38 +10,35 @@
 //! to the requester's own reply address, with its own id, correlation headers and key. A request that its source keeps
 //! (Kafka, JetStream) is settled once its answer is on the bus; until then it comes again when the bridge dies.
 
+mod requester;
 pub mod room;
+mod running;
+#[cfg(test)]
+mod running_model;
 mod unsettled;
 
+use super::sync;
+
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{
-    Event, EventId, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text,
-    extension, map, wrap_unknown,
-};
-use a2abus_transports::{Address, Header, Message, Topic, TransportError, TransportErrorKind};
-use bytes::Bytes;
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-use serde_json::json;
+use a2abus_plugin::{Event, Text};
+use a2abus_transports::{Message, TransportError, TransportErrorKind};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-use crate::bus::BusId;
 use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
-use crate::calls::callid::{CallId, ReplyId, shown_topic};
-use crate::calls::failure::{Failure, Recipient};
+use crate::calls::callid::shown_topic;
+use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
-use crate::calls::{Answer, CallError, Part};
-use crate::metrics::BindingMetrics;
-use crate::recent::Recent;
+use crate::calls::{Answer, CallError};
 use crate::seldom::{LogLimits, Seldom};
-use room::Part as RoomPart;
+pub(crate) use requester::{Language, Requester};
+use room::Hold;
+use running::{Entered, Running};
 use unsettled::Publishing;
 pub(crate) use unsettled::Unsettled;
 
@@ -50,58 +47,13 @@ pub(crate) use unsettled::Unsettled;
 pub struct Exchanges {
     outbound: Outbound,
     publisher: Publisher,
-    /// By where they were read: a request that comes again waits for the answer that is on its way.
-    running: DashMap<Text, Vec<Unsettled>>,
-    /// Those that were answered lately, so that one that comes again is not answered twice.
-    answered: Mutex<Recent<Text>>,
+    running: Running<Unsettled>,
     hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
     undelivered: Seldom,
     left: Seldom,
     again: Seldom,
-}
-
-/// Who made a request on the bus, and how it is answered.
-#[derive(Debug)]
-pub(crate) struct Requester {
-    pub(crate) bus: BusId,
-    pub(crate) address: Address,
-    pub(crate) language: Language,
-    /// The key of the request.
-    pub(crate) key: Option<Bytes>,
-    /// Its Spring correlation id.
-    pub(crate) correlation: Option<Bytes>,
-    /// Its `collaborationid`.
-    pub(crate) collaboration_id: Option<Text>,
-    /// Its `callid`.
-    pub(crate) call_id: Option<Text>,
-    /// The headers that its answer keeps.
-    pub(crate) headers: Vec<Header>,
-    /// The `source` of answers.
-    pub(crate) source: Source,
-    pub(crate) options: MapOptions,
-    pub(crate) limits: Limits,
-    /// Whether the source delivers the request again if it is not settled.
-    pub(crate) comes_again: bool,
-    /// Where the request was read, for the log.
-    pub(crate) topic: Topic,
-    pub(crate) origin: Option<Text>,
-    /// The counters of the binding.
-    pub(crate) metrics: BindingMetrics,
-}
-
-/// How a requester is spoken to when there is no answer.
-#[derive(Debug, Clone)]
-pub(crate) enum Language {
-    /// By JSON-RPC errors.
-    JsonRpc {
-        /// The requester's own id, as its JSON token.
-        id: Text,
-        dialect: Dialect,
-    },
-    /// In its own family.
-    Family(Family),
 }
 
 /// What was made of one request.
@@ -129,7 +81,7 @@ pub(crate) struct Waits {
     pub(crate) answer: Answer,
     pub(crate) requester: Requester,
     /// What the agent holds of the budget of the binding until the requester has its answer.
-    pub(crate) room: Arc<RoomPart<Text>>,
+    pub(crate) room: Arc<Hold<Text>>,
 }
 
 /// A request that cannot be made.
@@ -140,11 +92,9 @@ pub(crate) struct Failed {
     pub(crate) requester: Requester,
     /// What the error holds of the budget of the binding until the requester has it. One that found no room does not wait
     /// for a destination that takes nothing.
-    pub(crate) room: Option<Arc<RoomPart<Text>>>,
+    pub(crate) room: Option<Arc<Hold<Text>>>,
 }
 
-/// The most requests that are remembered once they are answered.
-const MAX_RECENT: usize = 65_536;
 /// How long an answer waits for a bus whose requester keeps nothing, and an error that holds no part of the budget.
 const REPLY_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -157,8 +107,7 @@ impl Exchanges {
         Self {
             outbound,
             publisher,
-            running: DashMap::new(),
-            answered: Mutex::new(Recent::new(MAX_RECENT)),
+            running: Running::default(),
             hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -193,16 +142,14 @@ impl Exchanges {
         let Some(position) = position else {
             return Some(share);
         };
-        match self.running.entry(position.clone()) {
-            Entry::Occupied(mut entry) => entry.get_mut().push(share),
-            // What is answered is put there before it is taken out here.
-            Entry::Vacant(_) if self.recent().contains(position) => share.done(),
-            Entry::Vacant(entry) => {
-                entry.insert(Vec::new());
-                return Some(share);
+        match self.running.enter(position, share) {
+            Entered::New(share) => Some(share),
+            Entered::Waits => None,
+            Entered::Answered(share) => {
+                share.done();
+                None
             }
         }
-        None
     }
 
     /// Answers the requests of one message, each when its agent has.
@@ -253,36 +200,21 @@ impl Exchanges {
     }
 
     /// Begins to publish a part of an answer, if this replica is still to answer: it reads the request, or has read it
-    /// again. Else the request is forgotten, in one step: one that comes again is either found here or is a new request.
+    /// again. Else the request is forgotten.
     fn publishing(&self, position: Option<&Text>, share: &Unsettled) -> Option<Publishing> {
-        if let Some(publishing) = share.publishing_if_current() {
-            return Some(publishing);
-        }
-        let Entry::Occupied(again) = self.running.entry(position?.clone()) else {
-            return None;
-        };
-        let mut shares = again.get().iter();
-        let publishing = shares.find_map(Unsettled::publishing_if_current);
-        if publishing.is_none() {
-            drop(again.remove());
-        }
-        publishing
+        let publishing = share.publishing_if_current();
+        publishing.or_else(|| {
+            let begin = Unsettled::publishing_if_current;
+            self.running.begin_again(position?, begin)
+        })
     }
 
     fn finish(&self, position: Option<Text>, share: Unsettled) {
         if let Some(position) = position {
-            self.recent().insert(position.clone(), ());
-            let waiting = self.running.remove(&position);
-            waiting
-                .into_iter()
-                .flat_map(|(_, shares)| shares)
-                .for_each(Unsettled::done);
+            let again = self.running.finish(&position);
+            again.into_iter().for_each(Unsettled::done);
         }
         share.done();
-    }
-
-    fn recent(&self) -> std::sync::MutexGuard<'_, Recent<Text>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries the parts of an answer to the requester, in order. `None` when the request is left to its source.
@@ -322,7 +254,9 @@ impl Exchanges {
                 }
                 // Whoever reads it next makes it again.
                 Err(CallError::Draining) if requester.comes_again => {
-                    drop(position.and_then(|position| self.running.remove(position)));
+                    if let Some(position) = position {
+                        self.running.leave(position);
+                    }
                     return None;
                 }
                 Err(error) => self.fail(requester, &Failure::on_bus(&error)).await,
@@ -420,153 +354,18 @@ impl Exchanges {
     }
 }
 
-// === impl Requester ===
-
-impl Requester {
-    /// The event that carries a part of the answer.
-    fn event(&self, part: &Part, call: CallId, number: u32) -> Event {
-        let id = EventId::new(format!("{call}.{number}"));
-        let id = id.unwrap_or_else(|_| crate::clock::new_event_id());
-        let mut event = match &part.event {
-            Some(event) => {
-                let mut event = Event::clone(event);
-                event.remove(extension::REPLY_PARTITION);
-                event.remove(extension::REPLY_TO);
-                event
-            }
-            None => self.mapped(&part.body, &id),
-        };
-        if event
-            .extension_text(extension::MCP_TYPE)
-            .is_none_or(|kind| kind != Kind::Notification.as_str())
-        {
-            let kind = if part.last {
-                Kind::Response
-            } else {
-                Kind::Stream
-            };
-            put(
-                &mut event,
-                extension::MCP_TYPE,
-                Text::from_static(kind.as_str()),
-            );
-            put(&mut event, extension::IS_FINAL, part.last);
-        }
-        self.correlate(&mut event, Some(call));
-        event
-    }
-
-    /// The event that says why there is no answer, in the requester's own language.
-    fn failure(&self, failure: &Failure) -> Event {
-        let body = match &self.language {
-            Language::JsonRpc { id, dialect } => {
-                failure.render(&Recipient::new(id.clone(), *dialect))
-            }
-            Language::Family(family) => self.failure_in(*family, failure),
-        };
-        let mut event = self.mapped(&body, &crate::clock::new_event_id());
-        put(
-            &mut event,
-            extension::MCP_TYPE,
-            Text::from_static(Kind::Response.as_str()),
-        );
-        put(&mut event, extension::IS_FINAL, true);
-        self.correlate(&mut event, None);
-        event
-    }
-
-    fn failure_in(&self, family: Family, failure: &Failure) -> Bytes {
-        let request = self.collaboration_id.as_ref().map(Text::as_str);
-        let (word, message) = (failure.word(), failure.message());
-        let now = crate::clock::rfc3339(crate::clock::now());
-        let id = crate::clock::new_event_id();
-        let body = match family {
-            Family::E2a => json!({
-                "protocol_version": "1.0", "response_id": &*id, "request_id": request, "sequence": 0,
-                "is_final": true, "status": "failed", "response_kind": "e2a.error", "timestamp": now.as_str(),
-                "body": {"code": format!("E2A.{}", word.to_uppercase()), "message": message},
-            }),
-            Family::A2eMessage => json!({
-                "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
-                "code": if word == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
-                "detail": {"reason": word}, "retryable": matches!(word, "timeout" | "exhausted" | "agent_unavailable"),
-            }),
-            Family::Legacy => json!({
-                "protocol": "A2A", "messageType": "FAILURE", "metadata": {"correlationId": request},
-                "payload": {"reason": word, "message": message},
-            }),
-            Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => {
-                return failure.render(&Recipient::unknown(Dialect::JsonRpc));
-            }
-        };
-        body.to_string().into()
-    }
-
-    /// The event of a message in whatever family it is written.
-    fn mapped(&self, body: &Bytes, id: &EventId) -> Event {
-        let new_id = || id.clone();
-        let context = MapContext {
-            source: self.source.clone(),
-            time: Some(crate::clock::time()),
-            ids: Ids::Payload(&new_id),
-        };
-        let units = map(
-            body,
-            &Hint::default(),
-            &self.limits,
-            &self.options,
-            &context,
-        );
-        match units.into_only() {
-            Ok(Ok(mapped)) => mapped.event,
-            // A batch, or no message of any family.
-            Ok(Err(_)) | Err(_) => wrap_unknown(body, 0, &self.options, &context),
-        }
-    }
-
-    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent: the call `ours`.
-    fn correlate(&self, event: &mut Event, ours: Option<CallId>) {
-        let is_ours = |text: &Text| text.parse().ok().map(|id: ReplyId| id.call) == ours;
-        match &self.call_id {
-            // It came in a header that nobody checked.
-            Some(own) if event.set(extension::CALL_ID, own.clone()).is_ok() => {}
-            Some(_) | None => event.remove(extension::CALL_ID),
-        }
-        match &self.collaboration_id {
-            Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),
-            // What the agent repeats of the exchange with the bridge says nothing to the requester.
-            None if ours.is_some()
-                && event
-                    .extension_text(extension::COLLABORATION_ID)
-                    .is_some_and(is_ours) =>
-            {
-                event.remove(extension::COLLABORATION_ID);
-            }
-            None => {}
-        }
-    }
-}
-
-/// Sets an attribute whose name is ours and whose value is legal.
-fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
-    let set = event.set(name, value);
-    debug_assert!(set.is_ok(), "{name} is a legal extension");
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-
     use super::*;
     use crate::bus::Buses;
     use crate::bus::delivery::Destinations;
     use crate::config::Config;
-    use crate::metrics::Metrics;
+    use crate::metrics::{BindingMetrics, Metrics};
     use crate::readiness::Readiness;
     use crate::rules::{CurrentRules, Rules};
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{
-        Consumer, Message, Reading, Subscription, TopicFilter, Transport as _,
+        Address, Consumer, Reading, Subscription, Topic, TopicFilter, Transport as _,
     };
 
     const CONFIG: &str = "
@@ -679,34 +478,5 @@ default_route: [{ transport: bus, topic: t }]
         assert_eq!(first, message("a", ["c", "b"]), "the order is the bus's");
         assert_ne!(first, message("b", ["b", "c"]));
         assert_ne!(first, message("a", ["b", "d"]));
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_request_that_comes_again_in_the_moment_the_first_is_given_up_is_not_lost() {
-        let mut world = World::new().await;
-        let mut current = world.read().await;
-        for _ in 0..2_000 {
-            let first = world.enter(current).expect("nothing is in hand");
-            let again = world.read_again().await;
-            let barrier = Barrier::new(2);
-            let (publishing, entered) = std::thread::scope(|scope| {
-                let entering = scope.spawn(|| {
-                    barrier.wait();
-                    world.enter(again)
-                });
-                barrier.wait();
-                let publishing = world.publishing(&first);
-                (publishing, entering.join().unwrap())
-            });
-            match (publishing, entered) {
-                // It waits with the first, or is a new request.
-                (Some(_), None) | (None, Some(_)) => {}
-                (None, None) => panic!("the request is lost"),
-                (Some(_), Some(_)) => panic!("the request is answered twice"),
-            }
-            world.exchanges.running.clear();
-            drop(first);
-            current = world.read_again().await;
-        }
     }
 }

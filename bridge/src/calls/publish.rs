@@ -11,7 +11,9 @@ use a2abus_transports::{Header, TransportError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
 use tokio::time::timeout_at;
+use tokio_util::sync::CancellationToken;
 
 use super::{CallError, Calls, Request, Silence};
 use crate::account::{self, Line};
@@ -19,6 +21,9 @@ use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
 use crate::calls::cancel::Cancel;
+
+/// Cancels that are on their way at a time, at most.
+const CANCELS_AT_A_TIME: usize = 64;
 
 // === impl Calls ===
 
@@ -207,6 +212,31 @@ impl Calls {
         if let Some(suppressed) = self.cancels_lost.allow() {
             let agent = cancel.target().map(Text::as_str);
             tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get a cancel");
+        }
+    }
+
+    /// Sends cancels, many at a time: an agent whose topic does not confirm delays no other. On `stop` it sends what waits.
+    pub(crate) async fn send_cancels(
+        &self,
+        mut cancels: mpsc::Receiver<Cancel>,
+        stop: CancellationToken,
+    ) {
+        let mut sending = FuturesUnordered::new();
+        let (mut is_open, mut is_wanted) = (true, true);
+        loop {
+            tokio::select! {
+                biased;
+                Some(()) = sending.next() => {}
+                cancel = cancels.recv(), if is_open && sending.len() < CANCELS_AT_A_TIME => match cancel {
+                    Some(cancel) => sending.push(self.send_cancel(cancel)),
+                    None => is_open = false,
+                },
+                () = stop.cancelled(), if is_wanted => {
+                    is_wanted = false;
+                    cancels.close();
+                }
+                else => return,
+            }
         }
     }
 }

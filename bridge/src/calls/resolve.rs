@@ -6,7 +6,7 @@
 
 use a2abus_plugin::{Data, Event, Kind, Limits, Text, extension, kind_of_event};
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
-use a2abus_transports::{Message, NATS_STATUS_HEADER, Topic};
+use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
 
 use crate::bus::BusId;
 use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
@@ -44,6 +44,24 @@ pub enum Reader {
     ReplyLeg,
     /// A binding: what is at the place its call id names is read by the reply leg of that replica as well.
     Binding,
+}
+
+// === impl ReadAt ===
+
+impl<'a> ReadAt<'a> {
+    /// A delivery that was read, and the rules of that moment.
+    #[must_use]
+    pub fn of(delivery: &'a Delivery, rules: &'a Rules, bus: BusId, reader: Reader) -> Self {
+        Self {
+            rules,
+            bus,
+            topic: &delivery.topic,
+            origin: delivery.origin.as_ref(),
+            message: &delivery.message,
+            reply_to: delivery.reply_to.as_ref(),
+            reader,
+        }
+    }
 }
 
 // === impl Calls ===

@@ -287,58 +287,58 @@ mod tests {
 
     /// A route that waits forever and reports when its request begins and when it is dropped.
     fn hanging() -> (Router, mpsc::Receiver<&'static str>) {
-        struct Told(mpsc::Sender<&'static str>);
-        impl Drop for Told {
+        struct Reporter(mpsc::Sender<&'static str>);
+        impl Drop for Reporter {
             fn drop(&mut self) {
                 let _ = self.0.try_send("dropped");
             }
         }
-        let (tell, told) = mpsc::channel(8);
-        let tell_stream = tell.clone();
+        let (sender, reports) = mpsc::channel(8);
+        let stream_sender = sender.clone();
         let wait = move |_body: Body| async move {
-            let told = Told(tell);
-            told.0.send("begun").await.unwrap();
+            let reports = Reporter(sender);
+            reports.0.send("begun").await.unwrap();
             std::future::pending::<String>().await
         };
         let streaming = move || async move {
-            let told = Told(tell_stream);
-            told.0.send("begun").await.unwrap();
-            let parts = stream::unfold(told, |told| async {
+            let reports = Reporter(stream_sender);
+            reports.0.send("begun").await.unwrap();
+            let parts = stream::unfold(reports, |reports| async {
                 sleep(Duration::from_millis(10)).await;
-                Some((Ok::<_, Infallible>(": keep-alive\n\n"), told))
+                Some((Ok::<_, Infallible>(": keep-alive\n\n"), reports))
             });
             Body::from_stream(parts)
         };
         let router = Router::new()
             .route("/wait", post(wait))
             .route("/stream", get(streaming));
-        (router, told)
+        (router, reports)
     }
 
-    async fn next(told: &mut mpsc::Receiver<&'static str>) -> &'static str {
-        timeout(SOON, told.recv()).await.unwrap().unwrap()
+    async fn next(reports: &mut mpsc::Receiver<&'static str>) -> &'static str {
+        timeout(SOON, reports.recv()).await.unwrap().unwrap()
     }
 
     #[tokio::test]
     async fn a_client_that_goes_away_drops_its_waiting_request() {
-        let (router, mut told) = hanging();
+        let (router, mut reports) = hanging();
         let server = start(router, BOUNDS).await;
         let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
         let client = send(&server, request).await;
-        assert_eq!(next(&mut told).await, "begun");
+        assert_eq!(next(&mut reports).await, "begun");
         drop(client);
-        assert_eq!(next(&mut told).await, "dropped");
+        assert_eq!(next(&mut reports).await, "dropped");
     }
 
     #[tokio::test]
     async fn a_client_that_goes_away_drops_its_stream() {
-        let (router, mut told) = hanging();
+        let (router, mut reports) = hanging();
         let server = start(router, BOUNDS).await;
         let mut client = send(&server, b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n").await;
-        assert_eq!(next(&mut told).await, "begun");
+        assert_eq!(next(&mut reports).await, "begun");
         assert!(read_head(&mut client).await.starts_with("HTTP/1.1 200"));
         drop(client);
-        assert_eq!(next(&mut told).await, "dropped");
+        assert_eq!(next(&mut reports).await, "dropped");
     }
 
     #[tokio::test]
@@ -359,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_connections_than_allowed_are_served() {
-        let (router, mut told) = hanging();
+        let (router, mut reports) = hanging();
         let router = router.route("/", get(|| async { "served" }));
         let bounds = ConnectionBounds {
             max_connections: 1,
@@ -368,7 +368,7 @@ mod tests {
         let server = start(router, bounds).await;
         let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
         let first = send(&server, request).await;
-        assert_eq!(next(&mut told).await, "begun");
+        assert_eq!(next(&mut reports).await, "begun");
         let mut second = send(&server, GET).await;
         let early = timeout(Duration::from_millis(200), second.read_u8()).await;
         assert!(early.is_err(), "the second connection waits for the first");
@@ -378,7 +378,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_without_a_request_makes_room_for_one_that_waits() {
-        let (router, mut told) = hanging();
+        let (router, mut reports) = hanging();
         let router = router.route("/", get(|| async { "served" }));
         let bounds = ConnectionBounds {
             header_timeout: Duration::from_secs(600),
@@ -389,7 +389,7 @@ mod tests {
         let server = start(router, bounds).await;
         let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
         let busy = send(&server, request).await;
-        assert_eq!(next(&mut told).await, "begun");
+        assert_eq!(next(&mut reports).await, "begun");
         let silent = send(&server, b"").await;
         let mut idle = send(&server, GET).await;
         read_head(&mut idle).await;
@@ -402,13 +402,13 @@ mod tests {
             read_all(&mut last).await;
         }
         // Both newcomers are served, so that both places are decided.
-        let ended = told.try_recv();
+        let ended = reports.try_recv();
         assert!(
             ended.is_err(),
             "a connection with a request is left alone: {ended:?}"
         );
         drop(busy);
-        assert_eq!(next(&mut told).await, "dropped");
+        assert_eq!(next(&mut reports).await, "dropped");
     }
 
     #[tokio::test]
@@ -524,14 +524,14 @@ mod tests {
 
     #[tokio::test]
     async fn dropping_the_server_ends_what_is_left() {
-        let (router, mut told) = hanging();
+        let (router, mut reports) = hanging();
         let server = start(router, BOUNDS).await;
         let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
         let mut client = send(&server, request).await;
-        assert_eq!(next(&mut told).await, "begun");
+        assert_eq!(next(&mut reports).await, "begun");
         server.shutdown.cancel();
         server.serving.abort();
-        assert_eq!(next(&mut told).await, "dropped");
+        assert_eq!(next(&mut reports).await, "dropped");
         assert_eq!(read_all(&mut client).await, "");
     }
 

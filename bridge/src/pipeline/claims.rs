@@ -29,27 +29,27 @@ use crate::metrics::BindingMetrics;
 
 /// What the writers of a binding's topics may say of their events.
 #[derive(Debug)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// The name of the binding.
-    pub name: Text,
+    pub(crate) name: Text,
     /// The `source` of the binding's own events.
-    pub source: Source,
+    pub(crate) source: Source,
     /// The `source` of events that say they come from a caller of the HTTP door, and do not prove it.
-    pub unknown_caller: Source,
+    pub(crate) unknown_caller: Source,
     /// The sources of the events of all bindings that do not begin `/a2abus/`.
-    pub own_sources: Arc<[Text]>,
+    pub(crate) own_sources: Arc<[Text]>,
     /// What is accepted.
-    pub trusts: Vec<Claim>,
+    pub(crate) trusts: Vec<Claim>,
     /// Where answers may go.
-    pub reply_places: ReplyPlaces,
+    pub(crate) reply_places: ReplyPlaces,
     /// The counters of the binding.
-    pub metrics: BindingMetrics,
+    pub(crate) metrics: BindingMetrics,
     /// Which attributes were logged, as in [`OVERRULED`].
-    pub logged: [AtomicBool; OVERRULED.len()],
+    pub(crate) logged: [AtomicBool; OVERRULED.len()],
 }
 
 /// The attributes that a writer may not set freely.
-pub const OVERRULED: [&str; 7] = [
+const OVERRULED: [&str; 7] = [
     SOURCE,
     extension::SOURCE_AGENT,
     extension::ORIGIN,

@@ -6,16 +6,15 @@
 use std::collections::HashMap;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{
-    DecodeErrorKind, Event, EventError, Kind, MapContext, Refused, Text, extension, wrap_unknown,
-};
+use a2abus_plugin::{DecodeErrorKind, Event, Kind, Refused, Text, extension};
 use a2abus_transports::Message;
 use serde::de::IgnoredAny;
 
+use super::intake::Refusal;
 use super::request::language_of_event;
 use super::{Pipeline, Routed, undelivered};
 use crate::account;
-use crate::bus::deadletter::{Reason, Stage};
+use crate::bus::deadletter::Stage;
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
 use crate::calls::exchange::{InHand, Language};
@@ -26,36 +25,26 @@ use crate::config::OnUnknown;
 
 /// The most error replies to one message. If more of its elements are refused, the rest are dead letters only.
 const MAX_ERROR_REPLIES: usize = 16;
-/// The reason of a message whose elements would repeat its key and headers too often.
-const REPEATS: &str = "repeats_too_much";
 /// Counts the routes that a payload of no known family has passed.
 const PASSED_HOPS: &str = "bus-hops";
 
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// A unit that cannot be decoded.
-    pub(super) fn refused(
-        &self,
-        at: ReadAt<'_>,
-        refused: &Refused,
-        context: &MapContext<'_>,
-        routed: &mut Routed,
-    ) {
-        self.counts.refused(refused.error.kind());
-        let is_unknown = refused.error.kind() == DecodeErrorKind::Unknown;
-        let wrap = || wrap_unknown(&refused.bytes, refused.index, &self.options, context);
-        match self.on_unknown {
-            OnUnknown::Wrap if is_unknown => {
-                let event = wrap();
-                self.route(at, Some(&unit_of(refused)), event, routed);
-            }
-            OnUnknown::Pass if is_unknown => {
-                let event = wrap();
-                self.pass(at, &unit_of(refused), event, routed);
-            }
-            OnUnknown::Reject | OnUnknown::Wrap | OnUnknown::Pass => {
-                self.reject(at, refused, routed);
+    /// A message, or a unit of it, that does not become an event.
+    pub(super) fn refused(&self, at: ReadAt<'_>, refusal: &Refusal, routed: &mut Routed) {
+        let unknown = refusal.unknown();
+        match (unknown, self.on_unknown) {
+            (None, _) | (_, OnUnknown::Reject) => self.reject(at, refusal, routed),
+            (Some(refused), on_unknown) => {
+                let context = self.context(at.origin);
+                let (index, bytes) = (refused.index, refused.bytes.clone());
+                let event = self.intake.wrapped(&bytes, index, &context);
+                let unit = Unit { index, bytes };
+                match on_unknown {
+                    OnUnknown::Pass => self.pass(at, &unit, event, routed),
+                    _ => self.route(at, Some(&unit), event, routed),
+                }
             }
         }
     }
@@ -83,7 +72,7 @@ impl Pipeline {
         let copies = routed.copies.iter_mut().skip(before);
         for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
             // On another bus nobody listens there.
-            copy.address.reply_to = inbox.clone().filter(|_| copy.bus == self.bus);
+            copy.address.reply_to = inbox.clone().filter(|_| copy.bus == self.intake.bus);
             let key = copy.message.key.take();
             copy.message = Message {
                 key,
@@ -95,59 +84,31 @@ impl Pipeline {
         }
     }
 
-    /// A message of so many elements that the copies of its key and headers would take too much.
-    pub(super) fn repeats(&self, at: ReadAt<'_>, why: String, routed: &mut Routed) {
-        let dead_letter = self.dead(at, None, None, REPEATS, Stage::Detect, &why);
+    fn reject(&self, at: ReadAt<'_>, refusal: &Refusal, routed: &mut Routed) {
+        let unit = refusal.unit();
+        let body = unit.map(|refused| refused.bytes.clone());
+        let of = undelivered(at);
+        let dead_letters = &self.intake.dead_letters;
+        let dead_letter = dead_letters.dead_letter(&of, body, &refusal.reason());
         routed.copies.push(dead_letter);
-        let language = Language::JsonRpc {
-            id: Text::from_static("null"),
-            dialect: Dialect::JsonRpc,
-        };
-        let failure = Failure::new(FailureReason::InvalidRequest, why);
-        self.fail(at, None, (0, language), failure, routed);
-    }
-
-    fn reject(&self, at: ReadAt<'_>, refused: &Refused, routed: &mut Routed) {
-        let error = &refused.error;
-        let pointer = match error.pointer() {
-            "" => String::new(),
-            pointer => format!(" ({pointer})"),
-        };
-        let reason = Reason {
-            code: error.kind().as_str(),
-            stage: Stage::Detect,
-            detail: format!("{error} at byte {}{pointer}", error.offset()),
-            unit: Some(refused.index),
-        };
-        let body = Some(refused.bytes.clone());
-        let dead_letter = self
-            .dead_letters
-            .dead_letter(&undelivered(at), body, &reason);
-        routed.copies.push(dead_letter);
-        if is_answer(refused) {
+        if unit.is_some_and(is_answer) {
             return;
         }
-        let id = refused.id.as_ref().map(|id| id.token().clone());
+        let id = unit.and_then(|refused| Some(refused.id.as_ref()?.token().clone()));
         let language = Language::JsonRpc {
             id: id.unwrap_or_else(|| Text::from_static("null")),
             dialect: Dialect::JsonRpc,
         };
-        let failure = Failure::refused(refused);
-        self.fail(at, None, (refused.index, language), failure, routed);
-    }
-
-    /// A message whose headers are no CloudEvent, though they should be.
-    pub(super) fn unreadable(&self, at: ReadAt<'_>, error: &EventError, routed: &mut Routed) {
-        let code = error.kind().as_str();
-        let dead_letter = self.dead(at, None, None, code, Stage::Receive, error);
-        routed.copies.push(dead_letter);
-        let language = Language::JsonRpc {
-            id: Text::from_static("null"),
-            dialect: Dialect::JsonRpc,
+        let failure = match refusal {
+            Refusal::Undecoded(refused) => Failure::refused(refused),
+            Refusal::Unreadable(error) => {
+                let what = format!("the CloudEvent cannot be read: {error}");
+                Failure::new(FailureReason::InvalidRequest, what)
+            }
+            Refusal::Repeats(why) => Failure::new(FailureReason::InvalidRequest, why.clone()),
         };
-        let what = format!("the CloudEvent cannot be read: {error}");
-        let failure = Failure::new(FailureReason::InvalidRequest, what);
-        self.fail(at, None, (0, language), failure, routed);
+        let index = unit.map_or(0, |refused| refused.index);
+        self.fail(at, None, (index, language), failure, routed);
     }
 
     /// A request that names a reply place that it may not name.
@@ -204,13 +165,6 @@ impl Pipeline {
             share,
             how,
         });
-    }
-}
-
-fn unit_of(refused: &Refused) -> Unit {
-    Unit {
-        index: refused.index,
-        bytes: refused.bytes.clone(),
     }
 }
 

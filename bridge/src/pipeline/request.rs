@@ -6,12 +6,13 @@ use std::time::Duration;
 use a2abus_plugin::{Event, Family, Hint, Kind, Limits, Text, decode, extension};
 use a2abus_transports::Address;
 
+use super::events::is_expired;
 use super::{Pipeline, Routed};
 use crate::account::{self, Account};
 use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::CallId;
-use crate::calls::exchange::room::Part;
+use crate::calls::exchange::room::Hold;
 use crate::calls::exchange::{Failed, How, InHand, Language, Requester, Unsettled, Waits};
 use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
@@ -72,21 +73,21 @@ impl Pipeline {
         let header = reply_place::attribute_header(at.message, extension::CALL_ID);
         let call_id = || Text::from_utf8(header?);
         Requester {
-            bus: self.bus,
+            bus: self.intake.bus,
             address,
             language,
             key: at.message.key.clone(),
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
             collaboration_id: attribute(extension::COLLABORATION_ID),
             call_id: attribute(extension::CALL_ID).or_else(call_id),
-            headers: self.passed.of(self.binding, at.message),
-            source: self.source.clone(),
-            options: self.options.clone(),
+            headers: self.passed.of(self.intake.binding, at.message),
+            source: self.intake.source.clone(),
+            options: self.intake.options.clone(),
             limits: at.rules.limits,
             comes_again: at.origin.is_some(),
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
-            metrics: self.metrics.clone(),
+            metrics: self.intake.metrics.clone(),
         }
     }
 
@@ -102,13 +103,16 @@ impl Pipeline {
             let fingerprint = || self.exchanges.fingerprint(at.message);
             let fingerprint = routed.fingerprint.get_or_insert_with(fingerprint);
             // Every binding that reads the message publishes the request.
-            Text::from(format!("{}/{origin}#{index}/{fingerprint:x}", self.name))
+            Text::from(format!(
+                "{}/{origin}#{index}/{fingerprint:x}",
+                self.intake.name
+            ))
         });
-        let share = routed.share(&self.metrics);
+        let share = routed.share(&self.intake.metrics);
         let share = self.exchanges.enter(position.as_ref(), share);
         if share.is_none() {
-            self.metrics.dropped("redelivered");
-            self.exchanges.log_redelivered(&self.name, at.origin);
+            self.intake.metrics.dropped("redelivered");
+            self.exchanges.log_redelivered(&self.intake.name, at.origin);
         }
         Some((position, share?))
     }
@@ -168,10 +172,10 @@ impl Pipeline {
         mut event: Event,
         requester: &mut Requester,
         routed: &mut Routed,
-    ) -> Result<(Answer, Arc<Part<Text>>), CallError> {
+    ) -> Result<(Answer, Arc<Hold<Text>>), CallError> {
         self.mark(at, &mut event);
         let call = self.calls.new_call()?;
-        let mut account = Account::open(&self.counts, call, self.name.clone());
+        let mut account = Account::open(&self.intake.counts, call, self.intake.name.clone());
         let agent = account::agent_of(&event);
         account.is_for(&event, at.rules.routes.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {
@@ -190,7 +194,7 @@ impl Pipeline {
                         agent: Some(&agent),
                         ..super::undelivered(at)
                     };
-                    self.dead_letters.dropped(&of, "exhausted");
+                    self.intake.dead_letters.dropped(&of, "exhausted");
                 }
                 Err(error)
             }
@@ -213,7 +217,7 @@ impl Pipeline {
             message.id.as_ref().filter(|_| message.is_call())?;
             Some((message, &unit.bytes))
         });
-        if super::is_expired(&event) {
+        if is_expired(&event) {
             return Err(CallError::Timeout(Silence::expired(&event)));
         }
         let left = time_left(&event);
@@ -231,7 +235,7 @@ impl Pipeline {
     ) -> Result<Opened, CallError> {
         let from = Provenance {
             rules: at.rules,
-            binding: &self.name,
+            binding: &self.intake.name,
             key: at.message.key.as_ref(),
             origin: at.origin.map(|origin| (origin, index_of(unit))),
             headers: &requester.headers,

@@ -32,12 +32,8 @@ use std::sync::Arc;
 
 use a2abus_executor::Agent;
 use a2abus_plugin::protocol::jsonrpc::code;
-use a2abus_plugin::{
-    Event, EventError, EventId, Family, Hint, Ids, MapContext, MapOptions, Mapped,
-    Refused as Undecoded, Source, Text, extension, map, wrap_unknown,
-};
-use a2abus_transports::content_mode::{self, Binding, Content};
-use a2abus_transports::{Consumer, Delivery};
+use a2abus_plugin::{Event, EventId, Hint, Ids, MapContext, Mapped, Text, extension};
+use a2abus_transports::{Consumer, Delivery, Message};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
@@ -55,29 +51,21 @@ use self::refused::Refused;
 use self::waiting::{Early, Waiting};
 use super::Workflows;
 use super::turns::Turns;
-use crate::bus::BusId;
-use crate::bus::deadletter::{DeadLetters, Reason, Stage};
+use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
-use crate::calls::reply_place;
+use crate::calls::reply_place::{self, ReplyPlaces};
 use crate::config::BindingConfig;
-use crate::metrics::{self, BindingMetrics, Metrics};
-use crate::pipeline::Pipeline;
+use crate::metrics;
+use crate::pipeline::intake::{Intake, Read, Refusal};
 use crate::seldom::{LogLimits, Seldom};
 
 /// A binding whose messages are workflows.
 #[derive(Debug)]
 pub struct WorkflowBinding {
-    pub(crate) name: Text,
-    /// The bus it reads.
-    pub(crate) bus: BusId,
-    pub(crate) dead_letters: DeadLetters,
-    binding: Binding,
-    hint: Hint,
-    options: MapOptions,
-    /// The `source` of mapped events.
-    source: Source,
+    /// How its messages are read.
+    pub(crate) intake: Intake,
     places: Places,
     /// The headers that answers keep.
     passed: PassedHeaders,
@@ -90,8 +78,16 @@ pub struct WorkflowBinding {
     /// What the subscription may hold.
     budget: Budget,
     log: Log,
-    metrics: BindingMetrics,
-    counts: Arc<Metrics>,
+}
+
+/// How the requests of a binding are answered.
+pub(crate) struct Answers {
+    /// Where answers may go.
+    pub(crate) places: ReplyPlaces,
+    /// The headers that they keep.
+    pub(crate) passed: PassedHeaders,
+    /// What sends them.
+    pub(crate) publisher: Publisher,
 }
 
 /// The log lines that anybody can cause.
@@ -107,19 +103,17 @@ struct Log {
     answers: Seldom,
 }
 
-/// Why a unit cannot be decoded, and who waits for an answer to it all the same.
-type Undecodable = (Reason, Option<Box<WorkflowClient>>);
-
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
 // === impl WorkflowBinding ===
 
 impl WorkflowBinding {
-    /// As the pipeline of the binding would be, but that everything goes to the executor, in the name of `run_as` or of
-    /// whom each event names. `instance` is the name of the bridge.
+    /// The executor reads and answers the requests of a binding, in the name of `run_as` or of whom each event names.
+    /// `instance` is the name of the bridge.
     pub(crate) fn new(
-        pipeline: Pipeline,
+        mut intake: Intake,
+        answers: Answers,
         config: &BindingConfig,
         workflows: Workflows,
         instance: &str,
@@ -127,40 +121,31 @@ impl WorkflowBinding {
     ) -> Self {
         let subscription = config.subscription();
         let agent = workflows.name().clone();
-        let mut hint = pipeline.hint;
-        hint.executor = Some(agent.clone());
+        intake.hint.executor = Some(agent.clone());
         Self {
-            bus: pipeline.bus,
-            dead_letters: pipeline.dead_letters,
-            binding: pipeline.binding,
-            hint,
-            source: pipeline.source,
             places: Places {
-                named: pipeline.claims.reply_places,
-                replies: pipeline.replies,
+                named: answers.places,
+                replies: config.replies.as_ref().map(|topic| topic.0.clone()),
                 progress: config.progress.as_ref().map(|topic| topic.0.clone()),
             },
             budget: Budget {
                 messages: subscription.budget_messages,
                 bytes: subscription.budget_bytes,
             },
-            log: Log::new(&pipeline.name, log),
-            name: pipeline.name,
-            passed: pipeline.passed,
-            outbound: pipeline.outbound,
-            publisher: pipeline.publisher,
+            log: Log::new(&intake.name, log),
+            passed: answers.passed,
+            outbound: answers.publisher.outbound().clone(),
+            publisher: answers.publisher,
             events: EventFactory {
                 source: format!("/a2abus/{instance}/{agent}").into(),
                 agent,
-                type_prefix: pipeline.options.type_prefix.text().clone(),
+                type_prefix: intake.options.type_prefix.text().clone(),
                 run_as: config.run_as.as_ref().map(|agent| agent.text().clone()),
             },
-            options: pipeline.options,
             turns: Turns::new(workflows.executor().limits().max_concurrent),
             waiting: Waiting::default(),
             workflows,
-            metrics: pipeline.metrics,
-            counts: pipeline.counts,
+            intake,
         }
     }
 
@@ -215,7 +200,7 @@ impl WorkflowBinding {
                     .requester
                     .as_ref()
                     .map_or("unknown", Text::as_str);
-                tracing::warn!(binding = %self.name, requester, suppressed,
+                tracing::warn!(binding = %self.intake.name, requester, suppressed,
                     "a workflow that came line by line is not executed: {}", why.message());
             }
             let answer = Answer::refused(why.refused());
@@ -231,128 +216,79 @@ impl WorkflowBinding {
         work: &Work<'a>,
         stop: &CancellationToken,
     ) {
-        let Delivery {
-            message,
-            topic,
-            origin,
-            reply_to,
-            acknowledger,
-            ..
-        } = delivery;
-        let held = Held::new(message, (topic, origin), acknowledger, self.metrics.clone());
+        let span = self.intake.receive(&delivery);
+        let _receive = span.entered();
+        let (held, reply_to) = Held::new(delivery, self.intake.metrics.clone());
         let limits = self.outbound.rules().limits;
-        let envelope = Envelope {
+        let headers = self.passed.of(self.intake.binding, &held.message);
+        let collaboration_id = collaboration_id_of(&held.message);
+        let whole = Envelope {
             message: &held.message,
             limits: &limits,
-            headers: &self.passed.of(self.binding, &held.message),
+            headers: &headers,
             reply_to: reply_to.as_ref(),
             places: &self.places,
             rpc: self.workflows.rpc(),
             collaboration_id: None,
             place: None,
         };
-        let new_id = stable_ids(held.origin.clone());
-        let context = self.context(&new_id);
-        let mut begin = |asked: Result<Ask, Rejected>, body: Option<Bytes>| {
-            self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
+        // Of a unit of a plain body.
+        let of_unit = Envelope {
+            collaboration_id: collaboration_id.as_ref(),
+            ..whole
         };
-        match content_mode::read(self.binding, &held.message, &limits) {
-            Err(error) => {
-                let (reason, client) = self.unreadable(&error, envelope, &context);
-                work.push(self.reject(Arc::clone(&held), None, reason, client).boxed());
+        let new_id = stable_ids(held.origin.clone());
+        let context = || self.context(&new_id);
+        let take = |read| match read {
+            Read::CloudEvent(event, unit) => {
+                let envelope = if unit.is_some() { of_unit } else { whole };
+                let asked = self.event(&event, envelope);
+                let body = unit.map(|unit| unit.bytes);
+                self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
             }
-            Ok(Content::Event(event)) => begin(self.event(&event, envelope), None),
-            Ok(Content::Plain { content_type, body }) => {
-                let hint = self.hint_of(&held, content_type.as_ref());
+            Read::Mapped(mapped) => {
+                let place = place_of(&held, mapped.index);
                 let envelope = Envelope {
-                    collaboration_id: hint.collaboration_id.as_ref(),
-                    ..envelope
+                    place: Some(&place),
+                    ..of_unit
                 };
-                let units = map(&body, &hint, &limits, &self.options, &context);
-                for (index, unit) in units.into_iter().enumerate() {
-                    let (body, read) = self.read_unit(unit, index, &held, envelope, &context);
-                    match read {
-                        Ok(asked) => begin(asked, Some(body)),
-                        Err((reason, client)) => {
-                            let held = Arc::clone(&held);
-                            work.push(self.reject(held, Some(body), reason, client).boxed());
-                        }
-                    }
-                }
+                let asked = self.ask(&mapped.event, Some(&mapped), envelope);
+                let body = Some(mapped.bytes);
+                self.begin(asked, body, Arc::clone(&held), assemblies, work, stop);
             }
-        }
+            Read::Refused(refusal) => {
+                let client = self.waiting_for(&refusal, whole, of_unit, &context());
+                let body = refusal.unit().map(|refused| refused.bytes.clone());
+                let held = Arc::clone(&held);
+                work.push(self.reject(held, body, refusal.reason(), client).boxed());
+            }
+        };
+        let collaboration_id = collaboration_id.as_ref();
+        self.intake
+            .read(&held.message, &limits, collaboration_id, context, take);
         // What was done at once is settled here, the rest with the last of it.
         held.done();
     }
 
-    /// What is wrong with a message that cannot be read, and who waits for an answer to it all the same.
-    fn unreadable(
+    /// Who waits for an answer to what is no event: the message, or a unit of its body.
+    fn waiting_for(
         &self,
-        error: &EventError,
-        envelope: Envelope<'_>,
+        refusal: &Refusal,
+        whole: Envelope<'_>,
+        of_unit: Envelope<'_>,
         context: &MapContext<'_>,
-    ) -> Undecodable {
-        let reason = Reason {
-            code: error.kind().as_str(),
-            stage: Stage::Receive,
-            detail: error.to_string(),
-            unit: None,
+    ) -> Option<Box<WorkflowClient>> {
+        let (bytes, index, envelope) = match refusal.unit() {
+            Some(refused) => (refused.bytes.clone(), refused.index, of_unit),
+            None => (whole.message.body.clone().unwrap_or_default(), 0, whole),
         };
-        let body = envelope.message.body.clone().unwrap_or_default();
-        let event = wrap_unknown(&body, 0, &self.options, context);
-        (reason, WorkflowClient::waiting(&event, envelope))
-    }
-
-    /// What one unit of a plain body asks, or why it cannot be decoded and who waits for an answer to it; and its bytes.
-    fn read_unit(
-        &self,
-        unit: Result<Mapped, Undecoded>,
-        index: usize,
-        held: &Held,
-        envelope: Envelope<'_>,
-        context: &MapContext<'_>,
-    ) -> (Bytes, Result<Result<Ask, Rejected>, Undecodable>) {
-        match unit {
-            Ok(mut mapped) => {
-                self.counts.unit(mapped.because.family, mapped.kind);
-                let asked = if mapped.because.family == Family::CloudEvent {
-                    self.event(&mapped.event, envelope)
-                } else {
-                    reply_place::take_deadline(&held.message, &mut mapped.event);
-                    let place = place_of(held, index);
-                    let envelope = Envelope {
-                        place: Some(&place),
-                        ..envelope
-                    };
-                    self.ask(&mapped.event, Some(&mapped), envelope)
-                };
-                (mapped.bytes.clone(), Ok(asked))
-            }
-            Err(refused) => {
-                self.counts.refused(refused.error.kind());
-                let event = wrap_unknown(&refused.bytes, index, &self.options, context);
-                let client = WorkflowClient::waiting(&event, envelope);
-                (refused.bytes.clone(), Err((undecoded(&refused), client)))
-            }
-        }
-    }
-
-    /// What is known of a plain body before it is read.
-    fn hint_of(&self, held: &Held, content_type: Option<&Text>) -> Hint {
-        let mut hint = self.hint.clone();
-        if let Some(content_type) = content_type {
-            hint.header("content-type", content_type);
-        }
-        let collaboration_id = held.message.headers.get(extension::COLLABORATION_ID);
-        if let Some(id) = collaboration_id.and_then(|id| std::str::from_utf8(id).ok()) {
-            hint.header(extension::COLLABORATION_ID, id);
-        }
-        hint
+        let event = self.intake.wrapped(&bytes, index, context);
+        WorkflowClient::waiting(&event, envelope)
     }
 
     fn context<'a>(&self, new_id: &'a dyn Fn() -> EventId) -> MapContext<'a> {
         MapContext {
-            source: self.source.clone(),
+            source: self.intake.source.clone(),
             time: None,
             ids: Ids::Payload(new_id),
         }
@@ -360,16 +296,13 @@ impl WorkflowBinding {
 
     /// What an event asks that came as a CloudEvent.
     fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, Rejected> {
-        let mut hint = self.hint.clone();
+        let mut hint = self.intake.hint.clone();
         hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
         if let Some(content_type) = event.datacontenttype() {
             hint.header("content-type", content_type);
         }
-        let context = self.context(&crate::clock::new_event_id);
-        let (body, limits) = (event.body(), envelope.limits);
-        let units = map(&body, &hint, limits, &self.options, &context);
         // Malformed text may still be a workflow; then the answer says what is wrong.
-        let inside = units.into_only().ok().and_then(Result::ok);
+        let inside = self.intake.inside(event, &hint, envelope.limits);
         self.ask(event, inside.as_ref(), envelope)
     }
 
@@ -450,7 +383,7 @@ impl WorkflowBinding {
             }
             None if was_there => {}
             None => {
-                tracing::debug!(binding = %self.name, "a cancel for an unknown execution");
+                tracing::debug!(binding = %self.intake.name, "a cancel for an unknown execution");
             }
         }
     }
@@ -458,7 +391,7 @@ impl WorkflowBinding {
     /// Says why what is asked for is not done, then settles.
     async fn refuse(&self, client: Box<WorkflowClient>, refused: Refused, held: Arc<Held>) {
         if let Some(suppressed) = self.log.refused.allow() {
-            tracing::warn!(binding = %self.name, source = %client.source, reason = refused.code(), suppressed,
+            tracing::warn!(binding = %self.intake.name, source = %client.source, reason = refused.code(), suppressed,
                 "a request to the executor is refused");
         }
         self.workflows.refused(refused.counts_as());
@@ -494,7 +427,7 @@ impl WorkflowBinding {
     }
 
     /// Makes a dead letter of a request that wants its answer where the binding does not allow it. Nothing goes there;
-    /// whoever waits at the inbox of the message is told.
+    /// whoever waits at the inbox of the message gets the error.
     async fn forbid(
         &self,
         client: Box<WorkflowClient>,
@@ -509,7 +442,7 @@ impl WorkflowBinding {
             unit: None,
         };
         if let Some(suppressed) = self.log.forbidden.allow() {
-            tracing::warn!(binding = %self.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
+            tracing::warn!(binding = %self.intake.name, origin = held.origin.as_ref().map_or("unknown", |origin| origin.as_str()),
                 requester = client.requester.as_ref().map_or("unknown", |agent| agent.as_str()), %refused, suppressed,
                 "a workflow is not executed");
         }
@@ -594,16 +527,10 @@ fn stable_ids(origin: Option<Text>) -> impl Fn() -> EventId {
     }
 }
 
-fn undecoded(refused: &Undecoded) -> Reason {
-    let error = &refused.error;
-    let pointer = match error.pointer() {
-        "" => String::new(),
-        pointer => format!(" ({pointer})"),
-    };
-    Reason {
-        code: error.kind().as_str(),
-        stage: Stage::Detect,
-        detail: format!("{error} at byte {}{pointer}", error.offset()),
-        unit: Some(refused.index),
-    }
+/// What the message says about the lines of its body: which workflow they belong to.
+fn collaboration_id_of(message: &Message) -> Option<Text> {
+    let id = message.headers.get(extension::COLLABORATION_ID)?;
+    let mut hint = Hint::default();
+    hint.header(extension::COLLABORATION_ID, std::str::from_utf8(id).ok()?);
+    hint.collaboration_id
 }

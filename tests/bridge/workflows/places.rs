@@ -261,3 +261,20 @@ async fn whoever_waits_at_an_inbox_is_told_that_the_place_is_refused() {
     );
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_batch_that_would_repeat_its_headers_too_often_is_one_refusal() {
+    let mut world = World::new().await;
+    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut message = Message::plain(format!("[{}]", vec!["1"; 1_000].join(",")));
+    message.headers.put("x-large", "h".repeat(10_000));
+    request(&world, "_INBOX.me", message).await;
+    let reply = Said::of(&next(&mut inbox).await);
+    assert_eq!(reply.data["error"]["code"], "repeats_too_much");
+    let letter = world.dead_letter().await;
+    let reason = letter.headers.get("bus-dlq-reason").unwrap();
+    assert_eq!(reason, "repeats_too_much");
+    let received = "a2abus_received_total{binding=\"work\"}";
+    assert_eq!(world.count(received), 1);
+    world.end().await;
+}

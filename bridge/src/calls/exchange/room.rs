@@ -46,17 +46,17 @@ struct Bounds {
 
 /// What one message holds, for one agent or for all together, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Part<K: Eq + Hash> {
+pub(crate) struct Hold<K: Eq + Hash> {
     _message: Share<K>,
     _bytes: Share<K>,
 }
 
 /// What the requests of one message hold so far.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
-    message: Option<Part<()>>,
+pub(crate) struct Holds {
+    message: Option<Hold<()>>,
     /// Shared by the requests for one agent.
-    agents: Vec<(Text, Arc<Part<Text>>)>,
+    agents: Vec<(Text, Arc<Hold<Text>>)>,
 }
 
 // === impl WaitingRoom ===
@@ -92,25 +92,25 @@ impl WaitingRoom {
         &self,
         agent: &Text,
         bytes: usize,
-        parts: &mut Parts,
-    ) -> Result<Arc<Part<Text>>, Bound> {
-        if let Some((_, part)) = parts.agents.iter().find(|(known, _)| known == agent) {
-            return Ok(Arc::clone(part));
+        holds: &mut Holds,
+    ) -> Result<Arc<Hold<Text>>, Bound> {
+        if let Some((_, hold)) = holds.agents.iter().find(|(known, _)| known == agent) {
+            return Ok(Arc::clone(hold));
         }
         let is_first = self.of_agents.held_by(agent).messages == 0;
-        let part = self.of_agents.take(agent, bytes);
-        let part = part.ok_or_else(|| Bound::AgentOfBinding(agent.clone()))?;
-        if parts.message.is_none() {
+        let hold = self.of_agents.take(agent, bytes);
+        let hold = hold.ok_or_else(|| Bound::AgentOfBinding(agent.clone()))?;
+        if holds.message.is_none() {
             let message = self.of_all.take(&(), bytes).ok_or(Bound::Binding)?;
             let holds_little = is_first || self.of_agents.held_by(agent).fits(self.little);
             if !holds_little && !self.of_all.held_by(&()).fits(self.common) {
                 return Err(Bound::Binding);
             }
-            parts.message = Some(message);
+            holds.message = Some(message);
         }
-        let part = Arc::new(part);
-        parts.agents.push((agent.clone(), Arc::clone(&part)));
-        Ok(part)
+        let hold = Arc::new(hold);
+        holds.agents.push((agent.clone(), Arc::clone(&hold)));
+        Ok(hold)
     }
 }
 
@@ -140,21 +140,21 @@ impl<K: Eq + Hash + Clone> Quota<K> {
     }
 
     /// One message; a larger one than anybody may hold takes all there is.
-    fn take(&self, holder: &K, bytes: usize) -> Option<Part<K>> {
+    fn take(&self, holder: &K, bytes: usize) -> Option<Hold<K>> {
         let message = self.messages.take(holder)?;
         let mut held = self.bytes.begin(holder);
-        held.grow(bytes.min(self.bytes.most())).then_some(Part {
+        held.grow(bytes.min(self.bytes.most())).then_some(Hold {
             _message: message,
             _bytes: held,
         })
     }
 }
 
-// === impl Parts ===
+// === impl Holds ===
 
-impl Parts {
+impl Holds {
     /// What the message as a whole holds, until it is settled.
-    pub(crate) fn message(self) -> Option<Part<()>> {
+    pub(crate) fn message(self) -> Option<Hold<()>> {
         self.message
     }
 }
@@ -167,10 +167,10 @@ mod tests {
         room: &WaitingRoom,
         agent: &str,
         bytes: usize,
-    ) -> Result<(Arc<Part<Text>>, Parts), Bound> {
-        let mut parts = Parts::default();
-        let part = room.enter(&agent.into(), bytes, &mut parts)?;
-        Ok((part, parts))
+    ) -> Result<(Arc<Hold<Text>>, Holds), Bound> {
+        let mut holds = Holds::default();
+        let hold = room.enter(&agent.into(), bytes, &mut holds)?;
+        Ok((hold, holds))
     }
 
     #[test]
@@ -236,16 +236,16 @@ mod tests {
     #[test]
     fn the_requests_of_a_batch_count_once_for_each_agent() {
         let room = WaitingRoom::new(100, 1_000);
-        let mut parts = Parts::default();
+        let mut holds = Holds::default();
         let held: Vec<_> = (0..50)
             .map(|number| {
-                room.enter(&["a", "b"][number % 2].into(), 200, &mut parts)
+                room.enter(&["a", "b"][number % 2].into(), 200, &mut holds)
                     .unwrap()
             })
             .collect();
         assert!(enter(&room, "a", 100).is_err());
         assert!(enter(&room, "c", 200).is_ok());
-        drop((held, parts));
+        drop((held, holds));
         assert!(room.of_agents.messages.is_empty() && room.of_all.bytes.is_empty());
     }
 }

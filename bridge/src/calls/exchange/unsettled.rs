@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use a2abus_transports::{Acknowledger, Outcome};
 
-use super::room::Part;
+use super::room::Hold;
 use crate::metrics::BindingMetrics;
 use crate::stage;
 
@@ -20,7 +20,7 @@ pub(crate) struct Unsettled {
 }
 
 /// Something of the message, or of its answer, is on its way. While nothing is, the message waits for an agent alone, and
-/// its source is told so.
+/// its source knows that.
 #[derive(Debug)]
 pub(super) struct Publishing(Arc<Shared>);
 
@@ -32,7 +32,7 @@ struct Shared {
     /// How many things are on their way.
     publishing: Mutex<usize>,
     /// What it holds of the budget of its binding beside the agents.
-    part: OnceLock<Part<()>>,
+    hold: OnceLock<Hold<()>>,
     metrics: BindingMetrics,
 }
 
@@ -45,7 +45,7 @@ impl Unsettled {
             acknowledger: OnceLock::new(),
             is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
-            part: OnceLock::new(),
+            hold: OnceLock::new(),
             metrics,
         });
         Self {
@@ -56,11 +56,11 @@ impl Unsettled {
     }
 
     /// What settles it, and the part of the budget that it holds until then.
-    pub(crate) fn hold(&self, acknowledger: Acknowledger, part: Option<Part<()>>) {
+    pub(crate) fn hold(&self, acknowledger: Acknowledger, hold: Option<Hold<()>>) {
         // Once for each message.
         drop(self.shared.acknowledger.set(acknowledger));
-        if let Some(part) = part {
-            drop(self.shared.part.set(part));
+        if let Some(hold) = hold {
+            drop(self.shared.hold.set(hold));
         }
     }
 

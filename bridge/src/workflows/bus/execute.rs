@@ -103,7 +103,7 @@ impl WorkflowBinding {
                     if wait == BACKOFF.0 {
                         self.workflows.refused(metrics::Refused::Store);
                     }
-                    tracing::error!(binding = %self.name, error = &error as &dyn std::error::Error,
+                    tracing::error!(binding = %self.intake.name, error = &error as &dyn std::error::Error,
                         "executions cannot be recorded: the workflow waits");
                     let message = "the execution cannot be recorded";
                     Failure::new(FailureCode::StorageFailed, message)
@@ -171,13 +171,13 @@ impl WorkflowBinding {
         };
         // The answer is the last of its events, so that what is under way goes first.
         if !is_told && timeout(LAST_NEWS, telling).await.is_err() {
-            tracing::debug!(binding = %self.name, "the bus is slow: some progress was not published");
+            tracing::debug!(binding = %self.intake.name, "the bus is slow: some progress was not published");
         }
         match record {
             Some(record) => written(record, told.load(Ordering::Relaxed)).await,
             None if self.workflows.is_draining() => give_up(early).await,
             None => {
-                tracing::error!(binding = %self.name, execution_id = %id, "an execution failed unexpectedly");
+                tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
                 let failure = Failure::new(
                     FailureCode::Interrupted,
                     "the execution failed unexpectedly",
@@ -225,7 +225,7 @@ impl WorkflowBinding {
     /// Cancels an execution; true, since it is asked for once only.
     fn end(&self, agent: &Agent, execution_id: &str) -> bool {
         let was_there = self.workflows.executor().cancel(agent.id(), execution_id);
-        tracing::debug!(binding = %self.name, execution_id, was_there, "cancelled");
+        tracing::debug!(binding = %self.intake.name, execution_id, was_there, "cancelled");
         true
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_plugin::Text;
-use a2abus_transports::{Acknowledger, Message, Outcome, Topic};
+use a2abus_transports::{Acknowledger, Delivery, Message, Outcome, Topic};
 
 use crate::metrics::BindingMetrics;
 
@@ -26,23 +26,17 @@ pub(super) struct Held {
 // === impl Held ===
 
 impl Held {
-    /// Holds a delivery that was received just now.
-    pub(super) fn new(
-        message: Message,
-        (topic, origin): (Topic, Option<Text>),
-        acknowledger: Acknowledger,
-        metrics: BindingMetrics,
-    ) -> Arc<Self> {
-        metrics.received.inc();
-        metrics.in_flight.inc();
-        Arc::new(Self {
-            message,
-            topic,
-            origin,
-            acknowledger: Some(acknowledger),
+    /// Holds a delivery that is in flight; and where its sender listens for an answer.
+    pub(super) fn new(delivery: Delivery, metrics: BindingMetrics) -> (Arc<Self>, Option<Topic>) {
+        let held = Self {
+            message: delivery.message,
+            topic: delivery.topic,
+            origin: delivery.origin,
+            acknowledger: Some(delivery.acknowledger),
             is_given_up: AtomicBool::new(false),
             metrics,
-        })
+        };
+        (Arc::new(held), delivery.reply_to)
     }
 
     /// Whether it is still this bridge that has to answer it.

@@ -58,7 +58,7 @@ impl WorkflowBinding {
         let sent = match whole {
             Err(error) if error.is_too_large() => {
                 if let Some(suppressed) = self.log.answers.allow() {
-                    tracing::warn!(binding = %self.name, %error, suppressed, "an answer is sent without its results");
+                    tracing::warn!(binding = %self.intake.name, %error, suppressed, "an answer is sent without its results");
                 }
                 self.send_answer(client, action, answer, Size::Reduced)
                     .await
@@ -67,7 +67,7 @@ impl WorkflowBinding {
         };
         if let Err(error) = sent {
             if let Some(suppressed) = self.log.answers.allow() {
-                tracing::warn!(binding = %self.name, %error, suppressed, "an answer cannot be delivered");
+                tracing::warn!(binding = %self.intake.name, %error, suppressed, "an answer cannot be delivered");
             }
             self.dead_letter(held, None, &error.reason()).await;
         }
@@ -100,8 +100,8 @@ impl WorkflowBinding {
             agent: None,
             call: None,
         };
-        let dead_letter = self.dead_letters.dead_letter(&of, body, reason);
-        let instead = |copy, error: &TransportError| self.dead_letters.instead(copy, error);
+        let dead_letter = self.intake.dead_letters.dead_letter(&of, body, reason);
+        let instead = |copy, error: &TransportError| self.intake.dead_letters.instead(copy, error);
         // What can go nowhere is counted and logged there.
         drop(self.publisher.until_settled(dead_letter, instead).await);
     }
@@ -129,13 +129,13 @@ impl WorkflowBinding {
                         // Its confirmation is nobody's concern; the answer that follows is what counts.
                         Ok(confirmation) => drop::<Confirmation>(confirmation),
                         Err(error) => {
-                            tracing::debug!(binding = %self.name, %error, "progress was not published");
+                            tracing::debug!(binding = %self.intake.name, %error, "progress was not published");
                         }
                     }
                 }
             }
             Err(error) => {
-                tracing::debug!(binding = %self.name, %error, "progress cannot be delivered")
+                tracing::debug!(binding = %self.intake.name, %error, "progress cannot be delivered")
             }
         }
     }
@@ -151,7 +151,7 @@ impl WorkflowBinding {
             let rules = self.outbound.rules();
             let from = Provenance {
                 rules: &rules,
-                binding: &self.name,
+                binding: &self.intake.name,
                 // The executions are what is to be in order.
                 key: None,
                 origin: Some((event.id(), 0)),
@@ -164,7 +164,7 @@ impl WorkflowBinding {
         let headers = (own.collect(), client.headers.as_slice());
         let copy = self
             .outbound
-            .to_address(self.bus, event, headers, address.clone());
+            .to_address(self.intake.bus, event, headers, address.clone());
         Ok(vec![copy?])
     }
 }

@@ -1,0 +1,226 @@
+//! Builds what reads the bindings of a configuration.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use a2abus_plugin::{MapOptions, Source};
+use a2abus_transports::Subscription;
+use a2abus_transports::content_mode::Binding;
+
+use super::{BridgeError, Work};
+use crate::bus::deadletter::{DeadLetters, Log};
+use crate::bus::delivery::Publisher;
+use crate::bus::headers::PassedHeaders;
+use crate::bus::outbound::Outbound;
+use crate::bus::{Bus, BusId};
+use crate::calls::exchange::Exchanges;
+use crate::calls::exchange::room::WaitingRoom;
+use crate::calls::reply_place::ReplyPlaces;
+use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
+use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
+use crate::metrics::Metrics;
+use crate::pipeline::claims::Claims;
+use crate::pipeline::intake::Intake;
+use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
+use crate::seldom::LogLimits;
+use crate::workflows::Workflows;
+use crate::workflows::bus::{Answers, WorkflowBinding};
+
+/// What the bindings of a bridge share.
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) outbound: &'a Outbound,
+    pub(super) publisher: Publisher,
+    pub(super) exchanges: &'a Arc<Exchanges>,
+    pub(super) calls: &'a Arc<Calls>,
+    pub(super) metrics: &'a Arc<Metrics>,
+    pub(super) log: &'a LogLimits,
+}
+
+// === impl Parts ===
+
+impl Parts<'_> {
+    /// What reads the bindings of the configuration, and answers that are in the wrong partition.
+    pub(super) fn bindings(
+        &self,
+        workflows: Option<&Workflows>,
+    ) -> Result<Vec<(Work, Subscription)>, BridgeError> {
+        let mut bindings = self.misplaced_answers()?;
+        for binding in &self.config.bindings {
+            let work = match binding.role {
+                Role::Workflows => self.executor(binding, workflows)?,
+                Role::Events | Role::Responses => self.pipeline(binding)?.into(),
+            };
+            bindings.push((work, binding.subscription()));
+        }
+        Ok(bindings)
+    }
+
+    fn pipeline(&self, binding: &BindingConfig) -> Result<Pipeline, BridgeError> {
+        let intake = self.intake(binding)?;
+        Ok(Pipeline {
+            claims: self.claims(binding, &intake)?,
+            intake,
+            role: binding.role,
+            ids: binding.mapping.ids,
+            on_unknown: match binding.on_unknown {
+                // What no family recognises may be what is to be converted.
+                OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,
+                on_unknown => on_unknown,
+            },
+            data: if binding.fill_from_data {
+                DataLook::ForMissing
+            } else {
+                DataLook::Never
+            },
+            passed: passed(binding)?,
+            replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
+            outbound: self.outbound.clone(),
+            publisher: self.publisher.clone(),
+            exchanges: Arc::clone(self.exchanges),
+            waiting: waiting_room(binding),
+            copies: CopiesInHand::default(),
+            calls: Arc::clone(self.calls),
+        })
+    }
+
+    /// How the messages of a binding are read.
+    fn intake(&self, binding: &BindingConfig) -> Result<Intake, BridgeError> {
+        let name = binding.name.text();
+        let (bus, own) = self.bus(&binding.transport)?;
+        let instance = self.config.instance.text();
+        let source = binding.mapping.source.clone();
+        let source = source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into());
+        Ok(Intake {
+            name: name.clone(),
+            bus,
+            binding: own.transport.binding(),
+            hint: binding.hint(),
+            options: MapOptions::from(&binding.mapping),
+            source: Source::new(source).map_err(in_binding(binding))?,
+            dead_letters: self.dead_letters(binding, own)?,
+            metrics: self.metrics.binding(name),
+            counts: Arc::clone(self.metrics),
+        })
+    }
+
+    fn bus(&self, wanted: &Name) -> Result<(BusId, &Bus), BridgeError> {
+        let buses = self.outbound.buses();
+        let bus = buses
+            .find(wanted)
+            .and_then(|id| buses.get(id).map(|bus| (id, bus)));
+        bus.ok_or_else(|| BridgeError::Config(format!("there is no transport {}", wanted.text())))
+    }
+
+    /// Where the dead letters of a binding go that reads from `own`.
+    fn dead_letters(&self, binding: &BindingConfig, own: &Bus) -> Result<DeadLetters, BridgeError> {
+        let name = binding.name.text();
+        let (bus, dead) = self.bus(binding.dead_letter_transport())?;
+        let kind = dead.transport.binding();
+        Ok(DeadLetters {
+            name: name.clone(),
+            bus,
+            binding: kind,
+            topic: binding.dead_letter.topic.0.clone(),
+            is_backed: kind != Binding::Nats || binding.is_at_least_once(own.transport.binding()),
+            calls: Arc::clone(self.calls),
+            metrics: self.metrics.binding(name),
+            log: Arc::new(Log::new(name, self.log)),
+        })
+    }
+
+    /// Where the answers to the requests of a binding may go.
+    fn reply_places(
+        &self,
+        binding: &BindingConfig,
+        intake: &Intake,
+    ) -> Result<ReplyPlaces, BridgeError> {
+        let places = ReplyPlaces::new(
+            binding.replies.as_ref().map(|topic| topic.0.clone()),
+            binding.reply_topics.iter().map(|pattern| &pattern.0),
+            &self.config.calls.reply_topic.0,
+            intake.binding,
+        );
+        places.map_err(in_binding(binding))
+    }
+
+    /// Which attributes the writers of a binding's topics may set.
+    fn claims(&self, binding: &BindingConfig, intake: &Intake) -> Result<Claims, BridgeError> {
+        let bindings = self.config.bindings.iter();
+        let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
+        let door = format!(
+            "/a2abus/{}/{DOOR}/{UNKNOWN_CALLER}",
+            self.config.instance.text()
+        );
+        let unknown_caller =
+            Source::new(door).map_err(|error| BridgeError::Config(error.to_string()))?;
+        Ok(Claims {
+            name: intake.name.clone(),
+            source: intake.source.clone(),
+            unknown_caller,
+            own_sources: own_sources.collect(),
+            trusts: binding.trusts.clone(),
+            reply_places: self.reply_places(binding, intake)?,
+            metrics: intake.metrics.clone(),
+            logged: Default::default(),
+        })
+    }
+
+    /// The executor as an agent on the bus.
+    fn executor(
+        &self,
+        binding: &BindingConfig,
+        workflows: Option<&Workflows>,
+    ) -> Result<Work, BridgeError> {
+        let name = &binding.name;
+        let workflows = workflows.cloned().ok_or_else(|| {
+            BridgeError::Config(format!(
+                "binding {}: workflows.enabled is false",
+                name.text()
+            ))
+        })?;
+        let intake = self.intake(binding)?;
+        let answers = Answers {
+            places: self.reply_places(binding, &intake)?,
+            passed: passed(binding)?,
+            publisher: self.publisher.clone(),
+        };
+        let instance = self.config.instance.text();
+        let binding = WorkflowBinding::new(intake, answers, binding, workflows, instance, self.log);
+        Ok(Work::Workflows(Box::new(binding)))
+    }
+
+    /// The readers of answers that landed in another partition than the one they were asked for.
+    fn misplaced_answers(&self) -> Result<Vec<(Work, Subscription)>, BridgeError> {
+        let mut pipelines = Vec::new();
+        for leg in self.calls.legs().iter() {
+            let bus = self.outbound.buses().get(leg.bus);
+            let (Some(subscription), Some(bus)) = (self.calls.legs().misplaced(leg), bus) else {
+                continue;
+            };
+            let name = format!("replies-{}", bus.name.text());
+            let binding = BindingConfig::responses(&name, &bus.name);
+            let binding =
+                binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
+            pipelines.push((self.pipeline(&binding)?.into(), subscription));
+        }
+        Ok(pipelines)
+    }
+}
+
+/// The headers that the copies of a binding's messages, or their answers, keep.
+fn passed(binding: &BindingConfig) -> Result<PassedHeaders, BridgeError> {
+    let patterns = binding.pass_headers.iter().map(|pattern| &pattern.0);
+    PassedHeaders::new(patterns).map_err(in_binding(binding))
+}
+
+/// The room for requests of a binding that wait for their answers.
+fn waiting_room(binding: &BindingConfig) -> WaitingRoom {
+    let budget = binding.subscription();
+    WaitingRoom::new(budget.budget_messages, budget.budget_bytes)
+}
+
+/// The error of a binding.
+fn in_binding<E: Display>(binding: &BindingConfig) -> impl FnOnce(E) -> BridgeError {
+    move |error| BridgeError::Config(format!("binding {}: {error}", binding.name.text()))
+}

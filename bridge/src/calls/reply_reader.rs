@@ -1,0 +1,159 @@
+//! Reads the answers at the reply address of this replica on one bus.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_transports::content_mode::Binding;
+use a2abus_transports::{
+    Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Calls;
+use super::reply::ReplyLeg;
+use super::resolve::{ReadAt, Reader};
+use crate::bus::Bus;
+use crate::readiness::Readiness;
+use crate::restart::{CLOSE, not_too_soon, start};
+use crate::stage;
+
+/// How often the partitions of the reply topic are counted again.
+const RECOUNT_EVERY: Duration = Duration::from_secs(60);
+/// How long after one count the next may follow, however many answers are misplaced.
+const RECOUNT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Reads the answers of one bus.
+pub(crate) struct ReplyReader {
+    pub(crate) leg: ReplyLeg,
+    pub(crate) bus: Bus,
+    pub(crate) calls: Arc<Calls>,
+}
+
+// === impl ReplyReader ===
+
+impl ReplyReader {
+    /// The condition that answers are read.
+    pub(crate) fn condition(&self) -> String {
+        format!("answers on {}", self.bus.name.text())
+    }
+
+    pub(crate) async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
+        let condition = self.condition();
+        while !stop.is_cancelled() {
+            let Some(mut consumer) =
+                start(&condition, &readiness, &stop, || self.subscribe()).await
+            else {
+                return;
+            };
+            let began = Instant::now();
+            readiness.set(condition.as_str(), Ok(()));
+            self.leg.set_reading(true);
+            while let Some(there) = self.read_all(&mut consumer, &stop).await {
+                let moving = self.read_among(there, &mut consumer);
+                stop.run_until_cancelled(moving).await;
+            }
+            self.leg.set_reading(false);
+            if let Err(error) = consumer.close(CLOSE).await {
+                tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers did not close cleanly");
+            }
+            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            not_too_soon(began, &stop).await;
+        }
+    }
+
+    /// Reads answers until the subscription ends: `None`, or until the reply topic has another number of partitions.
+    async fn read_all(&self, consumer: &mut Consumer, stop: &CancellationToken) -> Option<u32> {
+        let mut resized = pin!(self.until_resized());
+        loop {
+            tokio::select! {
+                biased;
+                delivery = consumer.recv() => self.read(delivery?),
+                () = stop.cancelled() => return None,
+                there = &mut resized => return Some(there),
+            }
+        }
+    }
+
+    /// Waits until the reply topic has another number of partitions than was known. The place of an answer follows from
+    /// that number, so that all replicas must know the same.
+    async fn until_resized(&self) -> u32 {
+        let Some((topic, _)) = self.leg.required_topic() else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::time::sleep(RECOUNT_PAUSE).await;
+            drop(tokio::time::timeout(RECOUNT_EVERY, self.leg.until_misplaced()).await);
+            // An error says nothing about the number; the next time may.
+            if let Ok(there) = self.bus.transport.partitions(topic).await
+                && self.leg.has_changed(there)
+            {
+                return there;
+            }
+        }
+    }
+
+    /// Reads from the partition of this replica among this many, before any call names it. What comes to the old one from
+    /// now on is forwarded as a misplaced answer.
+    async fn read_among(&self, there: u32, consumer: &mut Consumer) {
+        let transport = self.bus.name.text();
+        let new = match self.subscribe_among(there).await {
+            Ok(new) => new,
+            Err(error) => {
+                tracing::warn!(%transport, partitions = there, %error, "the number of partitions of the reply topic has changed, and the new one of this replica cannot be read yet");
+                return;
+            }
+        };
+        new.assigned().await;
+        self.leg.found(there);
+        tracing::info!(%transport, partitions = there, "the number of partitions of the reply topic has changed: answers are read from another one");
+        let mut old = std::mem::replace(consumer, new);
+        old.stop();
+        while let Some(delivery) = old.recv().await {
+            self.read(delivery);
+        }
+        if let Err(error) = old.close(CLOSE).await {
+            tracing::warn!(%transport, %error, "the reader of answers did not close cleanly");
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+        let mut there = 1;
+        if let Some((topic, partitions)) = self.leg.required_topic() {
+            self.bus.transport.ensure_topic(topic, partitions).await?;
+            there = self.bus.transport.partitions(topic).await?;
+            self.leg.found(there);
+        }
+        self.subscribe_among(there).await
+    }
+
+    async fn subscribe_among(&self, partitions: u32) -> Result<Consumer, TransportError> {
+        let subscription = self.calls.legs().subscription(&self.leg, partitions);
+        let subscription = subscription.map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, error.to_string())
+        })?;
+        self.bus.transport.subscribe(subscription).await
+    }
+
+    /// Hands one message to the calls it answers. An answer without a caller is counted, logged and dropped: nothing
+    /// waits for it.
+    fn read(&self, delivery: Delivery) {
+        let span = stage::receive(
+            self.bus.name.text(),
+            &delivery.topic,
+            delivery.origin.as_ref(),
+        );
+        let _receive = span.entered();
+        let rules = self.calls.rules();
+        let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
+        let binding = self.bus.transport.binding();
+        if !(binding == Binding::Nats && self.calls.no_responders(at)) {
+            // They are counted and logged; nothing is to be sent on from here.
+            drop(self.calls.take_answers(at, binding));
+        }
+        if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
+            tracing::warn!(%error, "an answer was not acknowledged: it may be redelivered");
+        }
+    }
+}

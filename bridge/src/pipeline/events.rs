@@ -1,0 +1,204 @@
+//! What becomes of each event of a message, and of each answer.
+
+use a2abus_plugin::{Event, Limits, Text, extension};
+
+use super::{DataLook, Pipeline, Routed, undelivered};
+use crate::bus::deadletter::{Reason, Stage};
+use crate::bus::outbound::{Outgoing, Provenance, RoutingError, Unit};
+use crate::calls::resolve::ReadAt;
+use crate::calls::{Answered, Unanswerable};
+use crate::clock;
+use crate::stage;
+
+// === impl Pipeline ===
+
+impl Pipeline {
+    /// A message on a topic for answers: it goes to whoever waits for it, and what is no answer is a dead letter.
+    pub(super) fn answers(&self, at: ReadAt<'_>, routed: &mut Routed) {
+        for answered in self.calls.take_answers(at, self.intake.binding) {
+            match answered {
+                Answered::Forward(forward) => routed.copies.push(*forward),
+                Answered::Uncorrelated(Unanswerable { code, detail, unit }) => {
+                    let unit = unit.map(|(index, bytes)| Unit { index, bytes });
+                    let unit = unit.as_ref();
+                    routed
+                        .copies
+                        .push(self.dead(at, unit, None, code, Stage::Resolve, &detail));
+                }
+                Answered::Delivered
+                | Answered::Late(_)
+                | Answered::Foreign(_)
+                | Answered::Rejected(..)
+                | Answered::Looped(_)
+                | Answered::Request(_) => {}
+            }
+        }
+    }
+
+    /// A CloudEvent.
+    pub(super) fn event(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        mut event: Event,
+        routed: &mut Routed,
+    ) {
+        let index = unit.map_or(0, |unit| unit.index);
+        let is_own = |event: &Event| self.calls.is_own_request(event);
+        self.claims.of_cloudevent(at, index, &mut event, is_own);
+        if self.data == DataLook::ForMissing {
+            self.fill_from_data(&mut event, &at.rules.limits);
+        }
+        self.route(at, unit, event, routed);
+    }
+
+    /// Takes from the data what routing needs and the event lacks.
+    fn fill_from_data(&self, event: &mut Event, limits: &Limits) {
+        let Some(inside) = self.intake.inside(event, &self.intake.hint, limits) else {
+            return;
+        };
+        let names = [
+            extension::A2A_METHOD,
+            extension::MCP_TYPE,
+            extension::TARGET_AGENT,
+            extension::COLLABORATION_ID,
+            "subject",
+        ];
+        for name in names {
+            if let (None, Some(value)) = (event.attribute(name), inside.event.attribute(name)) {
+                let set = event.set(name, value);
+                debug_assert!(set.is_ok(), "a mapped attribute is legal");
+            }
+        }
+    }
+
+    pub(super) fn route(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        mut event: Event,
+        routed: &mut Routed,
+    ) {
+        self.claims.of_event(at, &mut event);
+        if self.is_misplaced(at, unit, &event, routed) {
+            return;
+        }
+        if is_expired(&event) {
+            let of = undelivered(at).with_event(Some(&event));
+            self.intake.dead_letters.dropped(&of, "expired");
+            if let Ok(Some(requester)) = self.requester(at, &event) {
+                self.request(at, unit, event, requester, routed);
+            }
+            return;
+        }
+        match self.requester(at, &event) {
+            Ok(Some(requester)) => return self.request(at, unit, event, requester, routed),
+            Ok(None) => self.claims.of_unasked(at, &mut event),
+            Err(refused) => return self.misdirected(at, unit, &event, &refused, routed),
+        }
+        self.mark(at, &mut event);
+        self.route_unasked(at, unit, &event, routed);
+    }
+
+    /// Whether an event answers a call, where no answers are taken: then it is a dead letter.
+    pub(super) fn is_misplaced(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: &Event,
+        routed: &mut Routed,
+    ) -> bool {
+        let Some(call) = self.calls.misplaced_answer(at, event) else {
+            return false;
+        };
+        let detail = format!(
+            "it answers the call {call} under the headers of its request: answers belong at the reply address of the \
+             request, or on a topic that a binding with role: responses reads"
+        );
+        let reason = "answer_on_request_topic";
+        let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Resolve, &detail);
+        routed.copies.push(dead_letter);
+        true
+    }
+
+    /// Routes an event whose answer the bridge does not take.
+    pub(super) fn route_unasked(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: &Event,
+        routed: &mut Routed,
+    ) {
+        let origin = at
+            .origin
+            .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
+        let from = Provenance {
+            rules: at.rules,
+            binding: &self.intake.name,
+            key: at.message.key.as_ref(),
+            origin,
+            headers: &self.passed.of(self.intake.binding, at.message),
+        };
+        match stage::route().in_scope(|| self.outbound.route(event, from, None)) {
+            Ok(copies) => routed.publish(copies, unit),
+            Err(error) => {
+                self.count_unrouted(&error);
+                let reason = error.reason();
+                let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Route, &error);
+                routed.copies.push(dead_letter);
+            }
+        }
+    }
+
+    /// Counts an event that no route takes. What a route takes and cannot publish is counted among the dead letters only.
+    pub(super) fn count_unrouted(&self, error: &RoutingError) {
+        if matches!(error, RoutingError::NoRoute) {
+            self.intake.counts.unrouted.inc();
+        }
+    }
+
+    /// Puts on an event where its answer goes, unless it says so itself.
+    pub(super) fn mark(&self, at: ReadAt<'_>, event: &mut Event) {
+        if event.extension(extension::REPLY_TO).is_some() {
+            return;
+        }
+        // The sender's own inbox, else where the binding's answers go.
+        let reply_to = match at.reply_to {
+            Some(inbox) => match self.claims.reply_places.inbox(inbox) {
+                Ok(inbox) => Some(inbox),
+                Err(_) => return self.claims.overruled(extension::REPLY_TO, at),
+            },
+            None => self.replies.clone(),
+        };
+        if let Some(place) = reply_to {
+            let set = event.set(extension::REPLY_TO, Text::from(place.as_str()));
+            debug_assert!(set.is_ok(), "topics are legal attributes");
+        }
+    }
+
+    /// The dead letter of a message, or of one unit of it, that never became a copy.
+    pub(super) fn dead(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: Option<&Event>,
+        code: &'static str,
+        stage: Stage,
+        detail: &impl ToString,
+    ) -> Outgoing {
+        let reason = Reason {
+            code,
+            stage,
+            detail: detail.to_string(),
+            unit: unit.map(|unit| unit.index),
+        };
+        let body = unit.map(|unit| unit.bytes.clone());
+        let of = undelivered(at).with_event(event);
+        self.intake.dead_letters.dead_letter(&of, body, &reason)
+    }
+}
+
+/// Whether the event's time is over.
+pub(super) fn is_expired(event: &Event) -> bool {
+    clock::expiry(event).is_some_and(clock::is_over)
+}

@@ -1,0 +1,207 @@
+//! How a delivery becomes events.
+//!
+//! ```text
+//! delivery ─> content mode ─┬─ CloudEvent ───────────────────────────────┬─> Read::CloudEvent
+//!                           ├─ plain body ─> detect ─> parse ─> map ─────┼─> Read::Mapped
+//!                           └─ neither                └─ not decodable ──┴─> Read::Refused
+//! ```
+//!
+//! Bindings of events and of workflows read their messages here; what they do with what they read is their own. Answers
+//! are parsed and not mapped: [`crate::calls::Calls::take_answers`] does that for bindings and for the reader of a reply
+//! address.
+
+use std::sync::Arc;
+
+use a2abus_plugin::{
+    DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
+    Refused, Source, Text, map, wrap_unknown,
+};
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::{Delivery, Message};
+use bytes::Bytes;
+use tracing::Span;
+
+use super::copies::repeats_too_much;
+use crate::bus::BusId;
+use crate::bus::deadletter::{DeadLetters, Reason, Stage};
+use crate::bus::outbound::Unit;
+use crate::calls::reply_place;
+use crate::calls::resolve::{ReadAt, Reader};
+use crate::metrics::{BindingMetrics, Metrics};
+use crate::rules::Rules;
+use crate::stage;
+
+/// How the messages of one binding are read.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    /// The name of the binding.
+    pub(crate) name: Text,
+    /// The bus it reads.
+    pub(crate) bus: BusId,
+    /// How that bus carries CloudEvents.
+    pub(crate) binding: Binding,
+    /// What is declared about its payloads.
+    pub(crate) hint: Hint,
+    /// How payloads are mapped.
+    pub(crate) options: MapOptions,
+    /// The `source` of mapped events.
+    pub(crate) source: Source,
+    /// Where its dead letters go.
+    pub(crate) dead_letters: DeadLetters,
+    /// Its counters.
+    pub(crate) metrics: BindingMetrics,
+    /// The counters of the bridge.
+    pub(crate) counts: Arc<Metrics>,
+}
+
+/// What is read in a message: it is one of these, or has one for each unit of its body.
+#[derive(Debug)]
+pub(crate) enum Read {
+    /// A CloudEvent: the message itself, or a unit of its body.
+    CloudEvent(Event, Option<Unit>),
+    /// A unit of the body, in any other family.
+    Mapped(Mapped),
+    /// What does not become an event.
+    Refused(Refusal),
+}
+
+/// Why a message, or one unit of it, does not become an event.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The message has the marks of a CloudEvent, and is not a legal one.
+    Unreadable(EventError),
+    /// The unit cannot be decoded.
+    Undecoded(Refused),
+    /// The message has so many units that the copies of its key and headers would take too much: the reason as text.
+    Repeats(String),
+}
+
+/// The reason of a message whose units would repeat its key and headers too often.
+const REPEATS: &str = "repeats_too_much";
+
+// === impl Intake ===
+
+impl Intake {
+    /// Counts a delivery; it is in flight until it is settled. Returns its span.
+    pub(crate) fn receive(&self, delivery: &Delivery) -> Span {
+        self.metrics.received.inc();
+        self.metrics.in_flight.inc();
+        stage::receive(&self.name, &delivery.topic, delivery.origin.as_ref())
+    }
+
+    /// A delivery that was read, and the rules of that moment.
+    pub(crate) fn at<'d>(&self, delivery: &'d Delivery, rules: &'d Rules) -> ReadAt<'d> {
+        ReadAt::of(delivery, rules, self.bus, Reader::Binding)
+    }
+
+    /// Hands what is in a message to `take`, in order. `collaboration_id` is what the message says about the lines of its
+    /// body; `context` is asked for if there is something to map.
+    pub(crate) fn read<'c>(
+        &self,
+        message: &Message,
+        limits: &Limits,
+        collaboration_id: Option<&Text>,
+        context: impl FnOnce() -> MapContext<'c>,
+        mut take: impl FnMut(Read),
+    ) {
+        let (content_type, body) = match content_mode::read(self.binding, message, limits) {
+            Ok(Content::Plain { content_type, body }) => (content_type, body),
+            Ok(Content::Event(event)) => return take(Read::CloudEvent(event, None)),
+            Err(error) => return take(Read::Refused(Refusal::Unreadable(error))),
+        };
+        let mut hint = self.hint.clone();
+        if let Some(content_type) = content_type {
+            hint.header("content-type", &content_type);
+        }
+        if let Some(id) = collaboration_id {
+            hint.collaboration_id = Some(id.clone());
+        }
+        let context = context();
+        let map = || map(&body, &hint, limits, &self.options, &context);
+        let units = stage::map().in_scope(map);
+        if let Some(why) = repeats_too_much(message, units.len()) {
+            return take(Read::Refused(Refusal::Repeats(why)));
+        }
+        for unit in units {
+            take(self.unit(message, unit));
+        }
+    }
+
+    fn unit(&self, message: &Message, unit: Result<Mapped, Refused>) -> Read {
+        match unit {
+            Ok(mut mapped) => {
+                self.counts.unit(mapped.because.family, mapped.kind);
+                if mapped.because.family == Family::CloudEvent {
+                    let unit = Unit {
+                        index: mapped.index,
+                        bytes: mapped.bytes,
+                    };
+                    return Read::CloudEvent(mapped.event, Some(unit));
+                }
+                reply_place::take_deadline(message, &mut mapped.event);
+                Read::Mapped(mapped)
+            }
+            Err(refused) => {
+                self.counts.refused(refused.error.kind());
+                Read::Refused(Refusal::Undecoded(refused))
+            }
+        }
+    }
+
+    /// What the data of an event are, if they are one message of some family.
+    pub(crate) fn inside(&self, event: &Event, hint: &Hint, limits: &Limits) -> Option<Mapped> {
+        let context = MapContext {
+            source: self.source.clone(),
+            time: None,
+            ids: Ids::Payload(&crate::clock::new_event_id),
+        };
+        let units = map(&event.body(), hint, limits, &self.options, &context);
+        units.into_only().ok()?.ok()
+    }
+
+    /// An event around bytes that do not become one.
+    pub(crate) fn wrapped(&self, body: &Bytes, index: usize, context: &MapContext<'_>) -> Event {
+        wrap_unknown(body, index, &self.options, context)
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The reason of its dead letter.
+    pub(crate) fn reason(&self) -> Reason {
+        let (code, stage, detail) = match self {
+            Self::Unreadable(error) => (error.kind().as_str(), Stage::Receive, error.to_string()),
+            Self::Undecoded(refused) => {
+                let error = &refused.error;
+                let pointer = match error.pointer() {
+                    "" => String::new(),
+                    pointer => format!(" ({pointer})"),
+                };
+                let detail = format!("{error} at byte {}{pointer}", error.offset());
+                (error.kind().as_str(), Stage::Detect, detail)
+            }
+            Self::Repeats(why) => (REPEATS, Stage::Detect, why.clone()),
+        };
+        Reason {
+            code,
+            stage,
+            detail,
+            unit: self.unit().map(|refused| refused.index),
+        }
+    }
+
+    /// The unit that is refused; `None` if it is the message.
+    pub(crate) fn unit(&self) -> Option<&Refused> {
+        match self {
+            Self::Undecoded(refused) => Some(refused),
+            Self::Unreadable(_) | Self::Repeats(_) => None,
+        }
+    }
+
+    /// The unit, if it is of no known family.
+    pub(crate) fn unknown(&self) -> Option<&Refused> {
+        let is_unknown = |refused: &&Refused| refused.error.kind() == DecodeErrorKind::Unknown;
+        self.unit().filter(is_unknown)
+    }
+}

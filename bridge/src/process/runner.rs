@@ -1,0 +1,176 @@
+//! Runs one binding: subscribes, works, closes, and starts again when its subscription ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::content_mode::Binding;
+use a2abus_transports::{
+    AnyTransport, Consumer, Reading, Subscription, Transport as _, TransportError,
+    TransportErrorKind,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::bridge::Work;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+use crate::restart::{CLOSE, not_too_soon, start};
+use crate::seldom::Seldom;
+
+/// The cause until the group of a binding has assigned its partitions.
+const WAITING: &str = "waiting for partitions";
+
+/// Runs one binding.
+pub(super) struct Runner {
+    pub(super) work: Work,
+    pub(super) subscription: Subscription,
+    pub(super) transport: AnyTransport,
+    pub(super) dead_letters: Option<AnyTransport>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) grace: Duration,
+    pub(super) pauses: Seldom,
+    pub(super) resumptions: Seldom,
+}
+
+// === impl Runner ===
+
+impl Runner {
+    /// The name of the binding.
+    fn name(&self) -> &Text {
+        &self.work.intake().name
+    }
+
+    /// The condition that the topics of the binding are read.
+    pub(super) fn condition(&self) -> String {
+        format!("binding {}", self.name())
+    }
+
+    pub(super) async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
+        let condition = self.condition();
+        while !stop.is_cancelled() {
+            let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await
+            else {
+                return;
+            };
+            let began = Instant::now();
+            readiness.set(condition.as_str(), Err(WAITING.to_owned()));
+            let (assigned, lag) = (consumer.assigned(), consumer.lag());
+            let paused = consumer.paused();
+            let working = self.work.run(consumer, stop.clone());
+            let consumer = tokio::select! {
+                consumer = working => consumer,
+                () = ready_when(assigned, &condition, &readiness) => return,
+                () = self.watch_lag(lag) => return,
+                () = self.watch_paused(paused) => return,
+                () = grace_over(&stop, self.grace) => return self.abandon(),
+            };
+            self.metrics.source_lag(self.name(), None);
+            self.metrics.paused_partitions(self.name(), 0);
+            // Requests that wait for their answers settle until then.
+            match consumer.close(self.grace.max(CLOSE)).await {
+                Err(error) if error.kind() == TransportErrorKind::Fenced => {
+                    // Whoever took the place keeps it: two that take it from each other in turn serve nobody.
+                    tracing::error!(binding = %self.name(), %error, "another process has this instance_id");
+                    readiness.set(condition.as_str(), Err(error.to_string()));
+                    stop.cancelled().await;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(binding = %self.name(), %error, "not closed cleanly: some messages may be redelivered");
+                }
+                Ok(()) => {}
+            }
+            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            not_too_soon(began, &stop).await;
+        }
+    }
+
+    /// Logs how many messages were in progress at the deadline: a source that stores messages redelivers them, core
+    /// NATS does not.
+    fn abandon(&self) {
+        let (name, messages) = (self.name(), self.work.in_flight());
+        let is_kept = !matches!(self.subscription.reading, Reading::Group(_))
+            || self.transport.binding() != Binding::Nats;
+        match messages {
+            0 => {}
+            _ if is_kept => tracing::warn!(binding = %name, messages,
+                "the grace period is over: messages in progress are abandoned, and will be redelivered"),
+            _ => tracing::error!(binding = %name, messages,
+                "the grace period is over: messages in progress are lost, because core NATS does not store them"),
+        }
+    }
+
+    /// Notes which partitions are paused because one request waits too long, and never ends.
+    async fn watch_paused(&self, paused: Option<watch::Receiver<Vec<Text>>>) {
+        let name = self.name();
+        let mut before = Vec::new();
+        if let Some(mut paused) = paused {
+            while paused.changed().await.is_ok() {
+                let now = paused.borrow_and_update().clone();
+                self.metrics.paused_partitions(name, now.len());
+                for partition in now.iter().filter(|partition| !before.contains(*partition)) {
+                    if let Some(suppressed) = self.pauses.allow() {
+                        tracing::warn!(binding = %name, %partition, suppressed,
+                            "partition paused: too many records were read after a request that is still unanswered");
+                    }
+                }
+                for partition in before.iter().filter(|partition| !now.contains(partition)) {
+                    if let Some(suppressed) = self.resumptions.allow() {
+                        tracing::info!(binding = %name, %partition, suppressed, "a paused partition is read again");
+                    }
+                }
+                before = now;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Records how far the binding is behind its source whenever that is reported; never ends.
+    async fn watch_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
+        if let Some(mut lag) = lag {
+            while lag.changed().await.is_ok() {
+                let known = *lag.borrow_and_update();
+                self.metrics.source_lag(self.name(), known);
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Dead letters of core NATS are kept only where a stream takes them.
+    async fn warn_of_lost_letters(&self, transport: &AnyTransport) {
+        #[cfg(feature = "nats")]
+        if let AnyTransport::Nats(nats) = transport {
+            let (dead_letters, binding) = (&self.work.intake().dead_letters, self.name());
+            let topic = dead_letters.topic.as_str();
+            if !dead_letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
+                tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
+            }
+        }
+        #[cfg(not(feature = "nats"))]
+        let _ = transport;
+    }
+
+    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+        if let Some(transport) = &self.dead_letters {
+            transport
+                .ensure_topic(&self.work.intake().dead_letters.topic, 1)
+                .await?;
+            self.warn_of_lost_letters(transport).await;
+        }
+        self.transport.subscribe(self.subscription.clone()).await
+    }
+}
+
+/// Notes that a condition is met once `assigned` is done, and never ends.
+async fn ready_when(assigned: impl Future<Output = ()>, condition: &str, readiness: &Readiness) {
+    assigned.await;
+    readiness.set(condition, Ok(()));
+    std::future::pending().await
+}
+
+async fn grace_over(stop: &CancellationToken, grace: Duration) {
+    stop.cancelled().await;
+    tokio::time::sleep(grace).await;
+}
