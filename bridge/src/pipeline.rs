@@ -158,7 +158,7 @@ impl Pipeline {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // While a lane is held, something of it is here.
+            // A lane that is held has a task or a confirmation here.
             let is_idle = tasks.is_empty() && confirmations.is_empty();
             let lane = tokio::select! {
                 biased;

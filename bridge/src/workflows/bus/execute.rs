@@ -20,9 +20,9 @@ use crate::metrics;
 use crate::workflows::{NotBegun, Reports};
 
 /// Progress messages of one execution that wait for the bus. More are dropped: the run never waits for the bus.
-const QUEUE_NEWS: usize = 64;
+const QUEUE_PROGRESS: usize = 64;
 /// How long the last progress messages may take before the answer is published without them.
-const LAST_NEWS: Duration = Duration::from_secs(1);
+const LAST_PROGRESS: Duration = Duration::from_secs(1);
 
 // === impl WorkflowBinding ===
 
@@ -134,16 +134,16 @@ impl WorkflowBinding {
         early: Early<'_>,
     ) -> Outcome {
         let id = execution.execution_id().clone();
-        let (tell, heard) = mpsc::channel(QUEUE_NEWS);
+        let (sender, queue) = mpsc::channel(QUEUE_PROGRESS);
         let started = ProgressMessage::Started {
             execution_id: id.clone(),
             operations: execution.operations(),
         };
         // The queue is empty yet.
-        let _ = tell.try_send(started);
+        let _ = sender.try_send(started);
         let reports = self.workflows.reports();
-        let told = Arc::new(AtomicI32::new(1));
-        let (count, execution_id) = (Arc::clone(&told), id.clone());
+        let events = Arc::new(AtomicI32::new(1));
+        let (count, execution_id) = (Arc::clone(&events), id.clone());
         let run = self.workflows.run(agent, execution, move |progress| {
             if reports == Reports::Operations {
                 let progress = ProgressMessage::Operation {
@@ -151,14 +151,14 @@ impl WorkflowBinding {
                     seq: count.fetch_add(1, Ordering::Relaxed),
                     progress: Box::new(progress),
                 };
-                if tell.try_send(progress).is_err() {
+                if sender.try_send(progress).is_err() {
                     tracing::debug!(%execution_id, "the bus is slow: progress was not published");
                 }
             }
         });
-        let mut telling = std::pin::pin!(self.publish_all(client, heard));
+        let mut publishing = std::pin::pin!(self.publish_all(client, queue));
         let mut ended = std::pin::pin!(run.ended());
-        let (mut is_cancelled, mut is_told) = (false, false);
+        let (mut is_cancelled, mut is_published) = (false, false);
         let record = loop {
             tokio::select! {
                 biased;
@@ -166,15 +166,15 @@ impl WorkflowBinding {
                     is_cancelled = self.end(agent, &id);
                 }
                 record = &mut ended => break record,
-                () = &mut telling, if !is_told => is_told = true,
+                () = &mut publishing, if !is_published => is_published = true,
             }
         };
         // The answer is the last of its events, so that what is under way goes first.
-        if !is_told && timeout(LAST_NEWS, telling).await.is_err() {
+        if !is_published && timeout(LAST_PROGRESS, publishing).await.is_err() {
             tracing::debug!(binding = %self.intake.name, "the bus is slow: some progress was not published");
         }
         match record {
-            Some(record) => written(record, told.load(Ordering::Relaxed)).await,
+            Some(record) => written(record, events.load(Ordering::Relaxed)).await,
             None if self.workflows.is_draining() => give_up(early).await,
             None => {
                 tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
@@ -191,9 +191,9 @@ impl WorkflowBinding {
     async fn publish_all(
         &self,
         client: &WorkflowClient,
-        mut heard: mpsc::Receiver<ProgressMessage>,
+        mut queue: mpsc::Receiver<ProgressMessage>,
     ) {
-        while let Some(progress) = heard.recv().await {
+        while let Some(progress) = queue.recv().await {
             self.publish_progress(client, &progress).await;
         }
     }
