@@ -1,7 +1,7 @@
 //! A2E messages: what an agent and its environment say to each other, one JSON object a line.
 //!
 //! ```text
-//! line ── decode ──> Message { Header, Body } ── Display ──> line
+//! bytes ── Splitter ──> line ── decode ──> Message { Header, Body } ── Display ──> line
 //! ```
 //!
 //! A [`Message`] is typed for all that comes to or from an endpoint. A message that passes through
@@ -20,12 +20,14 @@ pub mod env;
 pub mod error_code;
 mod header;
 pub mod learn;
+mod lines;
 pub mod mcp;
 pub mod memory;
 pub mod multi_agent;
 pub mod planning;
 pub mod proc;
 mod refusal;
+mod repair;
 pub mod session;
 mod shape;
 pub mod skills;
@@ -38,8 +40,10 @@ use std::fmt;
 pub use body::{Body, Unknown, members_of};
 pub use decode::{Checks, DecodeOptions, Ids, decode, decode_lines};
 pub use header::{Embedded, Header, VERSION, VersionKeys};
+pub use lines::{Line, Splitter};
 pub use record::{Content, Record};
 pub use refusal::{LineNames, Reason, Refusal, RefusalKind};
+pub use repair::{OpenError, Repair, Repaired};
 pub use shape::{Member, Presence, Shape};
 pub use value::{Float, Generated, Integer, Problem, Secret, Violation};
 

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! bytes ── Document::parse ──> Document ── validate ──> Report { errors, warnings }
-//!                                 └── into_workflow ──> Workflow
+//!                                 └── into_workflow ──> Workflow ── to_jsonl ──> text
 //! ```
 //!
 //! Paths, templates, conditions, transforms and targets are read once, here; whoever runs a
-//! [`Workflow`] reads no text again. Both dialects are read. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
+//! [`Workflow`] reads no text again. Both dialects are read, the flat one of the specification is
+//! written. Source: docs/protocols/a2e-workflows.md §1 to §4 and §7.
 
 mod config;
 mod config_transform;
@@ -25,6 +26,7 @@ pub mod target;
 mod template;
 pub mod transform;
 mod validate;
+mod write;
 
 use bytes::Bytes;
 

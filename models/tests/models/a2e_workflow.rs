@@ -11,7 +11,7 @@ mod targets;
 mod vectors;
 
 use a2abus_models::a2e_workflow::{
-    Apis, Document, Issue, Policy, Report, Strictness, Workflow, WorkflowLimits,
+    Apis, Document, Issue, Policy, Report, Strictness, WorkflowLimits,
 };
 use a2abus_models::{Json, Object};
 use a2abus_plugin::Limits;
@@ -41,45 +41,6 @@ fn document(text: &str) -> Document {
         &Bytes::copy_from_slice(text.as_bytes()),
         &WorkflowLimits::default(),
     )
-}
-
-/// The workflow in the flat dialect, with its configurations as they were written.
-pub(crate) fn written(workflow: &Workflow) -> String {
-    let updates = workflow.operations.iter().map(|operation| {
-        let of = operation.kind.operation_type().as_str();
-        Json::object([
-            ("type", Json::from("operationUpdate")),
-            ("operationId", operation.id.clone().into()),
-            ("operation", Json::object([(of, flat(&operation.config.0))])),
-        ])
-    });
-    let order: Vec<_> = workflow.order.iter().cloned().map(Json::from).collect();
-    let id = workflow.execution_id.clone();
-    let mut begin = vec![
-        ("type", Json::from("beginExecution")),
-        ("executionId", id.unwrap_or("new".into()).into()),
-        ("operationOrder", order.into()),
-        ("input", workflow.input.clone().into()),
-    ];
-    begin.extend(
-        workflow
-            .agent
-            .clone()
-            .map(|agent| ("_agentId", agent.into())),
-    );
-    let lines = updates.chain([Json::object(begin)]);
-    lines.map(|line| format!("{line}\n")).collect()
-}
-
-/// In the flat dialect a branch is always a list.
-fn flat(config: &Json) -> Json {
-    let mut config = config.as_object().unwrap().clone();
-    for branch in ["ifTrue", "ifFalse"] {
-        if let Some(Json::String(id)) = config.get(branch).cloned() {
-            config.insert(branch, vec![Json::String(id)]);
-        }
-    }
-    config.into()
 }
 
 /// Validates with these data in the model.

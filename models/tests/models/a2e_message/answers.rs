@@ -3,7 +3,7 @@
 use a2abus_models::a2e_message::env::EnvCloseResponse;
 use a2abus_models::a2e_message::error_code::{CODES, is_retryable};
 use a2abus_models::a2e_message::session::ErrorMessage;
-use a2abus_models::a2e_message::{Body, Content, Reason, Record, Refusal};
+use a2abus_models::a2e_message::{Body, Content, Reason, Record, Refusal, Repair, Repaired};
 
 use super::read;
 
@@ -59,10 +59,56 @@ fn a_sampling_answer_with_the_type_of_the_request_is_an_answer() {
         (answer.req_id.as_str(), answer.role.as_str()),
         ("s1", "assistant")
     );
+    let mut repair = Repair::new(8);
+    repair.open("mcp/sample/req", &"s1".into()).unwrap();
+    assert_eq!(
+        repair.take("mcp/sample/req", "s1", &line.into()),
+        Ok(Repaired::AsIs)
+    );
+    assert_eq!(repair.open_calls(), 0);
 }
 
 #[test]
-fn some_answers_have_no_req_id() {
+fn an_answer_without_req_id_gets_that_of_the_oldest_call() {
+    let mut repair = Repair::new(8);
+    for (name, id) in [
+        ("env/render/req", "r1"),
+        ("env/close/req", "c\"1é"),
+        ("env/close/req", "c2"),
+    ] {
+        repair.open(name, &id.into()).unwrap();
+    }
+    let mut take = |line: &str| {
+        repair
+            .take("env/close/resp", "", &line.to_owned().into())
+            .unwrap()
+    };
+    let completed = |line: &str, req_id: &str| Repaired::Completed {
+        req_id: req_id.into(),
+        line: line.to_owned().into(),
+    };
+    let bytes = " {\"type\" : \"env/close/resp\",\"closed\":true , \"n\":1.50 } \r";
+    let expected = concat!(
+        " {\"type\" : \"env/close/resp\",\"closed\":true , \"n\":1.50 ,",
+        "\"req_id\":\"c\\\"1\\u00e9\"} \r",
+    );
+    assert_eq!(take(bytes), completed(expected, "c\"1é"));
+    // An empty one is replaced.
+    let empty = r#"{"req_id":"","type":"env/close/resp"}"#;
+    assert_eq!(
+        take(empty),
+        completed(r#"{"req_id":"c2","type":"env/close/resp"}"#, "c2")
+    );
+    assert_eq!(take(empty), Repaired::Unmatched);
+    assert_eq!(repair.open_calls(), 1);
+    assert!(
+        repair.open("env/render/req", &"r1".into()).is_err(),
+        "open already"
+    );
+    assert_eq!(repair.take("error", "", &"{}".into()), Ok(Repaired::AsIs));
+    assert!(repair.take("env/render/resp", "", &"[]".into()).is_err());
+    repair.close("r1");
+    assert_eq!(repair.open_calls(), 0);
     let answer = EnvCloseResponse::default();
     assert_eq!(
         (EnvCloseResponse::TYPE, answer.req_id()),

@@ -1,11 +1,13 @@
 //! What holds for every message, of every type.
 
 use a2abus_models::a2e_message::{
-    Body, DecodeOptions, Member, Message, Presence, Shape, decode, decode_lines, members_of,
+    Body, DecodeOptions, Line, Member, Message, Presence, Repair, Repaired, Shape, Splitter,
+    decode, decode_lines, members_of,
 };
 use a2abus_models::{Json, Object};
-use a2abus_plugin::Limits;
 use a2abus_plugin::protocol::a2e_message as type_name;
+use a2abus_plugin::{Kind, Limits};
+use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -122,6 +124,12 @@ fn any_message() -> impl Strategy<Value = (&'static str, Object)> {
     any_message_of(Body::TYPES.to_vec())
 }
 
+fn any_answer() -> impl Strategy<Value = (&'static str, Object)> {
+    let mut types = Body::TYPES.to_vec();
+    types.retain(|name| name.ends_with("/resp"));
+    any_message_of(types)
+}
+
 fn any_message_of(types: Vec<&'static str>) -> impl Strategy<Value = (&'static str, Object)> {
     select(types).prop_flat_map(|name| {
         of_members(members_of(name).unwrap(), 0)
@@ -195,4 +203,91 @@ proptest! {
         let _ = (type_name::kind(&name, &req_id), type_name::capability(&name));
         prop_assert_eq!(type_name::is_known(&name), Body::TYPES.contains(&name.as_str()));
     }
+
+    /// The pieces a stream comes in make no difference.
+    #[test]
+    fn lines_do_not_depend_on_pieces(
+        stream in "[ab{}\r\n\u{feff}]{0,60}",
+        cuts in vec(0_usize..200, 0..6),
+        max_bytes in 1_usize..20,
+    ) {
+        let mut whole = Splitter::new(max_bytes);
+        let expected = lines(&mut whole, [Bytes::from(stream.clone())]);
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        let bytes = Bytes::from(stream);
+        let pieces = cuts.windows(2).map(|cut| bytes.slice(cut[0]..cut[1]));
+        let mut pieced = Splitter::new(max_bytes);
+        prop_assert_eq!(lines(&mut pieced, pieces), expected);
+    }
+
+    /// The repair gives each answer the oldest open call of its operation, as a plain list would.
+    #[test]
+    fn repair_equals_a_list(steps in vec((0_usize..3, 0_usize..2, 0_usize..6), 0..60)) {
+        const OPERATIONS: [&str; 2] = ["env/close", "env/render"];
+        let mut repair = Repair::new(4);
+        let mut list: Vec<(usize, String)> = Vec::new();
+        for (step, operation, id) in steps {
+            let id = format!("c{id}");
+            let answer = format!("{}/resp", OPERATIONS[operation]);
+            match step {
+                0 => {
+                    let fits = list.len() < 4 && list.iter().all(|(_, open)| *open != id);
+                    let request = format!("{}/req", OPERATIONS[operation]);
+                    let opened = repair.open(&request, &id.as_str().into());
+                    prop_assert_eq!(opened.is_ok(), fits);
+                    if fits {
+                        list.push((operation, id));
+                    }
+                }
+                1 => {
+                    let taken = repair.take(&answer, &id, &"{}".into()).unwrap();
+                    prop_assert_eq!(taken, Repaired::AsIs);
+                    list.retain(|(_, open)| *open != id);
+                }
+                _ => {
+                    let line = Bytes::from(format!("{{\"type\":\"{answer}\"}} "));
+                    let place = list.iter().position(|(open, _)| *open == operation);
+                    let expected = place.map(|place| list.remove(place).1);
+                    let taken = repair.take(&answer, "", &line).unwrap();
+                    let expected = expected.map_or(Repaired::Unmatched, |id| Repaired::Completed {
+                        line: format!("{{\"type\":\"{answer}\",\"req_id\":\"{id}\"}} ").into(),
+                        req_id: id.into(),
+                    });
+                    prop_assert_eq!(taken, expected);
+                }
+            }
+            prop_assert_eq!(repair.open_calls(), list.len());
+        }
+    }
+
+    /// The line with a `req_id` reads as the same message with it.
+    #[test]
+    fn a_repaired_line_is_the_message((name, object) in any_answer(), id in ".{1,8}") {
+        let mut object = object;
+        object.remove("req_id");
+        let mut repair = Repair::new(1);
+        repair.open(name, &id.as_str().into()).unwrap();
+        let line = Json::from(object.clone()).to_string();
+        let Repaired::Completed { line, .. } = repair.take(name, "", &line.into()).unwrap() else {
+            panic!("an open call");
+        };
+        object.insert("req_id", id.as_str());
+        let repaired = Json::parse(&line, &Limits::default()).unwrap();
+        prop_assert_eq!(&repaired, &Json::from(object));
+        let message = super::read(std::str::from_utf8(&line).unwrap()).unwrap();
+        prop_assert_eq!((message.kind(), message.body.req_id()), (Kind::Response, id.as_str()));
+    }
+}
+
+fn lines(splitter: &mut Splitter, pieces: impl IntoIterator<Item = Bytes>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for mut piece in pieces {
+        while let Some(line) = splitter.next_line(&mut piece) {
+            lines.push(line);
+        }
+    }
+    lines.extend(splitter.finish());
+    lines
 }

@@ -123,7 +123,7 @@ fn the_line_that_begins_may_bring_the_input() {
         a2abus_models::Json::Object(workflow.input.clone()).to_string(),
         r#"{"users":[1,2.50]}"#
     );
-    let again = super::written(&workflow);
+    let again = workflow.to_jsonl(&"made".into());
     assert_eq!(document(&again).into_workflow().unwrap(), workflow);
 
     // What the request brings goes before it.
@@ -158,6 +158,11 @@ fn the_order_of_the_wrapped_dialect_begins_with_its_root() {
     assert_eq!(workflow.order, ["a", "b", "l"]);
     assert_eq!(workflow.dialect, Dialect::Wrapped);
     assert_eq!(workflow.execution_id, None);
+    assert!(
+        workflow
+            .to_jsonl(&"made".into())
+            .contains(r#""executionId":"made""#)
+    );
 }
 
 #[test]

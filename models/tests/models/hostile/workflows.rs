@@ -30,7 +30,7 @@ fn read(document: &[u8]) -> Vec<Result<(), &'static str>> {
         return errors;
     }
     let workflow = parsed.into_workflow().unwrap();
-    let again = Workflow::parse(&crate::a2e_workflow::written(&workflow).into(), &limits).unwrap();
+    let again = Workflow::parse(&workflow.to_jsonl(&"new".into()).into(), &limits).unwrap();
     assert_eq!(again.operations, workflow.operations);
     vec![Ok(())]
 }

@@ -1,0 +1,96 @@
+//! Lines out of a stream that comes in pieces. Source: docs/protocols/a2e-messages.md §1.3.
+
+use bytes::Bytes;
+
+/// What stands between two line ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A line without its end.
+    Whole(Bytes),
+    /// A line over the limit, which was passed over.
+    TooLong,
+}
+
+/// Cuts a stream at `\n` and at nothing else. Holds at most one line of the limit.
+#[derive(Debug)]
+pub struct Splitter {
+    max_bytes: usize,
+    /// The start of a line that goes on in the next piece.
+    partial: Vec<u8>,
+    is_too_long: bool,
+    is_first: bool,
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+// === impl Splitter ===
+
+impl Splitter {
+    /// A splitter at the start of a stream, for lines of at most `max_bytes` bytes.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        Self {
+            max_bytes,
+            partial: Vec::new(),
+            is_too_long: false,
+            is_first: true,
+        }
+    }
+
+    /// Takes the next line that is not blank off the front of a piece; `None` when the piece is
+    /// used up.
+    ///
+    /// ```
+    /// use a2abus_models::a2e_message::{Line, Splitter};
+    ///
+    /// let mut splitter = Splitter::new(100);
+    /// assert_eq!(splitter.next_line(&mut "{\"a".into()), None);
+    /// let mut piece = "\":1}\r\n\n{}".into();
+    /// assert_eq!(splitter.next_line(&mut piece), Some(Line::Whole("{\"a\":1}".into())));
+    /// assert_eq!(splitter.next_line(&mut piece), None);
+    /// assert_eq!(splitter.finish(), Some(Line::Whole("{}".into())));
+    /// ```
+    pub fn next_line(&mut self, piece: &mut Bytes) -> Option<Line> {
+        while let Some(end) = piece.iter().position(|b| *b == b'\n') {
+            let start = piece.split_to(end + 1).slice(..end);
+            if let Some(line) = self.end_line(start) {
+                return Some(line);
+            }
+        }
+        let rest = std::mem::take(piece);
+        self.keep(&rest);
+        None
+    }
+
+    /// Takes the last line of a stream that has ended, if it has no line end.
+    pub fn finish(&mut self) -> Option<Line> {
+        self.end_line(Bytes::new())
+    }
+
+    /// Ends a line with these bytes; `None` for a blank one.
+    fn end_line(&mut self, bytes: Bytes) -> Option<Line> {
+        let line = if self.partial.is_empty() && !self.is_too_long {
+            self.is_too_long = bytes.len() > self.max_bytes;
+            bytes
+        } else {
+            self.keep(&bytes);
+            std::mem::take(&mut self.partial).into()
+        };
+        let is_first = std::mem::take(&mut self.is_first);
+        if std::mem::take(&mut self.is_too_long) {
+            return Some(Line::TooLong);
+        }
+        let text = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first);
+        let text = text.unwrap_or(&line).trim_ascii();
+        (!text.is_empty()).then(|| Line::Whole(line.slice_ref(text)))
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.is_too_long || self.partial.len() + bytes.len() > self.max_bytes {
+            self.is_too_long = true;
+            self.partial = Vec::new();
+        } else {
+            self.partial.extend_from_slice(bytes);
+        }
+    }
+}

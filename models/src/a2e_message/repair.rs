@@ -1,0 +1,173 @@
+//! Which call does an answer without `req_id` belong to?
+//! Source: docs/protocols/a2e-messages.md §5.2.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use crate::json::Json;
+use a2abus_plugin::DecodeError;
+use a2abus_plugin::Kind;
+use a2abus_plugin::Limits;
+use a2abus_plugin::Text;
+use a2abus_plugin::json::{Reader, Span};
+use a2abus_plugin::protocol::a2e_message::{kind, operation};
+
+/// The open calls of one link, by operation and in their order. Every step costs the logarithm of
+/// their number.
+#[derive(Debug)]
+pub struct Repair {
+    max_calls: usize,
+    /// The number the next call gets.
+    next: u64,
+    calls: HashMap<Text, Call>,
+    /// The ids of open calls by operation, the oldest first.
+    by_operation: HashMap<Text, BTreeMap<u64, Text>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    operation: Text,
+    number: u64,
+}
+
+/// Why a call was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// As many calls are open as may be.
+    #[error("as many calls are open as may be")]
+    Full,
+    /// A call of this id is open.
+    #[error("a call of this id is open")]
+    AlreadyOpen,
+}
+
+/// What became of a message from the other side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Repaired {
+    /// Nothing was to be done.
+    AsIs,
+    /// It had no `req_id`; here is the line with the one it belongs to.
+    Completed {
+        /// The id of the call.
+        req_id: Text,
+        /// The line; all other bytes are those that came.
+        line: Bytes,
+    },
+    /// An answer without `req_id`, and no call of its operation is open.
+    Unmatched,
+}
+
+// === impl Repair ===
+
+impl Repair {
+    /// A link without calls, of which at most `max_calls` may be open at a time.
+    #[must_use]
+    pub fn new(max_calls: usize) -> Self {
+        Self {
+            max_calls,
+            next: 0,
+            calls: HashMap::new(),
+            by_operation: HashMap::new(),
+        }
+    }
+
+    /// The number of open calls.
+    #[must_use]
+    pub fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Notes that a request went out.
+    ///
+    /// # Errors
+    /// The call is not noted: too many are open, or one of this id.
+    pub fn open(&mut self, type_name: &str, id: &Text) -> Result<(), OpenError> {
+        if self.calls.contains_key(id) {
+            return Err(OpenError::AlreadyOpen);
+        }
+        if self.calls.len() >= self.max_calls {
+            return Err(OpenError::Full);
+        }
+        let number = self.next;
+        self.next += 1;
+        let operation = Text::from(operation(type_name));
+        let same = self.by_operation.entry(operation.clone()).or_default();
+        same.insert(number, id.clone());
+        self.calls.insert(id.clone(), Call { operation, number });
+        Ok(())
+    }
+
+    /// Notes that a call ended: by its answer, by its deadline, or because nobody waits for it.
+    pub fn close(&mut self, id: &str) {
+        let Some(call) = self.calls.remove(id) else {
+            return;
+        };
+        let Some(same) = self.by_operation.get_mut(&call.operation) else {
+            return;
+        };
+        same.remove(&call.number);
+        if same.is_empty() {
+            self.by_operation.remove(&call.operation);
+        }
+    }
+
+    /// Takes a message from the other side. An answer ends its call; one without `req_id` (empty
+    /// counts as none) is that of the oldest open call of the same operation.
+    ///
+    /// # Errors
+    /// The line is not a JSON object. Its call stays open.
+    pub fn take(
+        &mut self,
+        type_name: &str,
+        req_id: &str,
+        line: &Bytes,
+    ) -> Result<Repaired, DecodeError> {
+        if kind(type_name, req_id) != Kind::Response {
+            return Ok(Repaired::AsIs);
+        }
+        if !req_id.is_empty() {
+            self.close(req_id);
+            return Ok(Repaired::AsIs);
+        }
+        let same = self.by_operation.get(operation(type_name));
+        let oldest = same.and_then(BTreeMap::first_key_value);
+        let Some(req_id) = oldest.map(|(_, id)| id.clone()) else {
+            return Ok(Repaired::Unmatched);
+        };
+        let line = with_req_id(line, &req_id)?;
+        self.close(&req_id);
+        Ok(Repaired::Completed { req_id, line })
+    }
+}
+
+/// The line with this `req_id`: in the place of the one it has, else as the last member.
+fn with_req_id(line: &Bytes, req_id: &Text) -> Result<Bytes, DecodeError> {
+    let mut limits = Limits::default();
+    limits.max_members = u32::MAX;
+    let mut found: Option<Span> = None;
+    let mut members = 0_u32;
+    let mut reader = Reader::new(line, &limits);
+    reader.skip_white_space();
+    let object = reader.object(|reader, name| {
+        let value = reader.value()?;
+        members += 1;
+        if name == b"req_id" {
+            found = Some(value);
+        }
+        Ok(())
+    })?;
+    let token = format!("{:#}", Json::from(req_id.clone()));
+    let (place, text) = match found {
+        Some(value) => (value.range(), token),
+        None => {
+            let end = object.range().end - 1;
+            let comma = if members == 0 { "" } else { "," };
+            (end..end, format!("{comma}\"req_id\":{token}"))
+        }
+    };
+    let before = line.get(..place.start).unwrap_or_default();
+    let after = line.get(place.end..).unwrap_or_default();
+    Ok([before, text.as_bytes(), after].concat().into())
+}
