@@ -40,7 +40,8 @@ use crate::reload::{LogLevels, Reload, Reloads};
 use crate::route::RouteTable;
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
-use crate::state::Logs;
+use crate::state::{Logs, StateError};
+use crate::tasks::Tasks;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
 use crate::workflows::{Workflows, WorkflowsError};
@@ -75,6 +76,9 @@ pub enum BridgeError {
     /// Workflows cannot be executed.
     #[error(transparent)]
     Workflows(#[from] WorkflowsError),
+    /// The state cannot be opened.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// A part of the configuration that [`Config::load`] lets pass only when it is right.
     #[error("{0}")]
     Config(String),
@@ -97,7 +101,7 @@ pub struct Bridge {
     pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the HTTP listener passes on.
     pub(crate) passed: PassedHeaders,
-    pub(crate) a2a: Settings,
+    pub(crate) a2a: Option<Settings>,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
     pub(crate) state: Arc<Logs>,
@@ -172,12 +176,7 @@ impl Bridge {
         let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let a2a = Settings {
-            registry: Arc::new(Registry::new(&config)),
-            public_url: config.a2a.public_url.clone(),
-            instance: config.instance.text().clone(),
-            limits: PartLimits::new(&config.a2a),
-        };
+        let a2a = a2a(&config, &state, &log).await?;
         Ok(Self {
             buses,
             calls,
@@ -420,6 +419,25 @@ fn call_limits(config: &Config) -> CallLimits {
         max_pending_per_caller: calls.max_pending_per_caller.unwrap_or(quarter) as usize,
         max_parts_buffered: calls.max_parts_buffered as usize,
     }
+}
+
+/// What A2A clients are served, if there is an agent for them.
+async fn a2a(
+    config: &Config,
+    state: &Logs,
+    log: &LogLimits,
+) -> Result<Option<Settings>, BridgeError> {
+    let registry = Registry::new(config);
+    if registry.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Settings {
+        registry: Arc::new(registry),
+        tasks: Tasks::open(state, log).await?,
+        public_url: config.a2a.public_url.clone(),
+        instance: config.instance.text().clone(),
+        limits: PartLimits::new(&config.a2a),
+    }))
 }
 
 async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {

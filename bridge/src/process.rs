@@ -260,7 +260,7 @@ impl Process {
         &mut self,
         socket: TcpListener,
         http: HttpConfig,
-        (passed, a2a): (PassedHeaders, Settings),
+        (passed, a2a): (PassedHeaders, Option<Settings>),
         bounds: ConnectionBounds,
     ) {
         let origins = http.allowed_origins.iter();
@@ -276,10 +276,9 @@ impl Process {
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
         let router = executor.unwrap_or_default();
-        let router = if a2a.registry.is_empty() {
-            router
-        } else {
-            router.merge(doors::a2a::router(door.clone(), a2a, &self.log))
+        let router = match a2a {
+            Some(a2a) => router.merge(doors::a2a::router(door.clone(), a2a)),
+            None => router,
         };
         let mounted = Mounted {
             router,

@@ -30,15 +30,12 @@ use self::read::{Heard, HeardTask};
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
 use crate::seldom::{LogLimits, Seldom};
-use crate::state::{
-    Following, Kind, Lagged, LogSpec, MemoryLog, Position, StateError, View, ViewOptions, ViewTask,
-};
+use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 
 /// The tasks of all agents.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     view: View<TaskFold>,
-    _applying: ViewTask,
     drivers: TaskTracker,
     lost: Seldom,
 }
@@ -69,10 +66,6 @@ pub(crate) struct Subscription {
     following: Following,
 }
 
-/// How long a task is kept after its last record.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Memory for the records of tasks, and the same again for tasks.
-const MEMORY_BYTES: usize = 128 << 20;
 /// How long the log may take to show what was appended.
 const APPLIED: Duration = Duration::from_secs(10);
 /// Records that a subscriber may be behind before it reads the task again.
@@ -81,23 +74,16 @@ const BEHIND: usize = 256;
 // === impl Tasks ===
 
 impl Tasks {
-    /// No tasks yet, in the memory of this process.
-    pub(crate) fn in_memory(log: &LogLimits) -> Arc<Self> {
-        let spec = LogSpec {
-            name: "tasks",
-            kind: Kind::Events { max_age: KEPT },
-        };
-        let options = ViewOptions {
-            memory_bytes: MEMORY_BYTES,
-        };
-        let records = MemoryLog::new(spec, MEMORY_BYTES);
-        let (view, applying) = View::start(records, TaskFold, options);
-        Arc::new(Self {
-            view,
-            _applying: applying,
+    /// The tasks that the log has.
+    ///
+    /// # Errors
+    /// When the log cannot be opened.
+    pub(crate) async fn open(logs: &Logs, log: &LogLimits) -> Result<Arc<Self>, StateError> {
+        Ok(Arc::new(Self {
+            view: logs.view(TASKS, TaskFold).await?,
             drivers: TaskTracker::new(),
             lost: log.seldom(Level::ERROR, "more events of tasks were not stored"),
-        })
+        }))
     }
 
     /// The task as it is now.

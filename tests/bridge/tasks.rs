@@ -38,7 +38,11 @@ struct Bus {
 
 impl Bus {
     async fn open() -> Self {
-        let front = Front::open_with(CONFIG).await;
+        Self::open_with(CONFIG).await
+    }
+
+    async fn open_with(config: &str) -> Self {
+        let front = Front::open_with(config).await;
         let subscription = Subscription {
             topics: vec![TopicFilter::new("a2a.>").unwrap()],
             reading: Reading::Group("tasks".into()),
@@ -348,6 +352,23 @@ async fn a_task_is_kept_and_read_in_any_dialect() {
     );
     let file = json!({ "bytes": "QQ==", "name": "f", "mimeType": "text/x" });
     assert_eq!(parts[2], json!({ "kind": "file", "file": file }));
+}
+
+#[tokio::test]
+async fn a_task_survives_a_restart_where_the_state_is_in_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().display();
+    let config = format!("{CONFIG}state: {{ log: embedded, directory: {directory} }}\n");
+    let first = Bus::open_with(&config).await;
+    let answer = first.ask("message/send", said("task")).await;
+    let id = answer["result"]["id"].clone();
+    assert!(id.is_string(), "{answer}");
+    first.front.stop.cancel();
+    timeout(SOON, first.front.running).await.unwrap().unwrap();
+    let second = Bus::open_with(&config).await;
+    let task = second.ask("tasks/get", json!({ "id": id })).await;
+    assert_eq!(task["result"]["status"]["state"], "completed", "{task}");
+    assert_eq!(task["result"]["artifacts"], answer["result"]["artifacts"]);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::state::{AGENTS, AnyLog, BusLog, Entries, Kind, LogSpec, Place, TASKS};
+use a2abus_bridge::state::{AnyLog, BusLog, Entries, Kind, LogSpec, Place, TASKS};
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::nats::{Nats, NatsConfig};
 use a2abus_transports::{AnyTransport, Topic, Transport as _};
@@ -12,6 +12,12 @@ use serde_json::json;
 use support::battery::{unique, within};
 use support::logs::{self, CASES, History, Logs, commit, replicas};
 use support::server::{Kind as Server, Private, named};
+
+/// A log that keeps the last record of each key.
+const CARDS: LogSpec = LogSpec {
+    name: "cards",
+    kind: Kind::Latest,
+};
 
 struct OnKafka {
     address: String,
@@ -186,7 +192,7 @@ async fn two_bridges_share_their_state(transport: &str, prefix: &str) {
         let config = Config::read("test", &text, std::iter::empty()).unwrap();
         let bridge = Bridge::build(config).await.unwrap();
         let tasks = bridge.state().view(TASKS, History).await.unwrap();
-        let cards = bridge.state().view(AGENTS, History).await.unwrap();
+        let cards = bridge.state().view(CARDS, History).await.unwrap();
         (bridge, tasks, cards)
     };
     let (_one, tasks, cards) = start().await;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::value::AsText;
 use crate::names::Name;
 
-/// State that outlives a request: tasks, agent cards, results, push notification settings. It is a log on Kafka or
+/// State that outlives a request: the tasks of A2A callers. It is a log on Kafka or
 /// JetStream, which all replicas read, or a log of this process alone.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -52,8 +52,6 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::http::negotiate;
 use crate::http::respond::{json_response, refusal};
 use crate::metrics::HttpPath;
-use crate::seldom::LogLimits;
-use crate::tasks::Tasks;
 
 /// What a client reads.
 #[derive(Debug, Clone)]
@@ -74,11 +72,10 @@ const CARD_PATHS: [&str; 3] = [
 ];
 
 /// The paths for A2A clients.
-pub(crate) fn router(door: Door, settings: Settings, log: &LogLimits) -> Router {
+pub(crate) fn router(door: Door, settings: Settings) -> Router {
     let a2a = A2a {
         door,
         settings,
-        tasks: Tasks::in_memory(log),
         changed: crate::clock::now(),
     };
     let mut router = Router::new()

@@ -7,33 +7,16 @@ use a2abus_transports::Topic;
 
 use super::log::{Kind, LogSpec};
 
-/// Agent cards: whoever registers an agent writes its card.
-pub const AGENTS: LogSpec = LogSpec {
-    name: "agents",
-    kind: Kind::Latest,
-};
-/// Tasks and their events.
+/// Tasks of A2A callers and their events.
 pub const TASKS: LogSpec = LogSpec {
     name: "tasks",
-    kind: Kind::Events {
-        max_age: Duration::from_secs(7 * DAY),
-    },
-};
-/// Results of calls whose caller is gone, and idempotency keys.
-pub const RESULTS: LogSpec = LogSpec {
-    name: "results",
     kind: Kind::Events {
         max_age: Duration::from_secs(DAY),
     },
 };
-/// Push notification settings.
-pub const PUSH: LogSpec = LogSpec {
-    name: "push",
-    kind: Kind::Latest,
-};
 
 /// All of them.
-pub const LOGS: [LogSpec; 4] = [AGENTS, TASKS, RESULTS, PUSH];
+pub const LOGS: [LogSpec; 1] = [TASKS];
 
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;

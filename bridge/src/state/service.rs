@@ -116,7 +116,7 @@ impl Logs {
         let mut open = self.open_logs();
         if open.is_empty() && matches!(self.kept, Kept::Memory) {
             tracing::warn!(
-                "state is kept in memory: tasks, agent cards and results do not survive a restart, and other replicas do not see them; set state.log"
+                "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
             );
         }
         Ok(open.entry(name).or_insert(opened).clone())

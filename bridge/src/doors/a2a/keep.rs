@@ -105,7 +105,7 @@ impl Window {
 impl Turn<'_> {
     /// A task that this path shows: of its agent, or of any.
     pub(super) fn task(&self, id: &str) -> Result<Task, Failure> {
-        let task = self.a2a.tasks.get(id);
+        let task = self.a2a.settings.tasks.get(id);
         let task = task.filter(|task| self.named().is_none_or(|agent| task.agent == agent));
         task.ok_or_else(|| not_found(id))
     }
@@ -142,6 +142,7 @@ impl Turn<'_> {
         let context = params.context_id.filter(|context| !context.is_empty());
         let (tasks, total) = self
             .a2a
+            .settings
             .tasks
             .list(context.as_deref(), wanted, (skip, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
@@ -176,7 +177,7 @@ impl Turn<'_> {
             return Err(Failure::new(Reason::Unsupported, message));
         }
         let id = Text::from(params.id);
-        let subscribed = self.a2a.tasks.follow(&id, last);
+        let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| gone(&id))?;
         note(&self.common, &task.agent, self.ask.name);
         self.stream(id, subscribed, last)
@@ -194,7 +195,7 @@ impl Turn<'_> {
             return Err(Failure::new(Reason::ContentType, message));
         }
         let reader = Reader {
-            tasks: Arc::clone(&self.a2a.tasks),
+            tasks: Arc::clone(&self.a2a.settings.tasks),
             task,
             id: self.ask.id,
             dialect: self.ask.dialect,
@@ -211,7 +212,7 @@ impl Turn<'_> {
         if task.status.state.is_terminal() {
             return Err(not_cancelable(&id, &task));
         }
-        let tasks = &self.a2a.tasks;
+        let tasks = &self.a2a.settings.tasks;
         match self.ask_to_cancel(&id, &task).await? {
             Cancelled::No => return Err(not_cancelable(&id, &task)),
             Cancelled::Yes(heard) => {
@@ -264,7 +265,7 @@ impl Turn<'_> {
         };
         let part = tokio::select! {
             part = answer.next() => part,
-            _ = self.a2a.tasks.at_end(id) => {
+            _ = self.a2a.settings.tasks.at_end(id) => {
                 answer.close();
                 return Ok(Cancelled::Yes(None));
             }

@@ -111,7 +111,7 @@ impl Turn<'_> {
             }
         }
         self.begin(agent, &outbound).await?;
-        let (tasks, id) = (&self.a2a.tasks, outbound.task.clone());
+        let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
         let subscribed = tasks.follow(&id, None);
         tasks.drive(id.clone(), answer, first);
         if streams {
@@ -176,7 +176,7 @@ impl Turn<'_> {
                 timestamp: crate::clock::rfc3339(crate::clock::now()),
             })
         };
-        let stored = self.a2a.tasks.record(&outbound.task, &event).await;
+        let stored = self.a2a.settings.tasks.record(&outbound.task, &event).await;
         stored.map_err(|error| not_stored(&error))
     }
 

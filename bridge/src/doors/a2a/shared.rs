@@ -19,6 +19,8 @@ use crate::tasks::Tasks;
 pub(crate) struct Settings {
     /// The agents.
     pub(crate) registry: Arc<Registry>,
+    /// Their tasks.
+    pub(crate) tasks: Arc<Tasks>,
     /// What the URLs of cards begin with, instead of the host that the request names.
     pub(crate) public_url: Option<String>,
     /// The name of this bridge, and so of the server in its card.
@@ -40,7 +42,6 @@ pub(crate) struct PartLimits {
 pub(super) struct A2a {
     pub(super) door: Door,
     pub(super) settings: Settings,
-    pub(super) tasks: Arc<Tasks>,
     /// When the cards were made.
     pub(super) changed: SystemTime,
 }
