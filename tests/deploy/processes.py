@@ -8,14 +8,16 @@ import re
 import shlex
 import shutil
 import socket
+import signal
 import subprocess
 import sys
+import time
 
 import confluent_kafka.admin
 import promql_parser
 import yaml
 
-from common import (CHART, PROGRAM, REPO, RUN, Process, add_libraries, ask, bridge_of, call, environment_of, get, link,
+from common import (CHART, DEADLINE, PROGRAM, REPO, RUN, Process, add_libraries, ask, bridge_of, call, environment_of, get, link,
                     new_root, objects, render, report)
 
 KAFKA = os.environ["A2ABUS_TEST_KAFKA"]
@@ -84,6 +86,8 @@ def pods():
         status, _ = get(f"http://127.0.0.1:{ports['http']}/rpc/echo", b"{}", {"host": "elsewhere.example.com"})
         report("deployment: only its own names", [] if status == 421 else [f"status {status}"])
         series(deployment, ports)
+        mounted(RUN / "deployment/etc/a2abus", {"a2abus.yaml": with_route()})
+        reloaded("deployment: the ConfigMap", ports)
         report("deployment: drains within its grace period", bridge.stop(bridge_of(deployment)[0]["terminationGracePeriodSeconds"]))
     workflows = {"enabled": True, "agents": [{"id": "reporter", "keys": [{"file": "/run/secrets/reporter/key"}], "operations": ["*"], "storages": ["*"]}]}
     stateful = base | {"persistence": {"enabled": True}, "replicas": 1, "config": configuration() | {"workflows": workflows}, "secrets": [{"name": "reporter"}]}
@@ -115,11 +119,41 @@ def pod(name, documents):
         contents = {"key": "secret"} if "secret" in volume else {}
         if "configMap" in volume:
             contents = maps[volume["configMap"]["name"]]
-        for key, text in contents.items():
-            (place / key).write_text(text)
+        if contents:
+            mounted(place, contents)
         if not mount.get("readOnly") and os.geteuid() == 0:
             os.chown(place, 65532, 65532)
     return Process(root, ENTRYPOINT + container["args"], environment_of(container, "a2abus-0"))
+
+
+def mounted(place, contents):
+    """Files as the kubelet mounts them, at first and again: links through `..data`, which is replaced as a whole."""
+    version = f"..{len(list(place.iterdir()))}"
+    (place / version).mkdir()
+    for key, text in contents.items():
+        (place / version / key).write_text(text)
+        if not (place / key).is_symlink():
+            (place / key).symlink_to(f"..data/{key}")
+    (place / "..new").symlink_to(version)
+    (place / "..new").rename(place / "..data")
+
+
+def with_route():
+    """The configuration, and a route to the agent on Kafka."""
+    more = configuration()
+    more["routes"].append({"name": "moved", "when": {"targetagent": "moved"}, "to": more["routes"][0]["to"]})
+    return yaml.safe_dump(more)
+
+
+def reloaded(name, ports):
+    """The bridge has read its changed configuration, and the new route leads to an agent."""
+    wanted = 'a2abus_config_reloads_total{result="applied"} 1'
+    until, text = time.monotonic() + DEADLINE, ""
+    while wanted not in text and time.monotonic() < until:
+        time.sleep(0.1)
+        _, text = get(f"http://127.0.0.1:{ports['admin']}/metrics")
+    shown = [line for line in text.splitlines() if line.startswith("a2abus_config_")]
+    report(f"{name}: a changed route is in use", ask(ports["http"], "moved", {"n": 4}) if wanted in text else shown)
 
 
 def probes(documents, ports):
@@ -201,6 +235,10 @@ def package():
     with Process(root, command, variables) as bridge:
         report("systemd: the command of the unit becomes ready", bridge.until_ready(ports["admin"]))
         report("systemd: a call on Kafka", ask(ports["http"], "weather", {"n": 4}))
+        shipped.write_text(with_route())
+        order = re.search(r"^ExecReload=/bin/kill -(\w+) \$MAINPID$", unit, re.M).group(1)
+        bridge.child.send_signal(signal.Signals[f"SIG{order}"])
+        reloaded("systemd: ExecReload", ports)
         stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
         report("systemd: stops within TimeoutStopSec", bridge.stop(stop))
 
