@@ -281,6 +281,11 @@ impl Calls {
         self.limits.stream_timeout
     }
 
+    /// The longest time that any call may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.limits.max_timeout.max(self.limits.stream_timeout)
+    }
+
     /// Whether the answer to this copy could not be read now.
     pub(crate) fn is_deaf(&self, copy: &Outgoing) -> bool {
         copy.is_awaited && !self.legs.is_reading(copy.bus)

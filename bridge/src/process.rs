@@ -128,7 +128,7 @@ impl Bridge {
         }
         process.watch_buses();
         process.read_answers();
-        process.start_upkeep(cancels, reload);
+        process.start_upkeep(cancels, reload, a2a.as_ref());
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
         }
@@ -210,7 +210,12 @@ impl Process {
     }
 
     /// Starts what goes on beside the messages: cancels, old records, changes of the configuration, reports.
-    fn start_upkeep(&mut self, cancels: mpsc::Receiver<Cancel>, reload: Option<Reload>) {
+    fn start_upkeep(
+        &mut self,
+        cancels: mpsc::Receiver<Cancel>,
+        reload: Option<Reload>,
+        a2a: Option<&Settings>,
+    ) {
         let stop = || self.order.rest.clone();
         let rest = &mut self.rest;
         let calls = Arc::clone(&self.calls);
@@ -221,6 +226,10 @@ impl Process {
         }
         if let Some(reload) = reload {
             rest.spawn(until(stop(), reload.run()));
+        }
+        if let Some(a2a) = a2a {
+            let tasks = Arc::clone(&a2a.tasks);
+            rest.spawn(until(stop(), tasks.end_orphans(self.calls.longest())));
         }
         let reports = report(self.log.clone(), self.buses.clone());
         rest.spawn(until(stop(), reports));

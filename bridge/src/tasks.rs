@@ -19,6 +19,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -29,6 +30,7 @@ use self::model::{Artifact, Content, Message, Part, State, Status};
 use self::read::{Heard, HeardTask};
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
+use crate::clock;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 
@@ -68,6 +70,12 @@ pub(crate) struct Subscription {
 
 /// How long the log may take to show what was appended.
 const APPLIED: Duration = Duration::from_secs(10);
+/// How often tasks that nobody follows are looked for, at most.
+const ORPHAN_LOOK: Duration = Duration::from_secs(30);
+/// How much longer than a call its task may go on.
+const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
+/// Why such a task has failed.
+const ORPHANED: &str = "the bridge that followed the task has stopped";
 /// Records that a subscriber may be behind before it reads the task again.
 const BEHIND: usize = 256;
 
@@ -174,6 +182,32 @@ impl Tasks {
                 tracing::error!(task = %id, %error, suppressed, "an event of a task was not stored: the task stops here");
             }
         });
+    }
+
+    /// Ends tasks whose bridge has stopped: what their agent has said since is not known. `longest` is the longest time
+    /// that a call may take, so a task that has not rested for longer has nobody who follows it.
+    pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
+        let longest = longest + ORPHAN_MARGIN;
+        let mut looks = interval((longest / 4).min(ORPHAN_LOOK));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let oldest = clock::milliseconds(clock::now())
+                .saturating_sub(clock::whole_milliseconds(longest));
+            let is_orphan = |task: &Task| !task.status.state.is_at_rest() && task.changed < oldest;
+            let orphans: Vec<Text> = self.view.read(|tasks| {
+                let orphans = tasks.iter().filter(|(_, task)| is_orphan(task));
+                orphans.map(|(id, _)| Text::from(id)).collect()
+            });
+            for id in orphans {
+                match self.fail(&id, ORPHANED).await {
+                    Ok(()) => tracing::warn!(task = %id, "a task has failed: {ORPHANED}"),
+                    Err(error) => {
+                        tracing::warn!(task = %id, %error, "a task that nobody follows could not be ended: trying again");
+                    }
+                }
+            }
+        }
     }
 
     async fn driven(

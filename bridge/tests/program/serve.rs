@@ -395,3 +395,49 @@ fn read_answer(answers: &mut impl std::io::BufRead) -> String {
     answers.read_exact(&mut body).unwrap();
     String::from_utf8(body).unwrap()
 }
+
+/// Tasks are in a file, and their agent never answers.
+fn with_tasks(directory: &TempDir, calls: &str) -> String {
+    let directory = directory.path().display();
+    format!(
+        "{CONFIG}calls: {{ {calls} }}\nstate: {{ log: embedded, directory: {directory} }}\nagents: {{ silent: {{ description: It says nothing. }} }}\n"
+    )
+}
+
+/// The result of a method of A2A 0.3.
+fn a2a(served: &Served, method: &str, params: &Value) -> Value {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let headers = "content-type: application/json\r\n";
+    let answer = post(
+        &served.door,
+        "/a2a/agents/silent",
+        headers,
+        &body.to_string(),
+    );
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let answer: Value = serde_json::from_str(body).unwrap();
+    answer["result"].clone()
+}
+
+#[test]
+fn a_task_whose_bridge_was_killed_ends() {
+    let directory = TempDir::new().unwrap();
+    let first = Served::start(&with_tasks(&directory, "timeout: 60s"));
+    let part = json!({ "kind": "text", "text": "hello" });
+    let message = json!({ "role": "user", "messageId": "m", "kind": "message", "parts": [part] });
+    let params = json!({ "message": message, "configuration": { "blocking": false } });
+    let task = a2a(&first, "message/send", &params);
+    assert_eq!(task["status"]["state"], "submitted", "{task}");
+    first.signal(&["KILL"]);
+    first.wait();
+    let brief = "timeout: 100ms, max_timeout: 100ms, stream_timeout: 100ms";
+    let second = Served::start(&with_tasks(&directory, brief));
+    second.next_line(|line| {
+        line["task"] == task["id"]
+            && line["message"].as_str().is_some_and(|message| {
+                message.contains("the bridge that followed the task has stopped")
+            })
+    });
+    let task = a2a(&second, "tasks/get", &json!({ "id": task["id"] }));
+    assert_eq!(task["status"]["state"], "failed", "{task}");
+}
