@@ -10,9 +10,9 @@
 //! ([`crate::bus::delivery`] has the rules). A message is settled after every copy of it, or its dead letter, is
 //! confirmed. What is held is bounded by the budget of the subscription.
 //!
-//! | [`Pipeline::run`] takes a message through | in |
+//! | `Pipeline::run` takes a message through | in |
 //! |---|---|
-//! | `receive`: read it, and decide what is published of it | [`intake`], `events.rs`, `request.rs`, `refused.rs` |
+//! | `receive`: read it, and decide what is published of it | `intake.rs`, `events.rs`, `request.rs`, `refused.rs` |
 //! | `Lanes::next`: wait for its turn | `lanes.rs`, `lane.rs` |
 //! | `work`: hand its copies to their buses | `send.rs` |
 //! | `confirm`: wait for their confirmations | `send.rs` |
