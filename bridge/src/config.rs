@@ -162,5 +162,5 @@ impl Config {
 /// Checks the `mapping` section of a binding alone; its first problem in words.
 pub(crate) fn check_mapping(mapping: &Value) -> Result<(), String> {
     let schema = schemars::schema_for!(MappingConfig).to_value();
-    schema::check_section(mapping, &schema)
+    schema::check_section(mapping.clone(), &schema)
 }

@@ -95,6 +95,30 @@ pub struct TransportError {
     cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
+/// What is wrong with one key of the configuration of a transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigProblem {
+    /// The key below that configuration: `jetstream.streams[0].name`.
+    pub key: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl ConfigProblem {
+    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
 // === impl TransportError ===
 
 impl TransportError {
@@ -105,6 +129,16 @@ impl TransportError {
             what: what.into(),
             cause: None,
         }
+    }
+
+    /// Refuses a configuration that has problems.
+    pub(crate) fn unless_right(what: &str, problems: &[ConfigProblem]) -> Result<(), Self> {
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let what = format!("configure {what}: {}", problems.join("; "));
+        Err(Self::new(TransportErrorKind::BadConfig, what))
     }
 
     /// A message is too large: its size, and what it is too large for.

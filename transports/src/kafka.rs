@@ -89,13 +89,7 @@ impl Kafka {
     /// # Errors
     /// `BadConfig`, with every problem of the configuration, or when a secret or certificate cannot be read.
     pub fn connect(config: KafkaConfig) -> Result<Self, TransportError> {
-        let problems = config.problems();
-        if !problems.is_empty() {
-            return Err(TransportError::new(
-                TransportErrorKind::BadConfig,
-                format!("configure Kafka: {}", problems.join("; ")),
-            ));
-        }
+        TransportError::unless_right("Kafka", &config.problems())?;
         let config = Arc::new(config);
         let pulse = Arc::new(Pulse::default());
         let connecting = format!("{CONNECTING} {}", config.brokers.join(", "));

@@ -121,13 +121,7 @@ impl Nats {
     /// `BadConfig`, with everything that is wrong with the configuration, or a secret or certificate file that cannot
     /// be read.
     pub async fn connect(config: NatsConfig) -> Result<Self, TransportError> {
-        let problems = config.problems();
-        if !problems.is_empty() {
-            return Err(TransportError::new(
-                TransportErrorKind::BadConfig,
-                format!("configure NATS: {}", problems.join("; ")),
-            ));
-        }
+        TransportError::unless_right("NATS", &config.problems())?;
         // More than one user of rustls in the process could leave it without a default; an existing one is kept.
         let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
         let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;

@@ -26,7 +26,6 @@ pub struct AgentCardConfig {
     /// Where its requests go: a route for `targetagent: NAME` without writing one. Routes that are written come first.
     ///
     /// Wrong: without it, and without a route that takes them, calls of this agent fail with `agent_not_found`.
-    #[serde(default)]
     pub to: Option<DestinationConfig>,
     /// What it can do.
     #[serde(default)]
@@ -54,7 +53,6 @@ pub struct SkillConfig {
     #[schemars(length(min = 1, max = 256))]
     pub id: String,
     /// The name for people; the id if it is not given.
-    #[serde(default)]
     #[schemars(length(min = 1, max = 256))]
     pub name: Option<String>,
     /// What it does.

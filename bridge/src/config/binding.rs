@@ -34,10 +34,8 @@ pub struct BindingConfig {
     pub group: Name,
     /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
     /// at most once.
-    #[serde(default)]
     pub stream: Option<Name>,
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
-    #[serde(default)]
     pub durable: Option<Name>,
     /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which are
     /// delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
@@ -46,11 +44,9 @@ pub struct BindingConfig {
     pub role: Role,
     /// The agent of `workflows.agents` with whose permissions all requests of this binding run (with `role:
     /// workflows`). Required there, unless the binding has `trusts: [sourceagent]`: then each event names its agent.
-    #[serde(default)]
     pub run_as: Option<Name>,
     /// The family of the payloads on these topics. If you set it, the binding also accepts messages of that family that
     /// lack their usual markers (for example an A2E message without `version`).
-    #[serde(default)]
     pub protocol: Option<Family>,
     /// Refuse payloads of any other family than `protocol`.
     #[serde(default)]
@@ -64,7 +60,6 @@ pub struct BindingConfig {
     /// `source`, `targetagent` and `collaborationid` stay the same.
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
-    #[serde(default)]
     pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse A2E messages, A2E workflows and E2A records that break the model of their family (with `role: events`).
     ///
@@ -117,7 +112,6 @@ pub struct BindingConfig {
     pub trusts: Vec<Claim>,
     /// The topic, on the binding's transport, for answers to requests that name no reply address; it becomes their
     /// `replyto`.
-    #[serde(default)]
     pub replies: Option<AsText<Topic>>,
     /// The topics, on the binding's transport, to which a request may direct its answer (`replyto`, `kafka_replyTopic`,
     /// a NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
@@ -133,7 +127,6 @@ pub struct BindingConfig {
     /// none (`progressto`). Without it, progress goes where the answer goes according to `replies` or the routes. If
     /// the request names its reply address, no progress is sent, because its requester would take the first message for
     /// the answer.
-    #[serde(default)]
     pub progress: Option<AsText<Topic>>,
 }
 
@@ -202,7 +195,6 @@ pub struct DeadLetterConfig {
     #[serde(default = "default_dead_letter_topic")]
     pub topic: AsText<Topic>,
     /// The transport, if it is not the binding's own.
-    #[serde(default)]
     pub transport: Option<Name>,
 }
 
@@ -219,7 +211,6 @@ pub struct MappingConfig {
     )]
     pub type_prefix: Text,
     /// The `source` of mapped events; by default `/a2abus/<instance>/<binding>`.
-    #[serde(default)]
     #[schemars(
         with = "Option<String>",
         length(min = 1, max = 256),
@@ -243,7 +234,6 @@ pub struct MappingConfig {
     #[serde(default)]
     pub stream_mcptype: StreamMcptype,
     /// The target agent of A2E workflows that name none.
-    #[serde(default)]
     #[schemars(
         with = "Option<String>",
         length(min = 1, max = 256),

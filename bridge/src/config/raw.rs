@@ -19,16 +19,19 @@ use crate::names::Name;
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     site: Site,
-    content: Content,
+    pub(super) content: Content,
 }
 
 #[derive(Debug, Clone)]
-enum Content {
+pub(super) enum Content {
     Scalar(Value),
     List(Vec<Node>),
-    /// Members in the order of the file, each with the place of its key.
-    Map(Vec<(String, Site, Node)>),
+    /// Members in the order of the file.
+    Map(Vec<Member>),
 }
+
+/// A key, its place, and its value.
+pub(super) type Member = (String, Site, Node);
 
 /// What the variables of the environment begin with.
 const PREFIX: &str = "A2ABUS_";
@@ -136,6 +139,13 @@ impl Node {
         matches!(self.content, Content::Map(_))
     }
 
+    /// A value that is in no file.
+    pub(super) fn from_json(value: Value) -> Self {
+        let site = Site::Whole {};
+        let content = Content::from_json(value, &site);
+        Self { site, content }
+    }
+
     /// The value without places.
     pub(super) fn to_json(&self) -> Value {
         match &self.content {
@@ -168,35 +178,17 @@ impl Node {
         site.clone()
     }
 
-    /// The path that a JSON pointer means.
-    pub(super) fn path(&self, pointer: &str) -> ValuePath {
-        let mut path = ValuePath::root();
-        let mut node = Some(self);
-        for word in pointer.split('/').skip(1) {
-            let word = word.replace("~1", "/").replace("~0", "~");
-            let step = match node.map(|node| &node.content) {
-                Some(Content::List(_)) => word.parse().map_or(Step::Key(word), Step::Index),
-                _ => Step::Key(word),
-            };
-            node = node.and_then(|node| node.step(&step)).map(|(_, next)| next);
-            path = path.with(step);
-        }
-        path
-    }
-
-    /// The place of a key of the map at `path`.
-    pub(super) fn key_site(&self, path: &ValuePath, key: &str) -> Site {
+    /// The place of the key of the value at `path`, or of the nearest value around it.
+    pub(super) fn key_site(&self, path: &ValuePath) -> Site {
         let mut node = self;
+        let mut site = &self.site;
         for step in path.steps() {
-            match node.step(step) {
-                Some((_, next)) => node = next,
-                None => return self.site(path),
-            }
+            let Some((at, next)) = node.step(step) else {
+                return node.site.clone();
+            };
+            (site, node) = (at, next);
         }
-        match node.step(&Step::Key(key.to_owned())) {
-            Some((at, _)) => at.clone(),
-            None => node.site.clone(),
-        }
+        site.clone()
     }
 
     fn step(&self, step: &Step) -> Option<(&Site, &Self)> {

@@ -33,7 +33,6 @@ pub struct RouteConfig {
     /// A conversion (see `a2abus convert --list`) of the data of every copy, like `convert` of a binding.
     ///
     /// Wrong: what the conversion refuses, or has no counterpart for, becomes a dead letter (`convert_failed`).
-    #[serde(default)]
     pub convert: Option<AsText<&'static Conversion>>,
     /// Refuse records that break the model of their family, like `validate` of a binding, before they are converted.
     ///
@@ -60,29 +59,22 @@ pub enum ConditionConfig {
 #[schemars(extend("minProperties" = 1))]
 pub struct DialectsConfig {
     /// The attribute equals this text; `*`, `?` and `[...]` have no special meaning.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
     /// The attribute begins with this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub prefix: Option<String>,
     /// The attribute ends with this text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub suffix: Option<String>,
     /// The attribute matches this glob: `*` any text, `?` one byte, `[a-z]` a class, `{a,b}` a choice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<AsText<GlobText>>,
     /// One of these conditions holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub any: Option<Vec<ConditionConfig>>,
     /// All of these conditions hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub all: Option<Vec<ConditionConfig>>,
     /// This condition does not hold. An event without the attribute matches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not: Option<ConditionConfig>,
 }
 
@@ -101,7 +93,6 @@ pub struct DestinationConfig {
     /// it: the key of the original message, else the `collaborationid` without its reply token, else none.
     ///
     /// Wrong: events that share no key arrive in any order.
-    #[serde(default)]
     pub key: Option<AsText<Template>>,
     /// The CloudEvents content mode.
     #[serde(default)]

@@ -1,234 +1,361 @@
 //! Is every value, taken alone, what it should be?
 //!
-//! The JSON Schema generated from the structs is the judge; this module says what it means in words a person can act
-//! on. No message repeats a value that could be a secret.
+//! The structs of this folder declare every key once: name, type, default, bounds and documentation. `schemars` makes a
+//! schema of them. This module compares the file with it, value by value, and finds every problem with its place. No
+//! message repeats a value that could be a secret.
+//!
+//! To add a key, add a documented field to its struct, and its default to `Default` or `#[serde(default)]`. A range is
+//! `#[schemars(range(min = 1))]`, the bounds of a duration or size `#[schemars(extend("bounds" = ["1s", "1h"]))]`, a
+//! text with a syntax of its own is an `AsText<T>` (`value.rs`). Rules between several keys are in `validate`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::paths::Location;
-use jsonschema::{Keyword, ValidationError, Validator};
-use serde_json::{Map, Value};
+use regex::Regex;
+use serde_json::{Number, Value};
 
 use super::nearest::nearest;
 use super::path::ValuePath;
 use super::problem::ConfigErrors;
-use super::raw::Node;
+use super::raw::{Content, Member, Node};
 use super::value::{FORMATS, TextFormat};
 
 /// Checks every value alone against the schema of the file and notes every problem.
 pub(super) fn check(root: &Node, schema: &Value, problems: &mut ConfigErrors) {
-    let instance = root.to_json();
-    match validator(schema) {
-        Ok(validator) => {
-            let mut report = Report {
-                schema,
-                root,
-                problems,
-            };
-            for error in validator.iter_errors(&instance) {
-                report.add(&error);
-            }
-        }
-        Err(error) => problems.error(
-            root.site(&ValuePath::root()),
-            ValuePath::root(),
-            format!("the schema of this program is broken: {error}"),
-        ),
+    for fault in faults(root, schema) {
+        let site = match fault.of_key {
+            true => root.key_site(&fault.path),
+            false => root.site(&fault.path),
+        };
+        problems.error(site, fault.path, fault.message);
     }
 }
 
 /// Checks one section against its schema; its first problem in words.
-pub(super) fn check_section(section: &Value, schema: &Value) -> Result<(), String> {
-    let validator = validator(schema).map_err(|error| error.to_string())?;
-    let first = validator.iter_errors(section).next();
-    first.map_or(Ok(()), |error| Err(error.to_string()))
+pub(super) fn check_section(section: Value, schema: &Value) -> Result<(), String> {
+    let section = Node::from_json(section);
+    let first = faults(&section, schema).into_iter().next();
+    first.map_or(Ok(()), |fault| Err(fault.message))
 }
 
-fn validator(schema: &Value) -> Result<Validator, ValidationError<'static>> {
-    let mut options = jsonschema::options()
-        .should_validate_formats(true)
-        .with_keyword("bounds", bounds);
-    for (name, check) in FORMATS {
-        options = options.with_format(*name, move |text: &str| check(text).is_ok());
+fn faults<'a>(root: &'a Node, schema: &'a Value) -> Vec<Fault<'a>> {
+    let mut walk = Walk {
+        definitions: schema.get("$defs"),
+        faults: Vec::new(),
+    };
+    walk.value(root, &ValuePath::root(), schema);
+    walk.faults
+}
+
+/// A value that is not what the schema wants.
+struct Fault<'a> {
+    path: ValuePath,
+    /// Whether the key is wrong, whatever its value.
+    of_key: bool,
+    message: String,
+    wants: Wants<'a>,
+}
+
+/// What a fault wants instead. Where several shapes are allowed, it shows which of them was meant.
+enum Wants<'a> {
+    /// Another value of the same shape.
+    Value,
+    /// Another type, in words.
+    Type(String),
+    /// One of these words.
+    Words(Vec<&'a str>),
+    /// Instead of the given word this one, which marks one of several shapes.
+    Tag(Option<&'a str>, &'a str),
+}
+
+struct Walk<'a> {
+    definitions: Option<&'a Value>,
+    faults: Vec<Fault<'a>>,
+}
+
+// === impl Walk ===
+
+impl<'a> Walk<'a> {
+    fn fault(&mut self, path: &ValuePath, wants: Wants<'a>, message: String) {
+        self.faults.push(Fault {
+            path: path.clone(),
+            of_key: false,
+            message,
+            wants,
+        });
     }
-    options.build(schema)
-}
 
-// === the keyword `bounds` ===
+    /// Notes what is wrong with a value, or with the key of it.
+    fn unless(&mut self, path: &ValuePath, of_key: bool, checked: Result<(), String>) {
+        self.faults.extend(checked.err().map(|message| Fault {
+            path: path.clone(),
+            of_key,
+            message,
+            wants: Wants::Value,
+        }));
+    }
 
-struct Bounds {
-    format: String,
-    smallest: String,
-    largest: String,
-}
-
-fn bounds<'a>(
-    parent: &'a Map<String, Value>,
-    bounds: &'a Value,
-    _: Location,
-) -> Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Ok(Box::new(Bounds {
-        format: parent.get("format").map(text).unwrap_or_default(),
-        smallest: bounds.get(0).map(text).unwrap_or_default(),
-        largest: bounds.get(1).map(text).unwrap_or_default(),
-    }))
-}
-
-impl Bounds {
-    fn holds(&self, value: &Value) -> bool {
-        let text = match value {
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            _ => return true,
-        };
-        if self.format == Duration::FORMAT {
-            self.holds_as::<Duration>(&text)
-        } else {
-            self.holds_as::<ByteSize>(&text)
+    fn value(&mut self, node: &'a Node, path: &ValuePath, schema: &'a Value) {
+        let name = schema.get("$ref").and_then(Value::as_str);
+        let name = name.and_then(|name| name.strip_prefix("#/$defs/"));
+        if let Some(definition) = name.and_then(|name| self.definitions?.get(name)) {
+            self.value(node, path, definition);
         }
-    }
-
-    /// Text that cannot be read is the business of `format`.
-    fn holds_as<T: TextFormat + Ord>(&self, text: &str) -> bool {
-        match (
-            T::read(&self.smallest),
-            T::read(text),
-            T::read(&self.largest),
-        ) {
-            (Ok(smallest), Ok(value), Ok(largest)) => smallest <= value && value <= largest,
-            _ => true,
+        for shapes in [schema.get("oneOf"), schema.get("anyOf")] {
+            if let Some(Value::Array(shapes)) = shapes {
+                self.choice(node, path, shapes);
+            }
         }
-    }
-}
-
-impl<'i> Keyword<'i> for Bounds {
-    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        if self.holds(instance) {
-            return Ok(());
+        let types = texts(schema.get("type"));
+        if !types.is_empty() && !types.iter().any(|name| node.is_a(name)) {
+            let names = types.iter().filter_map(|name| type_name(name));
+            let wanted = names.collect::<Vec<_>>().join(" or ");
+            let message = unwritten(node, schema).unwrap_or_else(|| wrong_type(node, &wanted));
+            return self.fault(path, Wants::Type(wanted), message);
         }
-        let Self {
-            smallest, largest, ..
-        } = self;
-        Err(ValidationError::custom(format!(
-            "out of bounds: write {smallest} to {largest}"
-        )))
-    }
-
-    fn is_valid(&self, instance: &'i Value) -> bool {
-        self.holds(instance)
-    }
-}
-
-// === what an error means ===
-
-struct Report<'a> {
-    schema: &'a Value,
-    root: &'a Node,
-    problems: &'a mut ConfigErrors,
-}
-
-impl Report<'_> {
-    fn add(&mut self, error: &ValidationError<'_>) {
-        let path = self.root.path(error.instance_path().as_str());
-        let keyword = error.schema_path().as_str();
-        let parent = keyword.rsplit_once('/').map_or("", |(parent, _)| parent);
-        let schema = self.schema.pointer(parent).unwrap_or(&Value::Null);
-        match error.kind() {
-            ValidationErrorKind::AdditionalProperties { unexpected } => {
-                for key in unexpected {
-                    let site = self.root.key_site(&path, key);
-                    let message = unknown_key(key, schema);
-                    self.problems.error(site, path.key(key), message);
+        match &node.content {
+            Content::Map(members) => self.members(members, path, schema),
+            Content::List(items) => {
+                let (limits, wrong) = (["minItems", "maxItems"], ["too few", "too many"]);
+                let checked = in_limits(items.len(), schema, limits, wrong, "");
+                self.unless(path, false, checked);
+                let schema = schema.get("items").unwrap_or(&Value::Null);
+                for (index, item) in items.iter().enumerate() {
+                    self.value(item, &path.index(index), schema);
                 }
             }
-            ValidationErrorKind::Required { property } => {
-                let key = property.as_str().unwrap_or_default();
-                let message = missing_key(key, schema);
-                let site = self.root.site(&path);
-                self.problems.error(site, path.key(key), message);
-            }
-            ValidationErrorKind::PropertyNames { error: name } => {
-                let key = name.instance().as_str().unwrap_or_default();
-                let site = self.root.key_site(&path, key);
-                let message = words(name, &Value::Null);
-                self.problems.error(site, path.key(key), message);
-            }
-            ValidationErrorKind::AnyOf { context }
-            | ValidationErrorKind::OneOfNotValid { context } => self.choice(error, context, &path),
-            _ => {
-                let site = self.root.site(&path);
-                self.problems.error(site, path, words(error, schema));
-            }
+            Content::Scalar(value) => self.scalar(value, path, schema),
         }
     }
 
-    /// None of several shapes fits: the problems of the one that was meant, or else what the shapes are.
-    fn choice(
-        &mut self,
-        error: &ValidationError<'_>,
-        context: &[Vec<ValidationError<'static>>],
-        path: &ValuePath,
-    ) {
-        let here = error.instance_path();
-        let parent = error.schema_path().as_str().rsplit_once('/');
-        let schema = parent.and_then(|(parent, _)| self.schema.pointer(parent));
-        if let Some(message) = schema.and_then(|schema| written_secret(error.instance(), schema)) {
-            let site = self.root.site(path);
-            return self.problems.error(site, path.clone(), message);
+    fn members(&mut self, members: &'a [Member], path: &ValuePath, schema: &'a Value) {
+        let properties = schema.get("properties");
+        let others = schema.get("additionalProperties");
+        for (key, _, node) in members {
+            let path = path.key(key);
+            let format = schema.pointer("/propertyNames/format");
+            self.unless(&path, true, in_format(format, key));
+            match properties.and_then(|known| known.get(key)).or(others) {
+                Some(Value::Bool(false)) => self.unless(&path, true, Err(unknown_key(key, schema))),
+                Some(schema) => self.value(node, &path, schema),
+                None => {}
+            }
         }
-        let meant = context
-            .iter()
-            .filter(|branch| !branch.iter().any(|error| is_other_shape(error, here)))
-            .min_by_key(|branch| branch.len());
-        if let Some(branch) = meant {
-            for error in branch {
-                self.add(error);
+        for key in texts(schema.get("required")) {
+            if !members.iter().any(|(name, ..)| name == key) {
+                self.unless(&path.key(key), false, Err(missing_key(key, schema)));
             }
-            return;
         }
-        let constants: Vec<(&Location, &Value)> =
-            context.iter().flatten().filter_map(constant).collect();
-        let (path, message) = match constants.first() {
-            Some((at, _)) => {
-                let allowed: Vec<&str> = constants
-                    .iter()
-                    .filter_map(|(_, value)| value.as_str())
-                    .collect();
-                let path = self.root.path(at.as_str());
-                let given = error
-                    .instance()
-                    .pointer(at.as_str().strip_prefix(here.as_str()).unwrap_or_default())
-                    .and_then(Value::as_str);
-                (path, not_allowed(given, &allowed))
-            }
-            None => {
-                let wanted = context.iter().flatten().filter_map(wanted_type);
-                let wanted: BTreeSet<_> = wanted.collect();
-                (
-                    path.clone(),
-                    wrong_type(error.instance(), &Vec::from_iter(wanted)),
-                )
-            }
-        };
-        let site = self.root.site(&path);
-        self.problems.error(site, path, message);
+        if members.is_empty() && schema.get("minProperties").is_some() {
+            let known = keys(schema).join(", ");
+            let message = format!("is empty: write at least one of {known}");
+            self.unless(path, false, Err(message));
+        }
     }
+
+    fn scalar(&mut self, value: &'a Value, path: &ValuePath, schema: &'a Value) {
+        let given = value.as_str();
+        if let Some(Value::String(wanted)) = schema.get("const")
+            && given != Some(wanted)
+        {
+            let message = not_allowed(None, &[wanted]);
+            return self.fault(path, Wants::Tag(given, wanted), message);
+        }
+        if let Some(Value::Array(words)) = schema.get("enum")
+            && !words.contains(value)
+        {
+            let words = texts(schema.get("enum"));
+            let message = not_allowed(given, &words);
+            return self.fault(path, Wants::Words(words), message);
+        }
+        let checked = match value {
+            Value::String(text) => in_text(text, schema),
+            Value::Number(number) => {
+                let wrong = ["out of bounds"; 2];
+                in_limits(number.clone(), schema, ["minimum", "maximum"], wrong, "")
+                    .and_then(|()| in_bounds(&number.to_string(), schema))
+            }
+            _ => Ok(()),
+        };
+        self.unless(path, false, checked);
+    }
+
+    /// One of several shapes has to fit. If none does: the problems of the one that was meant, or else what the shapes
+    /// are.
+    fn choice(&mut self, node: &'a Node, path: &ValuePath, shapes: &'a [Value]) {
+        let mut tried = Vec::new();
+        for shape in shapes {
+            let before = std::mem::take(&mut self.faults);
+            self.value(node, path, shape);
+            let faults = std::mem::replace(&mut self.faults, before);
+            if faults.is_empty() {
+                return;
+            }
+            tried.push(faults);
+        }
+        if let Some(message) = written_secret(node, shapes) {
+            return self.unless(path, false, Err(message));
+        }
+        let is_meant = |faults: &&Vec<Fault<'_>>| !faults.iter().any(|it| it.is_of_other(path));
+        if let Some(meant) = tried.iter().filter(is_meant).map(Vec::len).min() {
+            let at = |faults: &Vec<Fault<'_>>| faults.len() == meant && is_meant(&faults);
+            let faults = tried.into_iter().find(at);
+            return self.faults.extend(faults.into_iter().flatten());
+        }
+        let (mut words, mut types, mut at) = (Vec::new(), BTreeSet::new(), None);
+        for fault in tried.into_iter().flatten() {
+            match fault.wants {
+                Wants::Value => {}
+                Wants::Type(name) => types.extend((!name.is_empty()).then_some(name)),
+                Wants::Words(several) => words.extend(several),
+                Wants::Tag(given, word) => {
+                    words.push(word);
+                    at = Some((fault.path, given));
+                }
+            }
+        }
+        let (path, given) = at.unwrap_or_else(|| (path.clone(), None));
+        let message = match words.is_empty() {
+            true => wrong_type(node, &Vec::from_iter(types).join(" or ")),
+            false => not_allowed(given, &words),
+        };
+        self.unless(&path, false, Err(message));
+    }
+}
+
+// === impl Fault ===
+
+impl Fault<'_> {
+    /// Whether it shows that the value at the path has another of several shapes: another type, or another tag.
+    fn is_of_other(&self, path: &ValuePath) -> bool {
+        match self.wants {
+            Wants::Value => false,
+            Wants::Type(_) | Wants::Words(_) => self.path == *path,
+            Wants::Tag(..) => true,
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Its type, as JSON Schema names it.
+    fn json_type(&self) -> &'static str {
+        match &self.content {
+            Content::List(_) => "array",
+            Content::Map(_) => "object",
+            Content::Scalar(Value::Null) => "null",
+            Content::Scalar(Value::Bool(_)) => "boolean",
+            Content::Scalar(Value::Number(number)) if number.is_f64() => "number",
+            Content::Scalar(Value::Number(_)) => "integer",
+            Content::Scalar(_) => "string",
+        }
+    }
+
+    fn is_a(&self, name: &str) -> bool {
+        let own = self.json_type();
+        own == name || name == "number" && own == "integer"
+    }
+}
+
+// === one value ===
+
+fn in_text(text: &str, schema: &Value) -> Result<(), String> {
+    in_format(schema.get("format"), text)?;
+    in_bounds(text, schema)?;
+    if text.is_empty() && schema.get("minLength").is_some_and(|least| *least == 1) {
+        return Err("must not be empty".to_owned());
+    }
+    let (limits, wrong) = (["minLength", "maxLength"], ["too short", "too long"]);
+    in_limits(text.chars().count(), schema, limits, wrong, " characters")?;
+    match schema.get("pattern").and_then(Value::as_str) {
+        Some(pattern) if !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text)) => {
+            Err(format!("must match the pattern {pattern}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn in_format(format: Option<&Value>, text: &str) -> Result<(), String> {
+    let format = format.and_then(Value::as_str);
+    let known = FORMATS.iter().find(|(name, _)| Some(*name) == format);
+    known.map_or(Ok(()), |(_, check)| check(text))
+}
+
+/// Whether a duration or size is between the two that the keyword `bounds` names.
+fn in_bounds(text: &str, schema: &Value) -> Result<(), String> {
+    let [smallest, largest] = texts(schema.get("bounds"))[..] else {
+        return Ok(());
+    };
+    let holds = if schema
+        .get("format")
+        .is_some_and(|it| it == Duration::FORMAT)
+    {
+        is_between::<Duration>(smallest, text, largest)?
+    } else {
+        is_between::<ByteSize>(smallest, text, largest)?
+    };
+    holds
+        .then_some(())
+        .ok_or_else(|| format!("out of bounds: write {smallest} to {largest}"))
+}
+
+fn is_between<T: TextFormat + Ord>(from: &str, text: &str, to: &str) -> Result<bool, String> {
+    let value = T::read(text)?;
+    Ok(T::read(from)? <= value && value <= T::read(to)?)
+}
+
+/// Whether a number or a length is within two limits, which are keywords of the schema.
+fn in_limits(
+    value: impl Into<Number>,
+    schema: &Value,
+    limits: [&str; 2],
+    wrong: [&str; 2],
+    unit: &str,
+) -> Result<(), String> {
+    let value = value.into().as_f64();
+    let [least, most] = limits.map(|limit| schema.get(limit));
+    let wrong = if least.is_some_and(|least| value < least.as_f64()) {
+        wrong[0]
+    } else if most.is_some_and(|most| value > most.as_f64()) {
+        wrong[1]
+    } else {
+        return Ok(());
+    };
+    let allowed = match (least, most) {
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        (Some(least), None) => format!("at least {least}"),
+        (None, most) => format!("at most {}", most.unwrap_or(&Value::Null)),
+    };
+    Err(format!("{wrong}: write {allowed}{unit}"))
+}
+
+// === what a fault means ===
+
+/// One text, or a list of texts.
+fn texts(value: Option<&Value>) -> Vec<&str> {
+    match value {
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        one => one.and_then(Value::as_str).into_iter().collect(),
+    }
+}
+
+/// The keys of a section.
+fn keys(schema: &Value) -> Vec<&str> {
+    let keys = schema.get("properties").and_then(Value::as_object);
+    keys.map(|keys| keys.keys().map(String::as_str).collect())
+        .unwrap_or_default()
 }
 
 /// A secret that stands in the file itself, where a reference to it is needed.
-fn written_secret(instance: &Value, schema: &Value) -> Option<String> {
-    if instance.is_object() || instance.is_array() || instance.is_null() {
+fn written_secret(node: &Node, shapes: &[Value]) -> Option<String> {
+    if !matches!(&node.content, Content::Scalar(value) if !value.is_null()) {
         return None;
     }
-    let shapes = schema.get("oneOf")?.as_array()?.iter();
-    let shapes = shapes.filter_map(|shape| shape.get("properties")?.as_object()?.keys().next());
     let mut forms = Vec::new();
     for shape in shapes {
-        forms.push(match shape.as_str() {
+        forms.push(match *keys(shape).first()? {
             "env" => "{env: NAME}",
             "file" => "{file: PATH}",
             "sha256" => "{sha256: HEX}",
@@ -236,41 +363,12 @@ fn written_secret(instance: &Value, schema: &Value) -> Option<String> {
         });
     }
     forms.sort_unstable();
-    (forms.len() > 1).then(|| {
-        let forms = forms.join(" or ");
-        format!("secrets must not be in this file: write {forms}")
-    })
+    let forms = forms.join(" or ");
+    Some(format!("secrets must not be in this file: write {forms}"))
 }
 
-/// Whether the error says that another shape was meant: another type, or another tag.
-fn is_other_shape(error: &ValidationError<'_>, here: &Location) -> bool {
-    match error.kind() {
-        ValidationErrorKind::Type { .. } | ValidationErrorKind::Enum { .. } => {
-            error.instance_path() == here
-        }
-        ValidationErrorKind::Constant { .. } => true,
-        _ => false,
-    }
-}
-
-fn constant<'a>(error: &'a ValidationError<'_>) -> Option<(&'a Location, &'a Value)> {
-    match error.kind() {
-        ValidationErrorKind::Constant { expected_value } => {
-            Some((error.instance_path(), expected_value))
-        }
-        _ => None,
-    }
-}
-
-fn wanted_type(error: &ValidationError<'_>) -> Option<String> {
-    match error.kind() {
-        ValidationErrorKind::Type { kind } => Some(type_names(kind).join(" or ")),
-        _ => None,
-    }
-}
-
-fn type_names(kind: &TypeKind) -> Vec<&'static str> {
-    let name = |name: &str| match name {
+fn type_name(json_type: &str) -> Option<&'static str> {
+    match json_type {
         "string" => Some("a text"),
         "integer" => Some("a whole number"),
         "number" => Some("a number"),
@@ -278,22 +376,11 @@ fn type_names(kind: &TypeKind) -> Vec<&'static str> {
         "array" => Some("a list"),
         "object" => Some("a section of keys"),
         _ => None,
-    };
-    match kind {
-        TypeKind::Single(one) => name(&one.to_string()).into_iter().collect(),
-        TypeKind::Multiple(several) => several
-            .iter()
-            .filter_map(|one| name(&one.to_string()))
-            .collect(),
     }
 }
 
 fn unknown_key(key: &str, schema: &Value) -> String {
-    let known: Vec<&str> = schema
-        .get("properties")
-        .and_then(Value::as_object)
-        .map(|properties| properties.keys().map(String::as_str).collect())
-        .unwrap_or_default();
+    let known = keys(schema);
     match nearest(key, &known) {
         Some(near) => format!("unknown key: did you mean {near}?"),
         None => format!("unknown key: the keys here are {}", known.join(", ")),
@@ -320,12 +407,10 @@ fn first_sentence(text: &str) -> String {
         .unwrap_or_default()
         .replace('\n', " ");
     let sentence = line.split(". ").next().unwrap_or_default();
-    let sentence = sentence.trim_end_matches('.');
-    let mut chars = sentence.chars();
-    match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
-    }
+    let mut chars = sentence.trim_end_matches('.').chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(chars).collect()
+    })
 }
 
 fn not_allowed(given: Option<&str>, allowed: &[&str]) -> String {
@@ -336,88 +421,29 @@ fn not_allowed(given: Option<&str>, allowed: &[&str]) -> String {
     }
 }
 
-fn wrong_type(instance: &Value, wanted: &[impl AsRef<str>]) -> String {
-    let wanted: Vec<&str> = wanted
-        .iter()
-        .map(AsRef::as_ref)
-        .filter(|wanted| !wanted.is_empty())
-        .collect();
-    let given = match instance {
-        Value::Null => return format!("is empty: {} is wanted", wanted.join(" or ")),
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a section of keys",
+fn wrong_type(node: &Node, wanted: &str) -> String {
+    let own = if node.is_a("number") {
+        "number"
+    } else {
+        node.json_type()
     };
-    let scalar = matches!(instance, Value::Number(_) | Value::Bool(_));
-    let hint = match wanted.as_slice() {
-        ["a text"] if scalar => ": put it in quotes",
-        ["a list"] if instance.is_string() => ": put it in brackets",
+    let Some(given) = type_name(own) else {
+        return format!("is empty: {wanted} is wanted");
+    };
+    let hint = match (wanted, own) {
+        ("a text", "number" | "boolean") => ": put it in quotes",
+        ("a list", "string") => ": put it in brackets",
         _ => "",
     };
-    format!("{} is wanted, not {given}{hint}", wanted.join(" or "))
-}
-
-/// What an error of a single keyword means. `schema` is the object that the keyword is in.
-fn words(error: &ValidationError<'_>, schema: &Value) -> String {
-    use ValidationErrorKind as Kind;
-    match error.kind() {
-        Kind::Type { kind } => unwritten(error.instance(), schema)
-            .unwrap_or_else(|| wrong_type(error.instance(), &type_names(kind))),
-        Kind::Format { format } => format_message(format, error.instance()),
-        Kind::Custom { message, .. } => message.clone(),
-        Kind::Minimum { .. } | Kind::Maximum { .. } => range(schema),
-        Kind::MinItems { limit } => format!("too few: write at least {limit}"),
-        Kind::MaxItems { limit } => format!("too many: write at most {limit}"),
-        Kind::MinLength { limit: 1 } => "must not be empty".to_owned(),
-        Kind::MinLength { limit } => format!("too short: write at least {limit} characters"),
-        Kind::MaxLength { limit } => format!("too long: write at most {limit} characters"),
-        Kind::MinProperties { .. } => {
-            let known = schema.get("properties").and_then(Value::as_object);
-            let known: Vec<&str> = known
-                .map(|known| known.keys().map(String::as_str).collect())
-                .unwrap_or_default();
-            format!("is empty: write at least one of {}", known.join(", "))
-        }
-        Kind::Constant { expected_value } => not_allowed(
-            None,
-            &expected_value.as_str().into_iter().collect::<Vec<_>>(),
-        ),
-        Kind::Enum { options } => {
-            let options = options.as_array().map(Vec::as_slice).unwrap_or_default();
-            let allowed: Vec<&str> = options.iter().filter_map(Value::as_str).collect();
-            not_allowed(error.instance().as_str(), &allowed)
-        }
-        Kind::Pattern { pattern } => format!("must match the pattern {pattern}"),
-        _ => error.masked_with("the value").to_string(),
-    }
+    format!("{wanted} is wanted, not {given}{hint}")
 }
 
 /// A plain number where a duration or the like is wanted.
-fn unwritten(instance: &Value, schema: &Value) -> Option<String> {
-    let format = schema.get("format")?.as_str()?;
-    let number = instance.as_number()?.to_string();
-    let (_, check) = FORMATS.iter().find(|(name, _)| *name == format)?;
-    check(&number).err()
-}
-
-fn format_message(format: &str, instance: &Value) -> String {
-    let text = instance.as_str().unwrap_or_default();
-    FORMATS
-        .iter()
-        .find(|(name, _)| *name == format)
-        .and_then(|(_, check)| check(text).err())
-        .unwrap_or_else(|| format!("not a {format}"))
-}
-
-fn range(schema: &Value) -> String {
-    match (schema.get("minimum"), schema.get("maximum")) {
-        (Some(smallest), Some(largest)) => {
-            format!("out of bounds: write {smallest} to {largest}")
+fn unwritten(node: &Node, schema: &Value) -> Option<String> {
+    match &node.content {
+        Content::Scalar(Value::Number(number)) => {
+            in_format(schema.get("format"), &number.to_string()).err()
         }
-        (Some(smallest), None) => format!("too small: write at least {smallest}"),
-        (None, Some(largest)) => format!("too large: write at most {largest}"),
-        (None, None) => "out of bounds".to_owned(),
+        _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! The `transports` section: the buses there are.
 
 use a2abus_transports::memory::MemoryConfig;
-use a2abus_transports::{Secret, Topic};
+use a2abus_transports::{ConfigProblem, Secret, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,23 +44,22 @@ impl TransportConfig {
         }
     }
 
-    /// What the transport itself finds wrong: where, as `sasl.mechanism` or `servers[0]`, and what.
-    pub(super) fn problems(&self) -> Vec<(String, String)> {
-        let problems: Vec<String> = match self {
+    /// What the transport itself finds wrong.
+    pub(super) fn problems(&self) -> Vec<ConfigProblem> {
+        match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(config) => config.problems(),
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.problems(),
             Self::Memory(_) => Vec::new(),
-        };
-        placed(&problems)
+        }
     }
 
-    /// What is legal but dangerous: where, and what.
-    pub(super) fn warnings(&self) -> Vec<(String, String)> {
+    /// What is legal but dangerous.
+    pub(super) fn warnings(&self) -> Vec<ConfigProblem> {
         match self {
             #[cfg(feature = "nats")]
-            Self::Nats(config) => placed(&config.warnings()),
+            Self::Nats(config) => config.warnings(),
             _ => Vec::new(),
         }
     }
@@ -98,13 +97,4 @@ impl TransportConfig {
             Self::Memory(_) => Vec::new(),
         }
     }
-}
-
-/// Problems as `sasl.mechanism: what is wrong`, in two.
-fn placed(problems: &[String]) -> Vec<(String, String)> {
-    problems
-        .iter()
-        .map(|problem| problem.split_once(": ").unwrap_or(("", problem)))
-        .map(|(place, what)| (place.to_owned(), what.to_owned()))
-        .collect()
 }

@@ -8,7 +8,9 @@ mod graph;
 mod secrets;
 mod workflows;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 
 use a2abus_plugin::Source;
 use a2abus_plugin::extension;
@@ -79,9 +81,48 @@ impl<'a> Checker<'a> {
     }
 
     /// As [`Checker::warning`], about a key itself.
-    fn key_warning(&mut self, path: &ValuePath, key: &str, message: impl Into<String>) {
-        let site = self.root.key_site(path, key);
-        self.problems.warning(site, path.key(key), message);
+    fn key_warning(&mut self, path: ValuePath, message: impl Into<String>) {
+        let site = self.root.key_site(&path);
+        self.problems.warning(site, path, message);
+    }
+
+    /// Notes a name that is not among the known ones.
+    fn known(&mut self, path: ValuePath, what: &str, name: &str, known: &[&str]) {
+        if known.contains(&name) {
+            return;
+        }
+        let message = match nearest(name, known) {
+            Some(near) => format!("there is no {what} {name}: did you mean {near}?"),
+            None if known.is_empty() => format!("there is no {what} {name}, nor any other"),
+            None => {
+                let known = known.join(", ");
+                format!("there is no {what} {name}: the {what}s are {known}")
+            }
+        };
+        self.error(path, message);
+    }
+
+    /// Notes every value that an earlier one has already; `message` gets the path of that one.
+    fn unique<T: Eq + Hash>(
+        &mut self,
+        values: impl IntoIterator<Item = (ValuePath, T)>,
+        message: impl Fn(&ValuePath) -> String,
+    ) {
+        let mut first = HashMap::new();
+        for (path, value) in values {
+            match first.entry(value) {
+                Entry::Occupied(first) => self.error(path, message(first.get())),
+                Entry::Vacant(entry) => {
+                    entry.insert(path);
+                }
+            }
+        }
+    }
+
+    /// Whether there is an HTTP listener for callers.
+    fn has_door(&self) -> bool {
+        let http = self.sections.http.as_ref();
+        http.is_none_or(|http| http.enabled)
     }
 
     // === what there is ===
@@ -122,9 +163,8 @@ impl<'a> Checker<'a> {
 
     fn something_to_do(&mut self) {
         let sections = self.sections;
-        let door = sections.http.as_ref().is_none_or(|http| http.enabled);
         let none = sections.bindings.is_empty() && !sections.is_broken("bindings");
-        if none && !door {
+        if none && !self.has_door() {
             self.error(
                 ValuePath::root(),
                 "nothing to do: write a binding, or enable http",
@@ -152,36 +192,25 @@ impl<'a> Checker<'a> {
             }
         }
         for named in [&partial.bindings, &partial.routes] {
-            let mut first: HashMap<&Name, ValuePath> = HashMap::new();
-            for (path, name) in named {
-                match first.get(name) {
-                    Some(first) => {
-                        let message = format!("is the name of {first} already: write another one");
-                        self.error(path.clone(), message);
-                    }
-                    None => {
-                        first.insert(name, path.parent());
-                    }
-                }
-            }
+            let named = named.iter().map(|(path, name)| (path.clone(), name));
+            self.unique(named, |first| already("name", first));
         }
     }
 
     fn transports(&mut self) {
-        let known = !self.sections.is_broken("transports");
-        for (path, name) in self.sections.partial.transports.iter().filter(|_| known) {
-            if !self.sections.transports.contains_key(name.as_str()) {
-                let message = self.no_such_transport(name);
-                self.error(path.clone(), message);
-            }
+        let sections = self.sections;
+        let are_known = !sections.is_broken("transports");
+        let known: Vec<&str> = sections.transports.keys().map(String::as_str).collect();
+        for (path, name) in sections.partial.transports.iter().filter(|_| are_known) {
+            self.known(path.clone(), "transport", name.as_str(), &known);
         }
         let section = ValuePath::root().key("transports");
-        for (name, transport) in &self.sections.transports {
-            for (place, message) in transport.iter().flat_map(TransportConfig::problems) {
-                self.error(section.key(name).below(&place), message);
+        for (name, transport) in &sections.transports {
+            for problem in transport.iter().flat_map(TransportConfig::problems) {
+                self.error(section.key(name).below(&problem.key), problem.message);
             }
-            for (place, message) in transport.iter().flat_map(TransportConfig::warnings) {
-                self.warning(section.key(name).below(&place), message);
+            for problem in transport.iter().flat_map(TransportConfig::warnings) {
+                self.warning(section.key(name).below(&problem.key), problem.message);
             }
         }
     }
@@ -207,8 +236,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
-    /// asked when there are none.
+    /// The place of the state exists and keeps it.
     fn state(&mut self) {
         let Some(state) = &self.sections.state else {
             return;
@@ -245,6 +273,8 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// A transport that nothing names is connected to for nothing. Errors may hide what names it, so that this is only
+    /// asked when there are none.
     fn unused_transports(&mut self) {
         let named = self.sections.partial.transports.iter();
         let used: BTreeSet<&str> = named.map(|(_, name)| name.as_str()).collect();
@@ -258,25 +288,6 @@ impl<'a> Checker<'a> {
         for name in unused {
             let path = ValuePath::root().key("transports").key(name);
             self.warning(path, "is not used");
-        }
-    }
-
-    fn no_such_transport(&self, name: &Name) -> String {
-        let known: Vec<&str> = self
-            .sections
-            .transports
-            .keys()
-            .map(String::as_str)
-            .collect();
-        match nearest(name.as_str(), &known) {
-            Some(near) => format!("there is no transport {name}: did you mean {near}?"),
-            None if known.is_empty() => {
-                format!("there is no transport {name}: transports is empty")
-            }
-            None => format!(
-                "there is no transport {name}: the transports are {}",
-                known.join(", ")
-            ),
         }
     }
 
@@ -550,15 +561,10 @@ impl<'a> Checker<'a> {
             let Some((_, ConditionConfig::Pattern(name))) = condition else {
                 continue;
             };
-            if unread || name.is_glob() || known.contains(&name.text().as_str()) {
-                continue;
+            if !unread && !name.is_glob() {
+                let path = path.key("when").key("binding");
+                self.known(path, "binding", name.text(), &known);
             }
-            let name = name.text();
-            let message = match nearest(name, &known) {
-                Some(near) => format!("there is no binding {name}: did you mean {near}?"),
-                None => format!("there is no binding {name}, so the route never matches"),
-            };
-            self.error(path.key("when").key("binding"), message);
         }
     }
 
@@ -577,12 +583,13 @@ impl<'a> Checker<'a> {
     fn attributes(&mut self) {
         for (path, route) in self.each_route() {
             for attribute in route.when.keys() {
+                let path = path.key("when").key(attribute.as_str());
                 if attribute.as_str() == extension::SOURCE_AGENT && !self.has_source_agents() {
                     let message = "never matches: no binding has trusts: [sourceagent]";
-                    self.key_warning(&path.key("when"), attribute.as_str(), message);
+                    self.key_warning(path.clone(), message);
                 }
                 if let Some(message) = misspelt(attribute) {
-                    self.key_warning(&path.key("when"), attribute.as_str(), message);
+                    self.key_warning(path, message);
                 }
             }
         }
@@ -596,6 +603,12 @@ impl<'a> Checker<'a> {
             }
         }
     }
+}
+
+/// What is said of a name or id that an earlier entry has, at the path of that name.
+fn already(what: &str, first: &ValuePath) -> String {
+    let first = first.parent();
+    format!("is the {what} of {first} already: write another one")
 }
 
 fn misspelt(attribute: &Attribute) -> Option<String> {
@@ -637,6 +650,7 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
     extension::MCP_TYPE,
     extension::MESSAGE_TYPE,
     extension::ORIGIN,
+    extension::PROGRESS_TO,
     extension::PROTOCOL,
     extension::PROTOCOL_VERSION,
     extension::REPLY_PARTITION,
@@ -649,6 +663,7 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
     extension::SOURCE_PROTOCOL,
     extension::TARGET_AGENT,
     extension::TASK_ID,
+    extension::TASK_STATE,
     extension::TRACE_PARENT,
     extension::TRACE_STATE,
 ];

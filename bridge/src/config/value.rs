@@ -181,28 +181,32 @@ impl TextFormat for SocketAddr {
     }
 }
 
-impl TextFormat for Topic {
-    const FORMAT: &'static str = "topic";
+/// Formats of types that read themselves and say what is wrong.
+macro_rules! text_formats {
+    ($($type:ident, $format:literal, $text:expr;)*) => {$(
+        impl TextFormat for $type {
+            const FORMAT: &'static str = $format;
 
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
-    }
+            fn read(text: &str) -> Result<Self, String> {
+                Self::new(text).map_err(|error| error.to_string())
+            }
 
-    fn write(&self) -> String {
-        self.as_str().to_owned()
-    }
+            fn write(&self) -> String {
+                let text: fn(&Self) -> String = $text;
+                text(self)
+            }
+        }
+    )*};
 }
 
-impl TextFormat for TopicFilter {
-    const FORMAT: &'static str = "topic-filter";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
-    }
-
-    fn write(&self) -> String {
-        self.as_str().to_owned()
-    }
+text_formats! {
+    Attribute, "attribute", ToString::to_string;
+    GlobText, "glob", |glob| glob.text().to_string();
+    Name, "name", ToString::to_string;
+    Pattern, "pattern", |pattern| pattern.text().to_string();
+    Template, "template", ToString::to_string;
+    Topic, "topic", ToString::to_string;
+    TopicFilter, "topic-filter", |filter| filter.as_str().to_owned();
 }
 
 impl TextFormat for ApiBase {
@@ -237,30 +241,6 @@ impl TextFormat for &'static Conversion {
     }
 }
 
-impl TextFormat for Template {
-    const FORMAT: &'static str = "template";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
-    }
-
-    fn write(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl TextFormat for Attribute {
-    const FORMAT: &'static str = "attribute";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
-    }
-
-    fn write(&self) -> String {
-        self.to_string()
-    }
-}
-
 impl TextFormat for LogFilter {
     const FORMAT: &'static str = "log-filter";
 
@@ -274,42 +254,6 @@ impl TextFormat for LogFilter {
 
     fn write(&self) -> String {
         self.0.to_string()
-    }
-}
-
-impl TextFormat for Pattern {
-    const FORMAT: &'static str = "pattern";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text)
-    }
-
-    fn write(&self) -> String {
-        self.text().to_string()
-    }
-}
-
-impl TextFormat for GlobText {
-    const FORMAT: &'static str = "glob";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text)
-    }
-
-    fn write(&self) -> String {
-        self.text().to_string()
-    }
-}
-
-impl TextFormat for Name {
-    const FORMAT: &'static str = "name";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::new(text)
-    }
-
-    fn write(&self) -> String {
-        self.to_string()
     }
 }
 

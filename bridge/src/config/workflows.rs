@@ -124,7 +124,6 @@ pub struct ApiConfig {
     /// everything unencrypted, including credentials.
     pub base_url: AsText<ApiBase>,
     /// What it is for, as shown to agents.
-    #[serde(default)]
     pub description: Option<String>,
     /// Its endpoints, as shown to agents. Other paths below the base URL may be called too.
     #[serde(default)]
@@ -141,7 +140,6 @@ pub struct EndpointConfig {
     /// The HTTP method.
     pub method: HttpMethod,
     /// What it does.
-    #[serde(default)]
     pub description: Option<String>,
     /// Its parameters by name, each with a description for agents.
     #[serde(default)]
@@ -183,7 +181,6 @@ pub struct CredentialConfig {
     #[serde(default)]
     pub apis: Vec<Name>,
     /// What it is for, as shown to agents.
-    #[serde(default)]
     pub description: Option<String>,
 }
 

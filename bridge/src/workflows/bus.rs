@@ -21,6 +21,7 @@
 mod answer;
 mod ask;
 mod assembly;
+mod client;
 mod execute;
 mod held;
 mod refused;
@@ -44,8 +45,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::answer::{Answer, EventFactory, Outcome};
-use self::ask::{Action, Ask, Cancel, Envelope, NotAWorkflow, Places, Rejected, WorkflowClient};
+use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
+use self::client::{Envelope, Places, WorkflowClient};
 use self::held::Held;
 use self::refused::Refused;
 use self::waiting::{Early, Waiting};

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::properties::KafkaProperties;
-use crate::error::{TransportError, TransportErrorKind};
+use crate::error::{ConfigProblem, TransportError, TransportErrorKind};
 use crate::secret::Secret;
 use crate::transport::LAG_INTERVAL;
 
@@ -28,11 +28,9 @@ pub struct KafkaConfig {
     pub client_id: String,
 
     /// TLS to the brokers. Default: none, traffic is not encrypted.
-    #[serde(default)]
     pub tls: Option<KafkaTls>,
 
     /// How to log in. Default: not at all.
-    #[serde(default)]
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message waits for others to share a request. Duration; default `0s`; at most `1s`.
@@ -76,7 +74,6 @@ pub struct KafkaConfig {
     /// Static membership: a name of this process that stays the same after a restart and that no other process has.
     /// Text; default none. A restart within `session_timeout` then moves no partitions. A second process with the same
     /// name ends the subscriptions of the first.
-    #[serde(default)]
     pub instance_id: Option<String>,
 
     /// Further librdkafka properties, passed to producer and consumers. Map of text to text; default none. A property
@@ -92,16 +89,12 @@ pub struct KafkaConfig {
 pub struct KafkaTls {
     /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file; default: those of the
     /// system.
-    #[serde(default)]
     pub ca_file: Option<PathBuf>,
     /// Our certificate, with its chain, for brokers that ask for one. Path of a PEM file; default none; needs `key_file`.
-    #[serde(default)]
     pub cert_file: Option<PathBuf>,
     /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
-    #[serde(default)]
     pub key_file: Option<PathBuf>,
     /// The password of the key. A secret reference; default none; needs `key_file`.
-    #[serde(default)]
     pub key_password: Option<Secret>,
     /// Accept a trusted certificate for any host name. Default false. With true, any holder of such a certificate can
     /// pose as the broker.
@@ -195,66 +188,65 @@ impl KafkaConfig {
         key.into_iter().chain(password).collect()
     }
 
-    /// Everything that is wrong, each with the path of the key below this one: `sasl: PLAIN needs tls`. Touches neither
-    /// network nor files.
+    /// Everything that is wrong. Touches neither network nor files.
     #[must_use]
-    pub fn problems(&self) -> Vec<String> {
+    pub fn problems(&self) -> Vec<ConfigProblem> {
         let mut problems = Vec::new();
-        let mut unless = |holds: bool, problem: &str| {
-            if !holds {
-                problems.push(problem.to_owned());
-            }
+        let mut unless = |holds: bool, key: &str, message: &str| {
+            problems.extend((!holds).then(|| ConfigProblem::new(key, message)));
         };
+        let not_empty = "must not be empty";
         unless(
             !self.brokers.is_empty() && self.brokers.iter().all(|broker| is_address(broker)),
-            "brokers: at least one, each host or host:port",
+            "brokers",
+            "at least one, each host or host:port",
         );
-        unless(is_word(&self.client_id), "client_id: must not be empty");
+        unless(is_word(&self.client_id), "client_id", not_empty);
+        let instance = self.instance_id.as_deref();
+        unless(instance.is_none_or(is_word), "instance_id", not_empty);
         unless(
-            self.instance_id.as_deref().is_none_or(is_word),
-            "instance_id: must not be empty",
+            self.linger <= Duration::from_secs(1),
+            "linger",
+            "at most 1s",
         );
-        unless(self.linger <= Duration::from_secs(1), "linger: at most 1s");
-        unless(
-            within(self.message_timeout, 1, 15 * 60),
-            "message_timeout: 1s to 15m",
-        );
+        let message_timeout = within(self.message_timeout, 1, 15 * 60);
+        unless(message_timeout, "message_timeout", "1s to 15m");
         unless(
             (1_000..=1_000_000_000).contains(&self.max_message_bytes),
-            "max_message_bytes: 1000 to 1000000000",
+            "max_message_bytes",
+            "1000 to 1000000000",
         );
-        unless(
-            within(self.session_timeout, 1, 30 * 60),
-            "session_timeout: 1s to 30m",
-        );
-        self.security_problems(&mut problems);
+        let session_timeout = within(self.session_timeout, 1, 30 * 60);
+        unless(session_timeout, "session_timeout", "1s to 30m");
+        self.security_problems(&mut unless);
         problems.extend(self.properties.problems());
         problems
     }
 
-    fn security_problems(&self, problems: &mut Vec<String>) {
-        let mut unless = |holds: bool, problem: &str| {
-            if !holds {
-                problems.push(problem.to_owned());
-            }
-        };
+    fn security_problems(&self, unless: &mut impl FnMut(bool, &str, &str)) {
         if let Some(tls) = &self.tls {
             unless(
                 tls.cert_file.is_some() == tls.key_file.is_some(),
-                "tls: cert_file and key_file need each other",
+                "tls",
+                "cert_file and key_file need each other",
             );
             unless(
                 tls.key_password.is_none() || tls.key_file.is_some(),
-                "tls.key_password: needs key_file",
+                "tls.key_password",
+                "needs key_file",
             );
         }
         if let Some(sasl) = &self.sasl {
-            unless(is_word(&sasl.username), "sasl.username: must not be empty");
             unless(
-                sasl.mechanism != SaslMechanism::Plain
-                    || self.tls.is_some()
-                    || sasl.insecure_plaintext,
-                "sasl.mechanism: PLAIN without tls sends the password unencrypted; set insecure_plaintext to allow it",
+                is_word(&sasl.username),
+                "sasl.username",
+                "must not be empty",
+            );
+            let is_plain = sasl.mechanism == SaslMechanism::Plain;
+            unless(
+                !is_plain || self.tls.is_some() || sasl.insecure_plaintext,
+                "sasl.mechanism",
+                "PLAIN without tls sends the password unencrypted; set insecure_plaintext to allow it",
             );
         }
     }
@@ -589,10 +581,7 @@ mod tests {
                 "properties":{"acks":"1","group.id":"g","client.rack":"r","test.mock.num.brokers":"1"}}"#,
         );
         let problems = config.problems();
-        let paths: Vec<&str> = problems
-            .iter()
-            .map(|problem| problem.split(": ").next().unwrap())
-            .collect();
+        let paths: Vec<&str> = problems.iter().map(|problem| &*problem.key).collect();
         assert_eq!(
             paths,
             [
@@ -631,8 +620,8 @@ mod tests {
             let problems = config.problems();
             assert_eq!(problems.len(), 1, "{key}");
             assert!(
-                problems[0].starts_with(&format!("properties.{key}: "))
-                    && problems[0].contains(instead),
+                problems[0].key == format!("properties.{key}")
+                    && problems[0].message.contains(instead),
                 "{problems:?}"
             );
             let shown = format!(

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::error::ConfigProblem;
+
 /// Further librdkafka properties by name. `Debug` and `Serialize` print `***` for the value of a property that is for a
 /// secret: such a configuration is refused, and may have been printed before that.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
@@ -99,16 +101,16 @@ impl KafkaProperties {
     }
 
     /// What is wrong with each that may not be passed, after its place.
-    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+    pub(super) fn problems(&self) -> impl Iterator<Item = ConfigProblem> {
         self.0.keys().filter_map(|key| {
             let problem = if let Some(instead) = secret(key) {
-                format!("a secret may not be in the configuration; {instead}")
+                &format!("a secret may not be in the configuration; {instead}")
             } else if is_owned(key) {
-                "is set by a2abus; use its own key if there is one".to_owned()
+                "is set by a2abus; use its own key if there is one"
             } else {
                 return None;
             };
-            Some(format!("properties.{key}: {problem}"))
+            Some(ConfigProblem::new(format!("properties.{key}"), problem))
         })
     }
 

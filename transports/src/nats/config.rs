@@ -8,7 +8,7 @@ use async_nats::{Auth, AuthError, ConnectOptions, ServerAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{TransportError, TransportErrorKind};
+use crate::error::{ConfigProblem, TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::secret::{Secret, SecretError};
 use crate::transport::TopicFilter;
@@ -32,7 +32,6 @@ pub struct NatsConfig {
     pub tls: NatsTls,
 
     /// How to log in. Default: not at all.
-    #[serde(default)]
     pub auth: Option<NatsAuth>,
 
     /// How often an idle connection is pinged; after two pings without an answer it is closed. Duration; default `10s`;
@@ -82,18 +81,14 @@ pub struct NatsTls {
     /// Refuse servers without TLS. Default: true where `auth` sends a password or token, which TLS keeps secret, unless
     /// all `servers` are on the loopback interface (others that such a server names are then ignored); else false. With
     /// false, anyone on the network can read a password or token.
-    #[serde(default)]
     pub required: Option<bool>,
     /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file; default: those of the
     /// system.
-    #[serde(default)]
     pub ca_file: Option<PathBuf>,
     /// Our certificate, with its chain, for servers that ask for one. Path of a PEM file; default none; needs
     /// `key_file`.
-    #[serde(default)]
     pub cert_file: Option<PathBuf>,
     /// The key of our certificate. Path of a PEM file; default none; needs `cert_file`.
-    #[serde(default)]
     pub key_file: Option<PathBuf>,
     /// Start TLS before the server sends its greeting, for servers with `handshake_first`. Default false. With true,
     /// servers without `handshake_first` cannot be reached.
@@ -147,7 +142,6 @@ struct AuthKeys {
 pub struct JetStreamConfig {
     /// The JetStream domain. Text; default: that of the server. With a domain that does not exist, every JetStream
     /// request times out.
-    #[serde(default)]
     pub domain: Option<String>,
 
     /// Create and update the streams below and the durable consumers that bindings name. Default false: they must
@@ -243,26 +237,29 @@ impl NatsConfig {
         self.auth.iter().map(NatsAuth::secret).collect()
     }
 
-    /// Everything that is wrong, each with the path of the key below this one: `tls: cert_file needs key_file`. Touches
-    /// neither network nor files.
+    /// Everything that is wrong. Touches neither network nor files.
     #[must_use]
-    pub fn problems(&self) -> Vec<String> {
+    pub fn problems(&self) -> Vec<ConfigProblem> {
         let mut problems = Vec::new();
-        if self.servers.is_empty() {
-            problems.push("servers: at least one is needed".to_owned());
-        }
+        let mut unless = |holds: bool, key: &str, message: &str| {
+            problems.extend((!holds).then(|| ConfigProblem::new(key, message)));
+        };
+        unless(
+            !self.servers.is_empty(),
+            "servers",
+            "at least one is needed",
+        );
         for (index, server) in self.servers.iter().enumerate() {
             if let Err(problem) = server_address(server) {
-                problems.push(format!("servers[{index}]: {problem}"));
+                unless(false, &format!("servers[{index}]"), &problem);
             }
         }
-        if self.name.trim().is_empty() {
-            problems.push("name: must not be empty".to_owned());
-        }
-        if self.tls.cert_file.is_some() != self.tls.key_file.is_some() {
-            problems
-                .push("tls: cert_file and key_file are given together or not at all".to_owned());
-        }
+        unless(!self.name.trim().is_empty(), "name", "must not be empty");
+        unless(
+            self.tls.cert_file.is_some() == self.tls.key_file.is_some(),
+            "tls",
+            "cert_file and key_file are given together or not at all",
+        );
         let second = Duration::from_secs(1);
         let (least, minute) = (Duration::from_millis(100), 60 * second);
         for (key, value, least, most) in [
@@ -277,30 +274,30 @@ impl NatsConfig {
                 60 * minute,
             ),
         ] {
-            if !(least..=most).contains(&value) {
-                problems.push(format!(
-                    "{key}: must be {least:?} to {} seconds",
-                    most.as_secs()
-                ));
-            }
+            let message = format!("must be {least:?} to {} seconds", most.as_secs());
+            unless((least..=most).contains(&value), key, &message);
         }
-        if !(1..=100_000).contains(&self.max_ack_pending) {
-            problems.push("max_ack_pending: must be 1 to 100000".to_owned());
-        }
-        if !is_plain_subject(&self.inbox_prefix) {
-            problems.push("inbox_prefix: must be a subject without wildcards".to_owned());
-        }
-        problems.extend(self.jetstream.problems());
+        unless(
+            (1..=100_000).contains(&self.max_ack_pending),
+            "max_ack_pending",
+            "must be 1 to 100000",
+        );
+        unless(
+            is_plain_subject(&self.inbox_prefix),
+            "inbox_prefix",
+            "must be a subject without wildcards",
+        );
+        self.jetstream.problems(&mut unless);
         problems
     }
 
-    /// What is legal but dangerous, each with the path of the key below this one.
+    /// What is legal but dangerous.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<ConfigProblem> {
         let in_clear = self.sends_secret() && self.tls.required == Some(false) && !self.is_local();
-        let warning =
-            "tls.required: false sends the password or token in clear to servers without TLS";
-        in_clear.then(|| warning.to_owned()).into_iter().collect()
+        let warning = "false sends the password or token in clear to servers without TLS";
+        let warning = in_clear.then(|| ConfigProblem::new("tls.required", warning));
+        warning.into_iter().collect()
     }
 
     /// Whether the log-in sends a secret over the connection.
@@ -523,26 +520,25 @@ impl Default for JetStreamConfig {
 }
 
 impl JetStreamConfig {
-    fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self
-            .domain
-            .as_deref()
-            .is_some_and(|domain| !is_name(domain))
-        {
-            problems.push("jetstream.domain: must be one word".to_owned());
-        }
+    fn problems(&self, unless: &mut impl FnMut(bool, &str, &str)) {
+        let domain = self.domain.as_deref();
+        unless(
+            domain.is_none_or(is_name),
+            "jetstream.domain",
+            "must be one word",
+        );
         for (index, stream) in self.streams.iter().enumerate() {
             let path = format!("jetstream.streams[{index}]");
-            if self.streams[..index]
-                .iter()
-                .any(|other| other.name == stream.name)
-            {
-                problems.push(format!("{path}.name: {:?} is listed twice", stream.name));
-            }
-            problems.extend(stream.problems().map(|problem| format!("{path}.{problem}")));
+            let mut earlier = self.streams.iter().take(index);
+            unless(
+                earlier.all(|other| other.name != stream.name),
+                &format!("{path}.name"),
+                &format!("{:?} is listed twice", stream.name),
+            );
+            stream.problems(&mut |holds, key: &str, message: &str| {
+                unless(holds, &format!("{path}.{key}"), message);
+            });
         }
-        problems
     }
 
     /// Whether a managed stream takes the topic.
@@ -574,31 +570,34 @@ impl StreamConfig {
         filters.any(|filter| filter.matches(topic))
     }
 
-    fn problems(&self) -> impl Iterator<Item = String> {
+    fn problems(&self, unless: &mut impl FnMut(bool, &str, &str)) {
         let least = Duration::from_millis(100);
-        let bad_subject = self
-            .subjects
-            .iter()
-            .find(|subject| TopicFilter::new(subject.as_str()).is_err());
-        [
-            (!is_name(&self.name))
-                .then(|| "name: must be one word of letters, digits, '_' and '-'".to_owned()),
-            self.subjects
-                .is_empty()
-                .then(|| "subjects: at least one is needed".to_owned()),
-            bad_subject.map(|subject| format!("subjects: {subject:?} is not a subject")),
-            (!(1..=5).contains(&self.replicas)).then(|| "replicas: must be 1 to 5".to_owned()),
-            self.max_age
-                .is_some_and(|age| age < least)
-                .then(|| "max_age: must be at least 100ms".to_owned()),
-            (self.duplicate_window < least)
-                .then(|| "duplicate_window: must be at least 100ms".to_owned()),
-            self.max_age
-                .is_some_and(|age| age < self.duplicate_window)
-                .then(|| "duplicate_window: must not be above max_age".to_owned()),
-        ]
-        .into_iter()
-        .flatten()
+        let word = "must be one word of letters, digits, '_' and '-'";
+        unless(is_name(&self.name), "name", word);
+        unless(
+            !self.subjects.is_empty(),
+            "subjects",
+            "at least one is needed",
+        );
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let message = format!("{subject:?} is not a subject");
+            let is_filter = TopicFilter::new(subject.as_str()).is_ok();
+            unless(is_filter, &format!("subjects[{index}]"), &message);
+        }
+        unless(
+            (1..=5).contains(&self.replicas),
+            "replicas",
+            "must be 1 to 5",
+        );
+        let (age, window) = (self.max_age, self.duplicate_window);
+        let at_least = "must be at least 100ms";
+        unless(age.is_none_or(|age| age >= least), "max_age", at_least);
+        unless(window >= least, "duplicate_window", at_least);
+        unless(
+            age.is_none_or(|age| age >= window),
+            "duplicate_window",
+            "must not be above max_age",
+        );
     }
 }
 
@@ -726,7 +725,7 @@ mod tests {
     fn defaults_are_those_of_new() {
         let config = parse(r#"{"servers":["nats://a:4222"]}"#);
         assert_eq!(config, NatsConfig::new(["nats://a:4222"]));
-        assert_eq!(config.problems(), Vec::<String>::new());
+        assert_eq!(config.problems(), []);
         assert!(serde_json::from_str::<NatsConfig>("{}").is_err());
     }
 
@@ -803,10 +802,7 @@ mod tests {
                 {"name":"a b","subjects":["x..y"],"replicas":9,"max_age":"1s","duplicate_window":"2s"}]}}"#,
         );
         let problems = config.problems();
-        let paths: Vec<&str> = problems
-            .iter()
-            .map(|problem| problem.split(": ").next().unwrap())
-            .collect();
+        let paths: Vec<&str> = problems.iter().map(|problem| &*problem.key).collect();
         assert_eq!(
             paths,
             [
@@ -828,12 +824,12 @@ mod tests {
                 "jetstream.streams[0].subjects",
                 "jetstream.streams[1].name",
                 "jetstream.streams[1].name",
-                "jetstream.streams[1].subjects",
+                "jetstream.streams[1].subjects[0]",
                 "jetstream.streams[1].replicas",
                 "jetstream.streams[1].duplicate_window",
             ]
         );
-        assert!(!problems.concat().contains("canary"));
+        assert!(!format!("{problems:?}").contains("canary"));
     }
 
     #[test]

@@ -8,22 +8,26 @@
 //! One for all lanes of a bridge. Nothing here is touched while every destination works, but for one atomic read. What is
 //! known of a failing destination is forgotten with the last copy that is held for it ([`Holder`]).
 
+mod log;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use a2abus_plugin::Text;
-use a2abus_transports::{Disposition, Health, Topic, Transport as _, TransportError};
+use a2abus_transports::{Health, Topic, Transport as _, TransportError};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
-use tracing::Level;
 
+pub(super) use self::log::needs_a_person;
+use self::log::{DestinationLog, Reminder, Shown};
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
 use crate::readiness::Readiness;
 use crate::route::NamedBy;
-use crate::seldom::{LogLimits, Seldom};
+use crate::seldom::LogLimits;
 
 /// The first and the longest wait before the next probe.
 pub(crate) const BACKOFF: (Duration, Duration) =
@@ -39,10 +43,7 @@ pub struct Destinations {
     table: Mutex<Table>,
     /// How many there are, to be read without the lock.
     count: AtomicUsize,
-    failures: Seldom,
-    reminders: Seldom,
-    recoveries: Seldom,
-    losses: Seldom,
+    log: DestinationLog,
 }
 
 #[derive(Debug, Default)]
@@ -147,13 +148,7 @@ impl Destinations {
             readiness,
             table: Mutex::default(),
             count: AtomicUsize::new(0),
-            failures: log.seldom(Level::WARN, "more destinations began to fail"),
-            reminders: log.seldom(
-                Level::WARN,
-                "more reminders of destinations that still fail",
-            ),
-            recoveries: log.seldom(Level::INFO, "more destinations accept messages again"),
-            losses: log.seldom(Level::WARN, "more messages of callers were not published"),
+            log: DestinationLog::new(log),
         }
     }
 
@@ -190,7 +185,7 @@ impl Destinations {
             (generation, generation == new)
         };
         if is_new {
-            self.log_failure(destination, error);
+            self.log.failed(&self.shown(destination), error);
         }
         Holder {
             destinations: Arc::clone(self),
@@ -271,24 +266,8 @@ impl Destinations {
             return;
         }
         let failing = self.remove(&mut self.lock(), destination);
-        if let Some(failing) = failing
-            && let Some(suppressed) = self.recoveries.allow()
-        {
-            tracing::info!(
-                transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()),
-                copies = failing.copies, seconds = failing.since.elapsed().as_secs_f64(), suppressed,
-                "the destination accepts messages again: waiting messages are sent"
-            );
-        }
-    }
-
-    /// Logs that a failure is forgotten.
-    fn log_abandoned(&self, destination: &Destination, error: &TransportError) {
-        if let Some(suppressed) = self.recoveries.allow() {
-            tracing::info!(
-                transport = self.bus_name(destination), topic = %shown_topic(destination.topic.as_str()), %error, suppressed,
-                "no message is waiting for this destination any more; it will be tried again with the next one"
-            );
+        if let Some(Failing { copies, since, .. }) = failing {
+            self.log.works(&self.shown(destination), copies, since);
         }
     }
 
@@ -298,21 +277,6 @@ impl Destinations {
             destinations: self,
             copy,
             unreported: None,
-        }
-    }
-
-    /// Counts and logs a copy that was given up.
-    fn given_up(&self, copy: &Outgoing, error: &TransportError) {
-        let Some(bus) = self.buses.get(copy.bus) else {
-            return;
-        };
-        bus.metrics.given_up(error.kind());
-        if let Some(suppressed) = self.losses.allow() {
-            tracing::warn!(
-                transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
-                call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
-                "a message of a caller was not published"
-            );
         }
     }
 
@@ -329,15 +293,20 @@ impl Destinations {
             failing.error = error.clone();
             self.show(destination, failing);
             let is_due = needs_a_person(error) && failing.reminded.elapsed() >= REMIND_EVERY;
-            let allowed = (is_news || is_due).then(|| self.reminders.allow());
+            let allowed = (is_news || is_due).then(|| self.log.allows_reminder());
             // One that is not written now is due again at the next probe.
             allowed.flatten().map(|suppressed| {
                 failing.reminded = Instant::now();
-                (failing.since, failing.waiting, suppressed)
+                Reminder {
+                    since: failing.since,
+                    waiting: failing.waiting,
+                    suppressed,
+                }
             })
         };
         if let Some(reminder) = reminder {
-            self.log_still(destination, error, reminder);
+            self.log
+                .still_fails(&self.shown(destination), error, &reminder);
         }
     }
 
@@ -349,43 +318,6 @@ impl Destinations {
         }
     }
 
-    fn log_failure(&self, destination: &Destination, error: &TransportError) {
-        let Some(suppressed) = self.failures.allow() else {
-            return;
-        };
-        let (transport, topic) = (
-            self.bus_name(destination),
-            shown_topic(destination.topic.as_str()),
-        );
-        if needs_a_person(error) {
-            tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: repair the topic, its permissions or its space; lanes wait, and nothing is lost");
-        } else {
-            tracing::warn!(transport, %topic, %error, suppressed,
-                "the destination does not accept messages: lanes wait and try again");
-        }
-    }
-
-    fn log_still(
-        &self,
-        destination: &Destination,
-        error: &TransportError,
-        (since, waiting, suppressed): (Instant, usize, u64),
-    ) {
-        let (transport, topic) = (
-            self.bus_name(destination),
-            shown_topic(destination.topic.as_str()),
-        );
-        let seconds = since.elapsed().as_secs();
-        if needs_a_person(error) {
-            tracing::error!(transport, %topic, %error, waiting, seconds, suppressed,
-                "the destination still refuses messages: repair the topic, its permissions or its space");
-        } else {
-            tracing::warn!(transport, %topic, %error, waiting, seconds, suppressed,
-                "the destination still does not accept messages");
-        }
-    }
-
     /// Brings what `/readyz` says up to date, under the lock.
     fn show(&self, destination: &Destination, failing: &Failing) {
         let Failing { error, waiting, .. } = failing;
@@ -394,17 +326,16 @@ impl Destinations {
     }
 
     fn name(&self, destination: &Destination) -> String {
-        let transport = self.bus_name(destination);
-        format!(
-            "destination {transport}/{}",
-            shown_topic(destination.topic.as_str())
-        )
+        let Shown { transport, topic } = self.shown(destination);
+        format!("destination {transport}/{topic}")
     }
 
-    fn bus_name(&self, destination: &Destination) -> &str {
-        self.buses
-            .get(destination.bus)
-            .map_or("", |bus| bus.name.text().as_str())
+    fn shown(&self, destination: &Destination) -> Shown<'_> {
+        let bus = self.buses.get(destination.bus);
+        Shown {
+            transport: bus.map_or("", |bus| bus.name.text().as_str()),
+            topic: shown_topic(destination.topic.as_str()).to_string(),
+        }
     }
 
     /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
@@ -475,8 +406,8 @@ impl Drop for Holder {
         let failing = self.destinations.remove(&mut table, &self.destination);
         drop(table);
         if let Some(failing) = failing {
-            self.destinations
-                .log_abandoned(&self.destination, &failing.error);
+            let shown = self.destinations.shown(&self.destination);
+            self.destinations.log.forgotten(&shown, &failing.error);
         }
     }
 }
@@ -523,7 +454,8 @@ impl Drop for Probe {
 impl Drop for Interest<'_> {
     fn drop(&mut self) {
         if let Some(error) = &self.unreported {
-            self.destinations.given_up(self.copy, error);
+            let buses = &self.destinations.buses;
+            self.destinations.log.given_up(buses, self.copy, error);
         }
     }
 }
@@ -562,153 +494,10 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether time alone does not help.
-pub(super) fn needs_a_person(error: &TransportError) -> bool {
-    error.disposition() == Disposition::Pause
-}
-
 /// The wait, shortened at random by up to half, so that many do not wake at once.
 pub(crate) fn jittered(wait: Duration) -> Duration {
     let mut byte = [0];
     // Without randomness the full wait is as good.
     let random = getrandom::fill(&mut byte).map_or(0, |()| u32::from(byte[0]));
     wait - wait * random / 512
-}
-
-#[cfg(test)]
-mod tests {
-    use a2abus_transports::memory::Memory;
-    use a2abus_transports::{AnyTransport, TransportErrorKind};
-
-    use super::*;
-    use crate::bus::Bus;
-    use crate::config::Name;
-    use crate::metrics::Metrics;
-
-    struct World {
-        readiness: Arc<Readiness>,
-        destinations: Arc<Destinations>,
-        destination: Destination,
-        error: TransportError,
-    }
-
-    impl World {
-        fn new() -> Self {
-            let name: Name = serde_json::from_str("\"bus\"").unwrap();
-            let metrics = Metrics::new().unwrap().transport(name.text());
-            let transport = AnyTransport::Memory(Memory::default());
-            let bus = Bus {
-                name: name.clone(),
-                transport,
-                metrics,
-            };
-            let buses = Buses::new(vec![bus]);
-            let readiness = Arc::new(Readiness::new());
-            let bus = buses.find(&name).unwrap();
-            let log = LogLimits::default();
-            let destinations = Destinations::new(buses, Arc::clone(&readiness), &log);
-            Self {
-                readiness,
-                destinations: Arc::new(destinations),
-                destination: Destination {
-                    bus,
-                    topic: Topic::new("t").unwrap(),
-                },
-                error: TransportError::new(TransportErrorKind::Full, "send"),
-            }
-        }
-
-        fn fails(&self) -> Holder {
-            self.destinations
-                .failed(&self.destination, NamedBy::Event, &self.error)
-        }
-
-        async fn turn(&self) -> Option<Probe> {
-            let (named_by, patience) = (NamedBy::Event, Patience::Unlimited);
-            let turn = self
-                .destinations
-                .turn(&self.destination, named_by, patience);
-            turn.await
-        }
-
-        /// What `/readyz` says of it.
-        fn shown(&self) -> Option<String> {
-            let degraded = self.readiness.report().degraded;
-            degraded.first().map(|unmet| unmet.cause.clone())
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_failure_is_forgotten_with_the_last_copy_that_is_held() {
-        let world = World::new();
-        let (first, second) = (world.fails(), world.fails());
-        drop(first);
-        assert!(world.shown().is_some());
-        drop(second);
-        assert_eq!(world.shown(), None);
-        assert_eq!(world.destinations.count.load(Ordering::Acquire), 0);
-        assert!(world.turn().await.is_none(), "it works as far as is known");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_person_has_to_repair_is_shown_until_it_works() {
-        let world = World::new();
-        let fail = |named_by| {
-            let destinations = &world.destinations;
-            drop(destinations.failed(&world.destination, named_by, &world.error));
-        };
-        fail(NamedBy::Config);
-        assert!(world.shown().is_some());
-        world.destinations.works(&world.destination);
-        assert_eq!(world.shown(), None);
-        fail(NamedBy::Event);
-        assert_eq!(world.shown(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_fails_keeps_what_is_known_as_long_as_its_copy_is_held() {
-        let world = World::new();
-        let held = world.fails();
-        let probe = world.turn().await.unwrap();
-        drop(held);
-        let held = probe.failed(&world.error);
-        assert_eq!(
-            world
-                .shown()
-                .as_deref()
-                .map(|cause| cause.ends_with("1 waiting")),
-            Some(true)
-        );
-        drop(held);
-        assert_eq!(world.shown(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waited_for_an_earlier_failure_counts_for_no_later_one() {
-        let world = World::new();
-        let first = world.fails();
-        let probe = world.turn().await.unwrap();
-        // The second who waits, and whose wait is over by the time it looks.
-        let waiting =
-            Waiting::enter(&world.destinations, &world.destination, NamedBy::Event).unwrap();
-        probe.confirmed();
-        let second = world.fails();
-        let probe = world.turn().await.unwrap();
-        let is_probed = |world: &World| {
-            let mut table = world.destinations.lock();
-            let failing = table.failing.get_mut(&world.destination).unwrap();
-            (failing.is_probed, failing.waiting, failing.holders)
-        };
-        assert_eq!(is_probed(&world), (true, 1, 2));
-        assert!(matches!(
-            world
-                .destinations
-                .next_turn(&waiting.0, Patience::Unlimited),
-            Turn::Send
-        ));
-        drop((first, Probe(waiting)));
-        assert_eq!(is_probed(&world), (true, 1, 2), "not that one");
-        drop((probe, second));
-        assert_eq!(world.shown(), None);
-    }
 }

@@ -1,9 +1,6 @@
 //! Can the agents of the `agents` section be reached, and can their cards be served?
 
-use std::collections::HashSet;
-
-use super::Checker;
-use crate::config::nearest::nearest;
+use super::{Checker, already};
 use crate::config::path::ValuePath;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
@@ -40,16 +37,10 @@ fn names(checker: &mut Checker<'_>) {
 fn skills(checker: &mut Checker<'_>) {
     let section = ValuePath::root().key("agents");
     for (name, agent) in &checker.sections.agents {
-        let mut seen = HashSet::new();
+        let path = section.key(name).key("skills");
         let skills = agent.iter().flat_map(|agent| &agent.skills).enumerate();
-        for (index, skill) in skills.filter(|(_, skill)| !seen.insert(&skill.id)) {
-            let path = section.key(name).key("skills").index(index).key("id");
-            let message = format!(
-                "{} is the id of an earlier skill: write another one",
-                skill.id
-            );
-            checker.error(path, message);
-        }
+        let ids = skills.map(|(index, skill)| (path.index(index).key("id"), &skill.id));
+        checker.unique(ids, |first| already("id", first));
     }
 }
 
@@ -62,15 +53,11 @@ fn default_agent(checker: &mut Checker<'_>) {
     else {
         return;
     };
-    if sections.agents.contains_key(agent.as_str()) || sections.is_broken("agents") {
-        return;
+    if !sections.is_broken("agents") {
+        let known: Vec<&str> = sections.agents.keys().map(String::as_str).collect();
+        let path = ValuePath::root().key("a2a").key("default_agent");
+        checker.known(path, "agent", agent.as_str(), &known);
     }
-    let known: Vec<&str> = sections.agents.keys().map(String::as_str).collect();
-    let message = match nearest(agent.as_str(), &known) {
-        Some(near) => format!("there is no agent {agent}: did you mean {near}?"),
-        None => format!("there is no agent {agent}: list it in agents"),
-    };
-    checker.error(ValuePath::root().key("a2a").key("default_agent"), message);
 }
 
 /// The URLs of cards are not made of a `Host` that anybody chose.

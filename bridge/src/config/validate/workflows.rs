@@ -1,14 +1,11 @@
 //! Does everything that the `workflows` section names exist, and is everything in it of use?
 
-use std::collections::HashMap;
-
 use a2abus_models::a2e_workflow::OperationType;
 use a2abus_models::a2e_workflow::operation::Storage;
 
-use super::Checker;
-use crate::config::nearest::nearest;
+use super::{Checker, already};
 use crate::config::path::ValuePath;
-use crate::config::workflows::{ApiKey, Grant, WorkflowsConfig};
+use crate::config::workflows::{ApiKey, WorkflowsConfig};
 use crate::config::{BindingConfig, Claim, Name, Role};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
@@ -40,16 +37,9 @@ fn ids(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig)
     ];
     for (list, ids) in lists {
         let path = path.key(list);
-        let mut first: HashMap<&Name, usize> = HashMap::new();
-        for (index, id) in ids.into_iter().enumerate() {
-            if let Some(first) = first.get(id) {
-                let first = path.index(*first);
-                let message = format!("is the id of {first} already: write another one");
-                checker.error(path.index(index).key("id"), message);
-            } else {
-                first.insert(id, index);
-            }
-        }
+        let ids = ids.into_iter().enumerate();
+        let ids = ids.map(|(index, id)| (path.index(index).key("id"), id));
+        checker.unique(ids, |first| already("id", first));
     }
 }
 
@@ -63,7 +53,7 @@ fn credentials(checker: &mut Checker<'_>, path: &ValuePath, workflows: &Workflow
         }
         for (place, id) in credential.apis.iter().enumerate() {
             let path = path.key("apis").index(place);
-            known(checker, path, "API", id.as_str(), &apis);
+            checker.known(path, "API", id.as_str(), &apis);
         }
     }
 }
@@ -76,28 +66,22 @@ fn agents(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
     let credentials: Vec<&str> = secrets.map(|one| one.id.as_str()).collect();
     for (index, agent) in workflows.agents.iter().enumerate() {
         let path = path.key("agents").index(index);
-        grants(
-            checker,
-            &path.key("operations"),
-            "operation",
-            &agent.operations,
-            &operations,
-        );
-        grants(checker, &path.key("apis"), "API", &agent.apis, &apis);
-        grants(
-            checker,
-            &path.key("credentials"),
-            "credential",
-            &agent.credentials,
-            &credentials,
-        );
-        grants(
-            checker,
-            &path.key("storages"),
-            "storage",
-            &agent.storages,
-            &storages,
-        );
+        for (key, what, granted, there) in [
+            ("operations", "operation", &agent.operations, &operations),
+            ("apis", "API", &agent.apis, &apis),
+            (
+                "credentials",
+                "credential",
+                &agent.credentials,
+                &credentials,
+            ),
+            ("storages", "storage", &agent.storages, &storages),
+        ] {
+            let granted = granted.iter().enumerate();
+            for (index, grant) in granted.filter(|(_, grant)| !grant.is_everything()) {
+                checker.known(path.key(key).index(index), what, grant.as_str(), there);
+            }
+        }
         let file = agent
             .storages
             .iter()
@@ -109,48 +93,22 @@ fn agents(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
     }
 }
 
-fn grants(
-    checker: &mut Checker<'_>,
-    path: &ValuePath,
-    what: &str,
-    granted: &[Grant],
-    there: &[&str],
-) {
-    for (index, grant) in granted.iter().enumerate() {
-        if !grant.is_everything() {
-            known(checker, path.index(index), what, grant.as_str(), there);
-        }
-    }
-}
-
-fn known(checker: &mut Checker<'_>, path: ValuePath, what: &str, name: &str, there: &[&str]) {
-    if there.contains(&name) {
-        return;
-    }
-    let message = match nearest(name, there) {
-        Some(near) => format!("there is no {what} {name}: did you mean {near}?"),
-        None if there.is_empty() => format!("there is no {what} {name}, nor any other"),
-        None => format!("there is no {what} {name}: there are {}", there.join(", ")),
-    };
-    checker.error(path, message);
-}
-
 /// A key identifies one agent. Keys in files and variables are compared when they are read.
 fn keys(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
-    let mut first: HashMap<String, ValuePath> = HashMap::new();
-    for (index, agent) in workflows.agents.iter().enumerate() {
-        for (place, key) in agent.keys.iter().enumerate() {
-            let ApiKey::Sha256(digest) = key else {
-                continue;
-            };
-            let path = path.key("agents").index(index).key("keys").index(place);
-            if let Some(first) = first.get(&digest.to_ascii_lowercase()) {
-                checker.error(path, format!("is the same key as at {first}"));
-            } else {
-                first.insert(digest.to_ascii_lowercase(), path);
-            }
-        }
-    }
+    let path = path.key("agents");
+    let keys = workflows
+        .agents
+        .iter()
+        .enumerate()
+        .flat_map(|(index, agent)| {
+            let path = path.index(index).key("keys");
+            let keys = agent.keys.iter().enumerate();
+            keys.filter_map(move |(index, key)| match key {
+                ApiKey::Sha256(digest) => Some((path.index(index), digest.to_ascii_lowercase())),
+                ApiKey::File(_) | ApiKey::Env(_) => None,
+            })
+        });
+    checker.unique(keys, |first| format!("is the same key as at {first}"));
 }
 
 fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
@@ -178,13 +136,7 @@ fn bindings(checker: &mut Checker<'_>, workflows: &WorkflowsConfig) {
             continue;
         };
         if runs {
-            known(
-                checker,
-                path.key("run_as"),
-                "agent",
-                agent.as_str(),
-                &agents,
-            );
+            checker.known(path.key("run_as"), "agent", agent.as_str(), &agents);
         } else {
             checker.error(
                 path.key("run_as"),
@@ -221,12 +173,7 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
         let message = "is empty, so no agent may execute a workflow";
         checker.warning(path.key("agents"), message);
     }
-    let door = checker
-        .sections
-        .http
-        .as_ref()
-        .is_none_or(|http| http.enabled);
-    open_to_callers(checker, path, workflows, door);
+    open_to_callers(checker, path, workflows);
     let on_bus = |checker: &Checker<'_>| {
         checker.sections.is_broken("bindings")
             || checker.sections.bindings.iter().any(|binding| {
@@ -235,7 +182,7 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
                     .is_none_or(|binding| binding.role == Role::Workflows)
             })
     };
-    if !door && !on_bus(checker) {
+    if !checker.has_door() && !on_bus(checker) {
         let message =
             "the executor cannot be reached: enable http, or write a binding with role: workflows";
         checker.warning(path.key("enabled"), message);
@@ -243,14 +190,9 @@ fn of_use(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConf
 }
 
 /// Callers of `/rpc` show no key, so that all of them have the rights of `run_as`.
-fn open_to_callers(
-    checker: &mut Checker<'_>,
-    path: &ValuePath,
-    workflows: &WorkflowsConfig,
-    door: bool,
-) {
+fn open_to_callers(checker: &mut Checker<'_>, path: &ValuePath, workflows: &WorkflowsConfig) {
     let calls = checker.sections.calls.as_ref();
-    if !workflows.rpc || !door || calls.is_some_and(|calls| !calls.enabled) {
+    if !workflows.rpc || !checker.has_door() || calls.is_some_and(|calls| !calls.enabled) {
         return;
     }
     let mut agents: Vec<&str> = checker

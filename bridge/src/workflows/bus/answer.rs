@@ -6,7 +6,8 @@ use a2abus_executor::{Failure, FailureCode, Progress, Record, Value};
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
-use super::ask::{Action, Form, Job, WorkflowClient, identity};
+use super::ask::{Action, Job};
+use super::client::{Form, WorkflowClient, identity};
 use super::refused::Refused;
 
 /// The executor as it signs its events.

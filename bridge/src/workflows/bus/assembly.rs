@@ -18,7 +18,8 @@ use a2abus_plugin::protocol::jsonrpc::code;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::ask::{Action, Cancel, Job, WorkflowClient};
+use super::ask::{Action, Cancel, Job};
+use super::client::WorkflowClient;
 use super::held::Held;
 use super::refused::Refused;
 

@@ -12,7 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use super::WorkflowBinding;
 use super::answer::{Answer, Outcome, ProgressMessage};
-use super::ask::{Action, Job, WorkflowClient};
+use super::ask::{Action, Job};
+use super::client::WorkflowClient;
 use super::refused::Refused;
 use super::waiting::Early;
 use crate::bus::delivery::{BACKOFF, jittered};

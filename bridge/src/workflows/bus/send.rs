@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::WorkflowBinding;
 use super::answer::{Answer, ProgressMessage, Size};
-use super::ask::{Action, Progress, WorkflowClient};
+use super::ask::Action;
+use super::client::{Progress, WorkflowClient};
 use super::held::Held;
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError};

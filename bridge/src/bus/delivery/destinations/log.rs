@@ -1,0 +1,130 @@
+//! What the log says of destinations that fail, at most so often.
+
+use a2abus_plugin::Text;
+use a2abus_transports::{Disposition, TransportError};
+use tokio::time::Instant;
+use tracing::Level;
+
+use crate::bus::Buses;
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::shown_topic;
+use crate::seldom::{LogLimits, Seldom};
+
+#[derive(Debug)]
+pub(super) struct DestinationLog {
+    failures: Seldom,
+    reminders: Seldom,
+    recoveries: Seldom,
+    losses: Seldom,
+}
+
+/// A destination as people name it.
+pub(super) struct Shown<'a> {
+    pub(super) transport: &'a str,
+    pub(super) topic: String,
+}
+
+/// How long a destination has failed, how many wait for it, and the reminders that were left out.
+pub(super) struct Reminder {
+    pub(super) since: Instant,
+    pub(super) waiting: usize,
+    pub(super) suppressed: u64,
+}
+
+// === impl DestinationLog ===
+
+impl DestinationLog {
+    pub(super) fn new(log: &LogLimits) -> Self {
+        let warn = |what| log.seldom(Level::WARN, what);
+        Self {
+            failures: warn("more destinations began to fail"),
+            reminders: warn("more reminders of destinations that still fail"),
+            recoveries: log.seldom(Level::INFO, "more destinations accept messages again"),
+            losses: warn("more messages of callers were not published"),
+        }
+    }
+
+    pub(super) fn failed(&self, Shown { transport, topic }: &Shown<'_>, error: &TransportError) {
+        let Some(suppressed) = self.failures.allow() else {
+            return;
+        };
+        if needs_a_person(error) {
+            tracing::error!(transport, %topic, %error, suppressed,
+                "the destination refuses messages: repair the topic, its permissions or its space; lanes wait, and nothing is lost");
+        } else {
+            tracing::warn!(transport, %topic, %error, suppressed,
+                "the destination does not accept messages: lanes wait and try again");
+        }
+    }
+
+    /// Whether a reminder may be written now, and how many were not since the last one.
+    pub(super) fn allows_reminder(&self) -> Option<u64> {
+        self.reminders.allow()
+    }
+
+    pub(super) fn still_fails(
+        &self,
+        Shown { transport, topic }: &Shown<'_>,
+        error: &TransportError,
+        reminder: &Reminder,
+    ) {
+        let Reminder {
+            since,
+            waiting,
+            suppressed,
+        } = reminder;
+        let seconds = since.elapsed().as_secs();
+        if needs_a_person(error) {
+            tracing::error!(transport, %topic, %error, waiting, seconds, suppressed,
+                "the destination still refuses messages: repair the topic, its permissions or its space");
+        } else {
+            tracing::warn!(transport, %topic, %error, waiting, seconds, suppressed,
+                "the destination still does not accept messages");
+        }
+    }
+
+    pub(super) fn works(
+        &self,
+        Shown { transport, topic }: &Shown<'_>,
+        copies: u64,
+        since: Instant,
+    ) {
+        if let Some(suppressed) = self.recoveries.allow() {
+            tracing::info!(
+                transport,
+                %topic,
+                copies,
+                seconds = since.elapsed().as_secs_f64(),
+                suppressed,
+                "the destination accepts messages again: waiting messages are sent"
+            );
+        }
+    }
+
+    pub(super) fn forgotten(&self, Shown { transport, topic }: &Shown<'_>, error: &TransportError) {
+        if let Some(suppressed) = self.recoveries.allow() {
+            tracing::info!(transport, %topic, %error, suppressed,
+                "no message is waiting for this destination any more; it will be tried again with the next one");
+        }
+    }
+
+    /// Counts and logs a copy that was given up.
+    pub(super) fn given_up(&self, buses: &Buses, copy: &Outgoing, error: &TransportError) {
+        let Some(bus) = buses.get(copy.bus) else {
+            return;
+        };
+        bus.metrics.given_up(error.kind());
+        if let Some(suppressed) = self.losses.allow() {
+            tracing::warn!(
+                transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
+                call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
+                "a message of a caller was not published"
+            );
+        }
+    }
+}
+
+/// Whether time alone does not help.
+pub(in crate::bus::delivery) fn needs_a_person(error: &TransportError) -> bool {
+    error.disposition() == Disposition::Pause
+}

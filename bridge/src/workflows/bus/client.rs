@@ -1,0 +1,235 @@
+//! Who made a request to the executor, and where its answers go.
+//!
+//! Source: docs/protocols/a2e-workflows.md §11.
+
+use std::time::SystemTime;
+
+use a2abus_plugin::{Event, Kind, Limits, Text, extension, kind_of_event};
+use a2abus_transports::{Address, Header, Topic};
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use crate::calls::reply::spring;
+use crate::calls::reply_place::{self, ReplyPlaces};
+
+/// Who made a request, and how it is answered.
+#[derive(Debug, Clone)]
+pub(super) struct WorkflowClient {
+    /// Names the request: the same when it is delivered again, and of no other request.
+    pub(super) identity: Text,
+    /// The `source` of the request.
+    pub(super) source: Text,
+    /// The `sourceagent`.
+    pub(super) requester: Option<Text>,
+    /// Where the answer goes, if not where the routes lead.
+    pub(super) reply_to: Option<Address>,
+    pub(super) progress: Progress,
+    /// Why the place it names for its answer, or for progress, is not used.
+    pub(super) place_refused: Option<reply_place::Refused>,
+    pub(super) form: Form,
+    pub(super) collaboration_id: Option<Text>,
+    pub(super) call_id: Option<Text>,
+    /// The header that Spring's clients want back.
+    pub(super) correlation: Option<Bytes>,
+    /// When nobody waits any more.
+    pub(super) deadline: Option<SystemTime>,
+    /// The place of a line among the lines of its workflow.
+    pub(super) seq: Option<i64>,
+    /// The trace context of the request, as its event has it.
+    pub(super) trace: Vec<(&'static str, Text)>,
+    /// The headers of the request that its answers keep.
+    pub(super) headers: Vec<Header>,
+}
+
+/// Where the requester hears how his execution goes.
+#[derive(Debug, Clone)]
+pub(super) enum Progress {
+    /// Nowhere: he takes one answer, and nothing else.
+    Nowhere,
+    /// Where the answer goes.
+    BesideTheAnswer,
+    /// At a place of its own.
+    At(Address),
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As events of the executor.
+    Events,
+    /// As a JSON-RPC response to the request of this id, which is its exact JSON text.
+    JsonRpc(Text),
+}
+
+/// Where answers and progress of a binding may go, and where they go by default.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// What requests may name.
+    pub(super) named: ReplyPlaces,
+    /// Where answers go whose requests name no place.
+    pub(super) replies: Option<Topic>,
+    /// Where progress goes for which requests name no place.
+    pub(super) progress: Option<Topic>,
+}
+
+/// What a message says beside its event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Envelope<'a> {
+    pub(super) message: &'a a2abus_transports::Message,
+    /// What it may cost.
+    pub(super) limits: &'a Limits,
+    /// Those of its headers that pass.
+    pub(super) headers: &'a [Header],
+    /// The reply subject that came with it.
+    pub(super) reply_to: Option<&'a Topic>,
+    pub(super) places: &'a Places,
+    /// Whether callers of the HTTP door, who show no key, may execute workflows.
+    pub(super) rpc: bool,
+    /// What ties a plain line to the others of its workflow.
+    pub(super) collaboration_id: Option<&'a Text>,
+    /// Where it was read, if it is no event.
+    pub(super) place: Option<&'a Text>,
+}
+
+// === impl WorkflowClient ===
+
+impl WorkflowClient {
+    pub(super) fn of(event: &Event, envelope: Envelope<'_>) -> Self {
+        let text = |name| event.extension_text(name).cloned();
+        let number = |name| event.attribute(name).and_then(|value| value.parse().ok());
+        let traced = [extension::TRACE_PARENT, extension::TRACE_STATE];
+        let trace = traced
+            .into_iter()
+            .filter_map(|name| Some((name, text(name)?)));
+        let deadline = text(extension::EXPIRY_TIME);
+        let (reply_to, progress, place_refused) = match places(event, envelope) {
+            Ok((reply_to, progress)) => (reply_to, progress, None),
+            // The requester at the inbox of the message gets the reason, if the binding allows that place.
+            Err(refused) => {
+                let places = &envelope.places.named;
+                let inbox = envelope
+                    .reply_to
+                    .and_then(|inbox| places.inbox(inbox).ok())
+                    .map(Address::topic);
+                (inbox, Progress::Nowhere, Some(refused))
+            }
+        };
+        Self {
+            identity: identity([event.source().as_bytes(), event.id().as_bytes()]),
+            source: event.source().clone(),
+            requester: text(extension::SOURCE_AGENT),
+            reply_to,
+            progress,
+            place_refused,
+            form: Form::Events,
+            collaboration_id: envelope
+                .collaboration_id
+                .cloned()
+                .or_else(|| text(extension::COLLABORATION_ID)),
+            call_id: text(extension::CALL_ID),
+            correlation: envelope
+                .message
+                .headers
+                .get(spring::CORRELATION_ID)
+                .cloned(),
+            deadline: deadline.and_then(|text| crate::clock::parse(&text)),
+            seq: number(extension::SEQ).or_else(|| seq_header(envelope)),
+            trace: trace.collect(),
+            headers: envelope.headers.to_vec(),
+        }
+    }
+
+    /// Who waits for an answer to an event, as its message says. Nobody waits for one to an answer.
+    pub(super) fn waiting(event: &Event, envelope: Envelope<'_>) -> Option<Box<Self>> {
+        let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
+        let waits =
+            envelope.reply_to.is_some() || reply_place::named_by(event, envelope.message).is_some();
+        let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
+        client.filter(|client| client.reply_to.is_some())
+    }
+
+    /// The name of an execution whose workflow has none: the same when the request comes again.
+    pub(super) fn execution_id(&self) -> Text {
+        self.identity.clone()
+    }
+}
+
+/// The place of a plain line among the others.
+fn seq_header(envelope: Envelope<'_>) -> Option<i64> {
+    let value = envelope.message.headers.get(extension::SEQ)?;
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// The source and the id, which may be those of several calls since callers count from one; so also the call that it
+/// is, and where it was read first. Source: docs/protocols/eventmesh-a2a.md §D4.
+pub(super) fn identity_of_call(event: &Event, place: Option<&Text>) -> Text {
+    let call = event.extension_text(extension::CALL_ID);
+    let place = event.extension_text(extension::ORIGIN).or(place);
+    let names = [Some(event.source()), Some(event.id()), call, place];
+    identity(names.map(|name| name.map_or(&b""[..], |name| name.as_bytes())))
+}
+
+/// A name made of others, that no other names lead to: 32 hexadecimal digits.
+pub(super) fn identity<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Text {
+    let mut digest = Sha256::new();
+    for name in names {
+        digest.update(u64::try_from(name.len()).unwrap_or(u64::MAX).to_be_bytes());
+        digest.update(name);
+    }
+    let digest = digest.finalize();
+    digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .into()
+}
+
+/// Where the answer goes, and where progress does. The answer goes to the place the event names, the one its message
+/// names, the inbox of its sender, or the place of the binding.
+///
+/// # Errors
+/// When a place is named that may not be.
+fn places(
+    event: &Event,
+    envelope: Envelope<'_>,
+) -> Result<(Option<Address>, Progress), reply_place::Refused> {
+    let places = envelope.places;
+    let named = |name: &Text| places.named.named(name, envelope.reply_to);
+    let own = match reply_place::named_by(event, envelope.message) {
+        Some((name, partition)) => Some(Address {
+            partition,
+            ..Address::topic(named(&name)?)
+        }),
+        None => match envelope.reply_to {
+            Some(inbox) => Some(Address::topic(places.named.inbox(inbox)?)),
+            None => None,
+        },
+    };
+    let progress = match progress_place_of(event, envelope) {
+        Some(name) => Some(named(&name)?),
+        None => places.progress.clone(),
+    };
+    let progress = match (progress, &own) {
+        // In the partition of the answer they stay in order.
+        (Some(topic), Some(own)) if topic == own.topic => Progress::BesideTheAnswer,
+        (Some(topic), _) => Progress::At(Address::topic(topic)),
+        // A requester with an inbox takes the first message there for the answer.
+        (None, Some(_)) => Progress::Nowhere,
+        (None, None) => Progress::BesideTheAnswer,
+    };
+    let replies = || places.replies.clone().map(Address::topic);
+    Ok((own.or_else(replies), progress))
+}
+
+/// The place that a request names for progress.
+fn progress_place_of(event: &Event, envelope: Envelope<'_>) -> Option<Text> {
+    let attribute = event.extension_text(extension::PROGRESS_TO).cloned();
+    attribute.or_else(|| {
+        envelope
+            .message
+            .headers
+            .get(extension::PROGRESS_TO)
+            .map(|name| reply_place::lossy(name))
+    })
+}
