@@ -7,7 +7,7 @@ use a2abus_transports::{Topic, TopicFilter};
 use crate::config::{
     Config, DEFAULT_ROUTE, DestinationConfig, StateLog, TransportConfig, TransportType, answering,
 };
-use crate::names::{Name, Names, Part};
+use crate::names::{Name, Names, TemplatePart};
 use crate::state::{LOGS, LogSpec, Place};
 
 /// One thing that the bridge does on one bus.
@@ -206,9 +206,9 @@ impl Write {
         if let Some(Ok(topic)) = template.as_literal().map(Topic::new) {
             return Self::to(&topic, storage);
         }
-        let literal = |part: &Part| match part {
-            Part::Literal(text) => Some(text.to_string()),
-            Part::Attribute(_) => None,
+        let literal = |part: &TemplatePart| match part {
+            TemplatePart::Literal(text) => Some(text.to_string()),
+            TemplatePart::Attribute(_) => None,
         };
         let prefix: String = template.parts().iter().map_while(literal).collect();
         // A value is one word, or, where it may have dots, any number of them.

@@ -12,7 +12,7 @@ use a2abus_plugin::Text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::template::{Attribute, AttributeError, Part, Template, TemplateError};
+pub use self::template::{Attribute, AttributeError, Template, TemplateError, TemplatePart};
 
 pub(crate) use self::escape::{escape, unescape};
 pub(crate) use self::template::with_extension;

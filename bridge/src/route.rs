@@ -26,7 +26,7 @@ pub use self::explain::{Explanation, Mismatch, Step, Taken};
 
 use crate::calls::callid::without_token;
 use crate::config::{Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
-use crate::names::{Attribute, Mode, Name, Names, Part, Template, with_extension};
+use crate::names::{Attribute, Mode, Name, Names, Template, TemplatePart, with_extension};
 
 /// All rules, ready to be asked. Immutable; shared by all tasks.
 #[derive(Debug)]
@@ -360,7 +360,7 @@ impl Destination {
     /// Who names the topic: the configuration, or each event by a value in it.
     #[must_use]
     pub fn named_by(&self) -> NamedBy {
-        let from_event = |part: &Part| matches!(part, Part::Attribute(_));
+        let from_event = |part: &TemplatePart| matches!(part, TemplatePart::Attribute(_));
         if self.topic.parts().iter().any(from_event) {
             NamedBy::Event
         } else {

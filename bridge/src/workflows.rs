@@ -23,9 +23,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use a2abus_executor::{
-    Agent, Client, ClientError, ClientOptions, Environment, Execution, Executor, FileStore,
+    Agent, Client, ClientError, ClientOptions, Environment, Execution, Executor, FileStore, Json,
     MemoryStore, OpenError, Options, Progress, Record, RedbStore, Refusal, Request, RetryUnsafe,
-    Started, Store, SystemClock, SystemRandom, Value,
+    Started, Store, SystemClock, SystemRandom,
 };
 use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
@@ -303,7 +303,7 @@ impl Workflows {
         &self,
         agent: &Agent,
         record: &Arc<Record>,
-        view: fn(&Record) -> Value,
+        view: fn(&Record) -> Json,
     ) -> String {
         let given = Arc::clone(record);
         let work = async move { view(&given).to_string() };

@@ -168,7 +168,7 @@ mod trace;
 mod value;
 mod virtual_clock;
 
-pub use a2abus_models::{Array, Json, Json as Value, Object};
+pub use a2abus_models::{Array, Json, Object};
 pub use agent::{Agent, Credential, CredentialKind, Rates, Secret};
 pub use cache::Caching;
 pub use call::RetryUnsafe;

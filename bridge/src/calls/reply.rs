@@ -38,7 +38,7 @@ pub struct ReplyLegs {
 pub struct ReplyLeg {
     /// The bus.
     pub bus: BusId,
-    place: ReplyPlace,
+    place: ReplyAddress,
     /// Whether answers are read: a call made before that would lose its answer.
     reading: watch::Sender<bool>,
     /// Notified when an answer was read in another place than its own.
@@ -46,7 +46,7 @@ pub struct ReplyLeg {
 }
 
 #[derive(Debug, Clone)]
-enum ReplyPlace {
+enum ReplyAddress {
     /// A topic with partitions, each replica on one of its own as far as there are enough.
     Partitioned {
         topic: Topic,
@@ -89,11 +89,11 @@ impl ReplyLegs {
     ) -> Self {
         let leg = |(bus, entry): (BusId, &crate::bus::Bus)| {
             let place = match entry.transport.binding() {
-                Binding::Kafka => ReplyPlace::Partitioned {
+                Binding::Kafka => ReplyAddress::Partitioned {
                     topic: topic.clone(),
                     partitions: Arc::new(AtomicU16::new(partitions.max(1))),
                 },
-                Binding::Nats | Binding::Memory | Binding::Http => ReplyPlace::Subjects {
+                Binding::Nats | Binding::Memory | Binding::Http => ReplyAddress::Subjects {
                     below: topic.clone(),
                 },
             };
@@ -166,7 +166,7 @@ impl ReplyLegs {
             return Vec::new();
         };
         match &leg.place {
-            ReplyPlace::Partitioned { topic, partitions } => {
+            ReplyAddress::Partitioned { topic, partitions } => {
                 let partition = i32::from(home(id.call.replica(), partitions));
                 set(event, extension::REPLY_TO, topic.as_str());
                 set(event, extension::REPLY_PARTITION, partition);
@@ -183,7 +183,7 @@ impl ReplyLegs {
                     header(spring::CORRELATION_ID, Bytes::from(id.to_string())),
                 ]
             }
-            ReplyPlace::Subjects { below } => {
+            ReplyAddress::Subjects { below } => {
                 if let Ok(subject) = subject_of(below, id) {
                     set(event, extension::REPLY_TO, subject.as_str());
                     address.reply_to = Some(subject);
@@ -197,11 +197,11 @@ impl ReplyLegs {
     #[must_use]
     pub fn forward(&self, id: ReplyId, bus: BusId, mut message: Message) -> Option<Outgoing> {
         let address = match &self.leg(bus)?.place {
-            ReplyPlace::Partitioned { topic, partitions } => Address {
+            ReplyAddress::Partitioned { topic, partitions } => Address {
                 partition: Some(u32::from(home(id.call.replica(), partitions))),
                 ..Address::topic(topic.clone())
             },
-            ReplyPlace::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
+            ReplyAddress::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
         };
         message.headers.put(FORWARDS, "1");
         Some(Outgoing {
@@ -232,11 +232,11 @@ impl ReplyLegs {
     /// When the reply topic is too long to take the replica's name.
     pub fn subscription(&self, leg: &ReplyLeg, there: u32) -> Result<Subscription, TopicError> {
         let (topic, partition) = match &leg.place {
-            ReplyPlace::Partitioned { topic, .. } => (
+            ReplyAddress::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
                 Some(u32::from(home_of(self.replica, counted(there)))),
             ),
-            ReplyPlace::Subjects { below } => (
+            ReplyAddress::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,
                 None,
             ),
@@ -253,13 +253,13 @@ impl ReplyLegs {
     #[must_use]
     pub fn misplaced(&self, leg: &ReplyLeg) -> Option<Subscription> {
         match &leg.place {
-            ReplyPlace::Partitioned { topic, .. } => Some(Subscription {
+            ReplyAddress::Partitioned { topic, .. } => Some(Subscription {
                 topics: vec![TopicFilter::from(topic.clone())],
                 reading: Reading::Group(Text::from(format!("{topic}.forward"))),
                 budget_bytes: REPLY_BUDGET_BYTES,
                 budget_messages: REPLY_BUDGET_MESSAGES,
             }),
-            ReplyPlace::Subjects { .. } => None,
+            ReplyAddress::Subjects { .. } => None,
         }
     }
 
@@ -267,21 +267,21 @@ impl ReplyLegs {
     #[must_use]
     pub fn is_shared(&self, bus: BusId) -> bool {
         let place = self.leg(bus).map(|leg| &leg.place);
-        matches!(place, Some(ReplyPlace::Partitioned { .. }))
+        matches!(place, Some(ReplyAddress::Partitioned { .. }))
     }
 
     /// Whether a message read at `topic` and `origin` is where the call id says it should be.
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
         match self.leg(bus).map(|leg| &leg.place) {
-            Some(ReplyPlace::Partitioned {
+            Some(ReplyAddress::Partitioned {
                 topic: replies,
                 partitions,
             }) => {
                 let here = format!("k:{replies}/{}/", home(call.replica(), partitions));
                 replies == topic && origin.is_some_and(|origin| origin.starts_with(&here))
             }
-            Some(ReplyPlace::Subjects { below }) => {
+            Some(ReplyAddress::Subjects { below }) => {
                 let replica = format!("{below}.{}.", call.replica());
                 topic.as_str().starts_with(&replica)
             }
@@ -300,7 +300,7 @@ impl ReplyLeg {
 
     /// Notes how many partitions the reply topic has; it may have been there before.
     pub fn found(&self, there: u32) {
-        if let ReplyPlace::Partitioned { partitions, .. } = &self.place {
+        if let ReplyAddress::Partitioned { partitions, .. } = &self.place {
             partitions.store(counted(there), Ordering::Release);
         }
     }
@@ -321,10 +321,10 @@ impl ReplyLeg {
     #[must_use]
     pub fn required_topic(&self) -> Option<(&Topic, u32)> {
         match &self.place {
-            ReplyPlace::Partitioned { topic, partitions } => {
+            ReplyAddress::Partitioned { topic, partitions } => {
                 Some((topic, u32::from(partitions.load(Ordering::Acquire))))
             }
-            ReplyPlace::Subjects { .. } => None,
+            ReplyAddress::Subjects { .. } => None,
         }
     }
 }

@@ -81,7 +81,7 @@ pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
     if args.json {
         output.line(serde_json::to_vec(&verdict)?)?;
     } else {
-        verdict.tell(&mut output)?;
+        verdict.print(&mut output)?;
     }
     Ok(if verdict.ok {
         Status::Success
@@ -141,7 +141,7 @@ impl Verdict {
     }
 
     /// As text: warnings, then errors, then the verdict, so that the most important line is the last on a terminal.
-    fn tell(&self, output: &mut Output) -> anyhow::Result<()> {
+    fn print(&self, output: &mut Output) -> anyhow::Result<()> {
         for problem in self.warnings.iter().chain(&self.errors) {
             output.line(problem.in_file(&self.file).to_string())?;
         }

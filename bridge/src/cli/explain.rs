@@ -19,11 +19,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::origins::Origin;
-use self::routing::{RouteTold, Routing};
+use self::routing::{RouteOutput, Routing};
 use self::unknown::Carried;
 use super::map::line;
 use super::output::Output;
-use super::payload::{Asked, Outcome, PayloadArgs, Place};
+use super::payload::{Asked, EntryPoint, Outcome, PayloadArgs};
 use super::{Misuse, Status, load};
 use crate::calls::DOOR;
 use crate::config::{Config, Role};
@@ -60,16 +60,16 @@ pub(crate) struct ExplainArgs {
 /// The members of a mapped unit that `map` does not print.
 #[derive(Debug, Serialize)]
 struct Explained {
-    because: BecauseTold,
+    because: DetectionOutput,
     #[serde(serialize_with = "as_object")]
     origins: Vec<(String, Origin)>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    route: Option<RouteTold>,
+    route: Option<RouteOutput>,
 }
 
 /// The rule of detection that decided, and the member that made it.
 #[derive(Debug, Serialize)]
-struct BecauseTold {
+struct DetectionOutput {
     rule: u8,
     member: &'static str,
     value: Value,
@@ -87,30 +87,31 @@ struct Fix {
 /// When the command is misused, the configuration is wrong, or reading or writing fails.
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let config = args.config.as_deref().map(load).transpose()?;
-    let place = config
+    let entry = config
         .as_ref()
-        .map(|config| place(config, args.binding.as_deref()))
+        .map(|config| entry(config, args.binding.as_deref()))
         .transpose()?;
-    let routing = place.map(Routing::new).transpose()?;
-    let asked = args.payload.asked(place)?;
+    let routing = entry.map(Routing::new).transpose()?;
+    let asked = args.payload.asked(entry)?;
     let mut documents = args.payload.documents(&asked)?;
     let for_people = args.text || (!args.json && io::stdout().is_terminal());
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
         for outcome in asked.judge(&payload) {
-            let (told, is_right) = tell(&outcome, &payload, &asked, routing.as_ref(), for_people);
+            let (text, is_right) =
+                explained(&outcome, &payload, &asked, routing.as_ref(), for_people);
             if !is_right {
                 status = Status::Failure;
             }
-            output.line(told)?;
+            output.line(text)?;
         }
     }
     Ok(status)
 }
 
 /// The output for one unit, and whether a route matches it.
-fn tell(
+fn explained(
     outcome: &Outcome,
     payload: &Bytes,
     asked: &Asked,
@@ -120,34 +121,34 @@ fn tell(
     let refusal = match outcome {
         Ok(mapped) => {
             let explained = Explained::of(mapped, routing);
-            let told = if for_people {
+            let text = if for_people {
                 person::mapped(mapped, &explained).into()
             } else {
                 line(outcome, &explained)
             };
-            return (told, !explained.goes_nowhere());
+            return (text, !explained.goes_nowhere());
         }
         Err(refusal) => refusal,
     };
     if let Some(carried) = Carried::of(refusal, asked, routing) {
-        let told = if for_people {
+        let text = if for_people {
             person::carried(&carried).into()
         } else {
             carried.line()
         };
-        return (told, !carried.route.goes_nowhere());
+        return (text, !carried.route.goes_nowhere());
     }
     let fix = remedy::of(refusal.kind);
-    let told = if for_people {
+    let text = if for_people {
         person::refused(refusal, payload).into()
     } else {
         line(outcome, &Fix { fix })
     };
-    (told, false)
+    (text, false)
 }
 
 /// Where a payload enters the bridge.
-fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misuse> {
+fn entry<'a>(config: &'a Config, wanted: Option<&str>) -> Result<EntryPoint<'a>, Misuse> {
     let mut bindings = config.bindings.iter();
     let binding =
         match wanted {
@@ -167,7 +168,7 @@ fn place<'a>(config: &'a Config, wanted: Option<&str>) -> Result<Place<'a>, Misu
                 },
             )?),
         };
-    Ok(Place { config, binding })
+    Ok(EntryPoint { config, binding })
 }
 
 // === impl Explained ===
@@ -176,18 +177,18 @@ impl Explained {
     fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
         let because = mapped.because;
         Self {
-            because: BecauseTold {
+            because: DetectionOutput {
                 rule: because.rule,
                 member: because.member,
                 value: deciding_value(mapped),
             },
             origins: origins::of(mapped),
-            route: routing.map(|routing| routing.tell(&mapped.event, mapped.kind)),
+            route: routing.map(|routing| routing.output(&mapped.event, mapped.kind)),
         }
     }
 
     fn goes_nowhere(&self) -> bool {
-        self.route.as_ref().is_some_and(RouteTold::goes_nowhere)
+        self.route.as_ref().is_some_and(RouteOutput::goes_nowhere)
     }
 }
 

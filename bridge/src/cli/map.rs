@@ -136,7 +136,7 @@ fn told_of(refusal: &Refusal) -> ToldOfRefused<'_> {
 
 /// A JSON object without its closing brace.
 fn members(value: &impl Serialize) -> Vec<u8> {
-    // What is told here has string keys and cannot fail; a line without it would still be JSON.
+    // What is written here has string keys and cannot fail; a line without it would still be JSON.
     let mut json = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
     json.pop();
     json

@@ -74,7 +74,7 @@ enum NewIds {
 
 /// Where the payloads enter a bridge.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryPoint<'a> {
     pub(crate) config: &'a Config,
     /// The binding; without it the HTTP listener.
     pub(crate) binding: Option<&'a BindingConfig>,
@@ -131,8 +131,8 @@ impl PayloadArgs {
     ///
     /// # Errors
     /// [`Misuse`] for an option that does not exist or has a wrong value.
-    pub(crate) fn asked(&self, place: Option<Place<'_>>) -> Result<Asked, Misuse> {
-        let mut asked = place.map_or_else(Asked::anywhere, Asked::at);
+    pub(crate) fn asked(&self, entry: Option<EntryPoint<'_>>) -> Result<Asked, Misuse> {
+        let mut asked = entry.map_or_else(Asked::anywhere, Asked::at);
         for Pair { name, value } in &self.options {
             asked.set_option(name, value)?;
         }
@@ -235,9 +235,9 @@ impl FromStr for Pair {
     }
 }
 
-// === impl Place ===
+// === impl EntryPoint ===
 
-impl Place<'_> {
+impl EntryPoint<'_> {
     /// The value of `binding` in routes.
     pub(crate) fn name(&self) -> &str {
         self.binding.map_or(DOOR, |binding| binding.name.as_str())
@@ -261,18 +261,18 @@ impl Asked {
         }
     }
 
-    fn at(place: Place<'_>) -> Self {
+    fn at(entry: EntryPoint<'_>) -> Self {
         let mut asked = Self {
-            limits: Limits::from(&place.config.limits),
+            limits: Limits::from(&entry.config.limits),
             source: Source::new(format!(
                 "/a2abus/{}/{}",
-                place.config.instance,
-                place.name()
+                entry.config.instance,
+                entry.name()
             ))
             .unwrap_or_default(),
             ..Self::anywhere()
         };
-        let Some(binding) = place.binding else {
+        let Some(binding) = entry.binding else {
             return asked;
         };
         asked.hint = binding.hint();
@@ -313,7 +313,7 @@ impl Asked {
             self.source = Source::new(source.clone())?;
         }
         self.options = MapOptions::from(&mapping);
-        mapping.tell(&mut self.hint);
+        mapping.add_to(&mut self.hint);
         self.mapping = mapping;
         Ok(())
     }
@@ -334,12 +334,12 @@ impl Asked {
             };
             let numbered = events.into_iter().enumerate();
             return numbered
-                .map(|(index, event)| told(index, event, payload))
+                .map(|(index, event)| outcome_of(index, event, payload))
                 .collect();
         }
         match content_mode::read(binding, &message, &self.limits) {
-            Ok(Content::Event(event)) => vec![told(0, Ok(event), payload)],
-            Err(error) => vec![told(0, Err(error), payload)],
+            Ok(Content::Event(event)) => vec![outcome_of(0, Ok(event), payload)],
+            Err(error) => vec![outcome_of(0, Err(error), payload)],
             Ok(Content::Plain { body, .. }) => {
                 let context = self.context();
                 let units = map(&body, &self.hint, &self.limits, &self.options, &context);
@@ -392,7 +392,7 @@ impl Asked {
 }
 
 /// A CloudEvent that the transport says is one: rule 1 of detection.
-fn told(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outcome {
+fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outcome {
     let event = event.map_err(|error| Refusal {
         index,
         kind: DecodeErrorKind::BadCloudEvent,

@@ -310,7 +310,7 @@ impl BindingConfig {
         hint.family = self.protocol.map(Into::into);
         hint.strict = self.strict;
         hint.refuse_link_local = self.role == Role::Events;
-        self.mapping.tell(&mut hint);
+        self.mapping.add_to(&mut hint);
         hint
     }
 
@@ -376,7 +376,7 @@ impl EventIds {
 
 impl MappingConfig {
     /// Adds what to know of a payload before it is read.
-    pub fn tell(&self, hint: &mut Hint) {
+    pub fn add_to(&self, hint: &mut Hint) {
         hint.executor.clone_from(&self.executor);
         hint.validate_workflows = self.validate_workflows;
         hint.e2a_versions_only = self.e2a_shapes == E2aShapes::Strict;

@@ -25,7 +25,7 @@ use super::{
     BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Name, Names,
     OnUnknown, Role, RouteConfig, StateLog, TransportConfig, TransportType,
 };
-use crate::names::{Attribute, Part, Template};
+use crate::names::{Attribute, Template, TemplatePart};
 
 /// Checks everything that takes more than one value to see.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
@@ -431,8 +431,8 @@ impl<'a> Checker<'a> {
             .parts()
             .iter()
             .map(|part| match part {
-                Part::Literal(text) => text.as_str(),
-                Part::Attribute(_) => "x",
+                TemplatePart::Literal(text) => text.as_str(),
+                TemplatePart::Attribute(_) => "x",
             })
             .collect();
         if let Err(error) = Topic::new(sample.clone()) {
@@ -441,7 +441,7 @@ impl<'a> Checker<'a> {
         if sample.starts_with('_') {
             return self.error(path, "is reserved: a topic must not begin with '_'");
         }
-        let Some(Part::Attribute(attribute)) = config.topic.parts().first() else {
+        let Some(TemplatePart::Attribute(attribute)) = config.topic.parts().first() else {
             return;
         };
         match config.names {
@@ -671,8 +671,8 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
 /// The attributes that a template reads.
 fn attributes_of(template: &Template) -> impl Iterator<Item = &Attribute> {
     template.parts().iter().filter_map(|part| match part {
-        Part::Literal(_) => None,
-        Part::Attribute(attribute) => Some(attribute),
+        TemplatePart::Literal(_) => None,
+        TemplatePart::Attribute(attribute) => Some(attribute),
     })
 }
 

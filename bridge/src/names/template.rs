@@ -39,12 +39,12 @@ pub struct AttributeError {
 /// Text in which `{attribute}` stands for the value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 /// A piece of a [`Template`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum TemplatePart {
     /// Text as it is.
     Literal(Text),
     /// The value of an attribute.
@@ -198,7 +198,7 @@ impl Template {
         while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
             match rest.find(['{', '}']) {
                 None => {
-                    parts.push(Part::Literal(rest.into()));
+                    parts.push(TemplatePart::Literal(rest.into()));
                     break;
                 }
                 Some(0) => {
@@ -208,11 +208,13 @@ impl Template {
                         .map(|(name, _)| name)
                         .filter(|name| !name.contains('{'))
                         .ok_or(TemplateError::Unbalanced { at })?;
-                    parts.push(Part::Attribute(Attribute::new(name)?));
+                    parts.push(TemplatePart::Attribute(Attribute::new(name)?));
                     at += name.len() + 2;
                 }
                 Some(brace) => {
-                    parts.push(Part::Literal(rest.get(..brace).unwrap_or_default().into()));
+                    parts.push(TemplatePart::Literal(
+                        rest.get(..brace).unwrap_or_default().into(),
+                    ));
                     at += brace;
                 }
             }
@@ -225,7 +227,7 @@ impl Template {
 
     /// The pieces, in order.
     #[must_use]
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }
 
@@ -233,7 +235,7 @@ impl Template {
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
-            [Part::Literal(text)] => Some(text),
+            [TemplatePart::Literal(text)] => Some(text),
             _ => None,
         }
     }
@@ -242,8 +244,8 @@ impl Template {
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.parts.iter().try_for_each(|part| match part {
-            Part::Literal(text) => f.write_str(text),
-            Part::Attribute(attribute) => write!(f, "{{{attribute}}}"),
+            TemplatePart::Literal(text) => f.write_str(text),
+            TemplatePart::Attribute(attribute) => write!(f, "{{{attribute}}}"),
         })
     }
 }

@@ -4,7 +4,7 @@ use a2abus_plugin::Event;
 use a2abus_transports::Topic;
 
 use super::error::RouteError;
-use crate::names::{Names, Part, Template, escape};
+use crate::names::{Names, Template, TemplatePart, escape};
 
 /// The topic for an event.
 ///
@@ -19,8 +19,8 @@ pub(super) fn topic(
     let mut topic = String::with_capacity(64);
     for part in template.parts() {
         match part {
-            Part::Literal(text) => topic.push_str(text),
-            Part::Attribute(attribute) => {
+            TemplatePart::Literal(text) => topic.push_str(text),
+            TemplatePart::Attribute(attribute) => {
                 attribute.with_value(event, binding, |value| {
                     let value = value.ok_or_else(|| RouteError::missing(attribute))?;
                     push_name(&mut topic, value, names)
@@ -42,8 +42,8 @@ pub(super) fn text(template: &Template, event: &Event, binding: &str) -> Option<
     let mut text = String::with_capacity(64);
     for part in template.parts() {
         match part {
-            Part::Literal(literal) => text.push_str(literal),
-            Part::Attribute(attribute) => {
+            TemplatePart::Literal(literal) => text.push_str(literal),
+            TemplatePart::Attribute(attribute) => {
                 attribute.with_value(event, binding, |value| {
                     value.map(|value| text.push_str(value))
                 })?;

@@ -79,14 +79,14 @@ impl Workers {
         &self,
         task: Task,
         on_progress: impl FnMut(Progress) + Send + 'static,
-        tell: oneshot::Sender<Arc<Record>>,
+        ended: oneshot::Sender<Arc<Record>>,
     ) {
         let cancel = self.cancel.clone();
         let agent = task.agent.clone();
         let run = async move {
             if let Some(record) = task.run(on_progress, &cancel).await {
                 // Nobody may wait for it any more.
-                let _ = tell.send(record);
+                let _ = ended.send(record);
             }
         };
         let run = self.turns.take(&agent, run);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use a2abus_executor::case::Recorded;
 use a2abus_executor::{
-    Agent, Change, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse,
+    Agent, Change, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse, Json,
     MemoryStore, OnError, Options, Rates, Refusal, Request, Started, Status, Store, StoreError,
-    SystemRandom, Table, Value, VirtualClock,
+    SystemRandom, Table, VirtualClock,
 };
 use a2abus_models::a2e_workflow::{Apis, Policy};
 use bytes::Bytes;
@@ -154,7 +154,7 @@ async fn members_of_the_request_replace_those_that_the_workflow_brings() {
         ..Request::default()
     };
     let record = finished(executor.execute(&world.agent, request).await.unwrap()).await;
-    let results = Value::from(record.results().unwrap().clone());
+    let results = Json::from(record.results().unwrap().clone());
     assert_eq!(results.to_string(), r#"{"o0":[1,3]}"#);
 }
 
@@ -209,7 +209,7 @@ async fn what_was_stored_is_read_by_a_path() {
         r#"{"x":[2]}"#,
     )
     .await;
-    let results = Value::from(record.results().unwrap().clone());
+    let results = Json::from(record.results().unwrap().clone());
     assert_eq!(results.get("o0").unwrap().to_string(), "[1,1]", "{results}");
     assert_eq!(results.get("o2").unwrap().to_string(), "[2,1]", "{results}");
 
@@ -470,7 +470,7 @@ async fn the_results_of_the_oldest_executions_go_when_an_agent_has_too_many() {
     };
     assert_eq!(
         record.answer().get("results_removed"),
-        Some(&Value::Bool(true))
+        Some(&Json::Bool(true))
     );
     assert_eq!(record.reports(), 2, "it began and it succeeded");
     let request = Request {
@@ -584,8 +584,8 @@ impl HttpClient for Silent {
 /// The operations of a record: which, how it stands, its requests.
 fn operations(record: &a2abus_executor::Record) -> Vec<String> {
     let record = record.to_value();
-    let entries = record.get("operations").and_then(Value::as_array).unwrap();
-    let entry = |entry: &Value| {
+    let entries = record.get("operations").and_then(Json::as_array).unwrap();
+    let entry = |entry: &Json| {
         let [id, status, attempts] =
             ["operationId", "status", "attempts"].map(|name| entry.get(name).unwrap());
         format!("{id} {status} {attempts}").replace('"', "")

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Explained;
 use super::remedy;
-use super::routing::{DestinationTold, RouteTold};
+use super::routing::{DestinationOutput, RouteOutput};
 use super::unknown::Carried;
 use crate::cli::payload::{Refusal, shown};
 use crate::config::OnUnknown;
@@ -143,7 +143,7 @@ fn attributes(story: &mut String, mapped: &Mapped, explained: &Explained) {
     );
 }
 
-fn routed(story: &mut String, route: &RouteTold) {
+fn routed(story: &mut String, route: &RouteOutput) {
     section(story, "in by", &format!("binding {}", route.binding));
     if let Some(note) = route.note {
         section(story, "note", note);
@@ -167,9 +167,9 @@ fn routed(story: &mut String, route: &RouteTold) {
     }
 }
 
-fn place(destination: &DestinationTold) -> String {
+fn place(destination: &DestinationOutput) -> String {
     match destination {
-        DestinationTold::Reachable {
+        DestinationOutput::Reachable {
             transport,
             topic,
             key,
@@ -186,7 +186,7 @@ fn place(destination: &DestinationTold) -> String {
             let answers = if *answers { ", answers requests" } else { "" };
             format!("transport {transport}, topic {topic}, {key}, {mode} mode{answers}")
         }
-        DestinationTold::Refused { transport, error } => {
+        DestinationOutput::Refused { transport, error } => {
             format!("NOT to transport {transport}: {error}")
         }
     }
@@ -221,7 +221,7 @@ mod tests {
 
     use super::super::routing::Routing;
     use super::*;
-    use crate::cli::payload::Place;
+    use crate::cli::payload::EntryPoint;
     use crate::config::Config;
 
     const CONFIG: &str = "
@@ -252,7 +252,7 @@ routes:
         .into_only()
         .unwrap();
         let config = Config::read("f", CONFIG, []).unwrap();
-        let place = Place {
+        let place = EntryPoint {
             config: &config,
             binding: config.bindings.first(),
         };

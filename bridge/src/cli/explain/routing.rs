@@ -3,20 +3,20 @@
 use a2abus_plugin::{Event, Kind, extension};
 use serde::Serialize;
 
-use crate::cli::payload::Place;
+use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role};
 use crate::route::{Destination, RouteTable, Step, Taken};
 
-/// The routes, asked from one place.
+/// The routes, as they are at one entry point.
 #[derive(Debug)]
 pub(super) struct Routing<'a> {
     table: RouteTable,
-    place: Place<'a>,
+    entry: EntryPoint<'a>,
 }
 
 /// Where one event goes.
 #[derive(Debug, Serialize)]
-pub(super) struct RouteTold {
+pub(super) struct RouteOutput {
     /// The binding the event came in by.
     pub(super) binding: String,
     /// The route that takes it.
@@ -27,16 +27,16 @@ pub(super) struct RouteTold {
     /// The rules that were asked, in order.
     pub(super) steps: Vec<Step>,
     /// Where it goes.
-    pub(super) destinations: Vec<DestinationTold>,
+    pub(super) destinations: Vec<DestinationOutput>,
     /// What is done with it before, or instead of, routing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<&'static str>,
 }
 
-/// One place an event goes to.
+/// A destination that an event goes to.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum DestinationTold {
+pub(super) enum DestinationOutput {
     /// It can go there.
     Reachable {
         transport: Name,
@@ -63,26 +63,26 @@ const NOT_AN_ANSWER: &str = "not_an_answer";
 impl<'a> Routing<'a> {
     /// # Errors
     /// When a rule cannot be made ready, which loading the configuration rules out.
-    pub(super) fn new(place: Place<'a>) -> anyhow::Result<Self> {
-        let config = place.config;
+    pub(super) fn new(entry: EntryPoint<'a>) -> anyhow::Result<Self> {
+        let config = entry.config;
         let table = RouteTable::build(
             &config.routes,
             &config.default_route,
             config.limits.max_hops,
         );
         let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
-        Ok(Self { table, place })
+        Ok(Self { table, entry })
     }
 
     /// The binding that is asked about; `None` for HTTP.
     pub(super) fn binding(&self) -> Option<&BindingConfig> {
-        self.place.binding
+        self.entry.binding
     }
 
-    pub(super) fn tell(&self, event: &Event, kind: Kind) -> RouteTold {
-        let binding = self.place.name();
+    pub(super) fn output(&self, event: &Event, kind: Kind) -> RouteOutput {
+        let binding = self.entry.name();
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
-        let mut told = RouteTold {
+        let mut output = RouteOutput {
             binding: binding.to_owned(),
             taken: None,
             reason: None,
@@ -90,55 +90,55 @@ impl<'a> Routing<'a> {
             destinations: Vec::new(),
             note: is_answer.then_some(ANSWER),
         };
-        let role = self.place.binding.map(|binding| binding.role);
+        let role = self.entry.binding.map(|binding| binding.role);
         if role == Some(Role::Responses) {
-            told.note = Some(ANSWER_ONLY);
+            output.note = Some(ANSWER_ONLY);
             // An event that does not say what it is answers when it was sent to where an answer is awaited.
             let is_marked = event.extension(extension::MCP_TYPE).is_some();
-            told.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
-            return told;
+            output.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
+            return output;
         }
         let mut event = event.clone();
         let trusts = |binding: &BindingConfig| binding.trusts.contains(&Claim::SourceAgent);
-        if !self.place.binding.is_some_and(trusts) {
+        if !self.entry.binding.is_some_and(trusts) {
             event.remove(extension::SOURCE_AGENT);
         }
         let event = &event;
         let explanation = self.table.explain(event, binding);
-        told.steps = explanation.steps;
-        told.taken = match explanation.taken {
+        output.steps = explanation.steps;
+        output.taken = match explanation.taken {
             Taken::Route(name) => Some(name),
             Taken::Default => self.table.default_route().map(|route| route.name().clone()),
             Taken::Nothing => None,
         };
         let Some(route) = self.table.route(event, binding) else {
-            told.reason = Some("no_route");
-            return told;
+            output.reason = Some("no_route");
+            return output;
         };
         if route.next_hops(event).is_err() {
-            told.reason = Some("too_many_hops");
-            return told;
+            output.reason = Some("too_many_hops");
+            return output;
         }
-        told.destinations = route
+        output.destinations = route
             .destinations()
             .iter()
             .enumerate()
-            .map(|(index, place)| {
+            .map(|(index, destination)| {
                 let answers = route.destinations().len() > 1 && index == route.answering();
-                DestinationTold::of(place, event, binding, answers)
+                DestinationOutput::of(destination, event, binding, answers)
             })
             .collect();
-        let is_refused = |place: &DestinationTold| matches!(place, DestinationTold::Refused { .. });
-        if told.destinations.iter().any(is_refused) {
-            told.reason = Some("bad_destination");
+        let is_refused = |it: &DestinationOutput| matches!(it, DestinationOutput::Refused { .. });
+        if output.destinations.iter().any(is_refused) {
+            output.reason = Some("bad_destination");
         }
-        told
+        output
     }
 }
 
-// === impl RouteTold ===
+// === impl RouteOutput ===
 
-impl RouteTold {
+impl RouteOutput {
     /// Whether the event is a dead letter.
     pub(super) fn goes_nowhere(&self) -> bool {
         self.reason.is_some()
@@ -163,9 +163,9 @@ impl RouteTold {
     }
 }
 
-// === impl DestinationTold ===
+// === impl DestinationOutput ===
 
-impl DestinationTold {
+impl DestinationOutput {
     fn of(destination: &Destination, event: &Event, binding: &str, answers: bool) -> Self {
         match destination.resolve(event, binding, None) {
             Ok(resolved) => Self::Reachable {

@@ -3,7 +3,7 @@
 use a2abus_plugin::{DecodeErrorKind, Event, Kind, format};
 use serde::Serialize;
 
-use super::routing::{RouteTold, Routing};
+use super::routing::{RouteOutput, Routing};
 use crate::cli::payload::{Asked, Refusal};
 use crate::config::{OnUnknown, Role};
 
@@ -13,7 +13,7 @@ pub(super) struct Carried<'a> {
     pub(super) how: OnUnknown,
     /// What is routed, and, with `wrap`, what goes onto the bus.
     pub(super) event: Event,
-    pub(super) route: RouteTold,
+    pub(super) route: RouteOutput,
 }
 
 /// Its JSON line, without the event.
@@ -24,7 +24,7 @@ struct Line<'a> {
     family: &'static str,
     on_unknown: OnUnknown,
     because: &'a str,
-    route: &'a RouteTold,
+    route: &'a RouteOutput,
 }
 
 // === impl Carried ===
@@ -43,7 +43,7 @@ impl<'a> Carried<'a> {
             && binding.on_unknown != OnUnknown::Reject;
         is_carried.then(|| {
             let event = asked.wrapped(&refusal.bytes);
-            let route = routing.tell(&event, Kind::Notification);
+            let route = routing.output(&event, Kind::Notification);
             Self {
                 refusal,
                 how: binding.on_unknown,
@@ -62,7 +62,7 @@ impl<'a> Carried<'a> {
             because: &self.refusal.message,
             route: &self.route,
         };
-        // What is told here has string keys and cannot fail; a line without it would still be JSON.
+        // What is written here has string keys and cannot fail; a line without it would still be JSON.
         let mut line = serde_json::to_vec(&line).unwrap_or_else(|_| b"{}".to_vec());
         if self.how == OnUnknown::Wrap {
             line.pop();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use a2abus_executor::{Object, Value};
+use a2abus_executor::{Json, Object};
 use a2abus_models::a2e_workflow::Strictness;
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ fn input(text: &str) -> Result<Object, String> {
         }
     };
     match a2abus_executor::parse(text) {
-        Ok(Value::Object(object)) => Ok(object),
+        Ok(Json::Object(object)) => Ok(object),
         Ok(other) => Err(format!(
             "expected a JSON object, but this is {}",
             other.kind()

@@ -6,7 +6,7 @@ use a2abus_models::a2e_workflow::{Code, Issue, Report};
 use crate::cli::output::{Output, complain_line};
 
 /// Errors, then warnings, a line each: `FILE:LINE: error unknown_operation (check): ...`.
-pub(super) fn tell(
+pub(super) fn write(
     report: &Report,
     file: &str,
     mut line: impl FnMut(String) -> anyhow::Result<()>,

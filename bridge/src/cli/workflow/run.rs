@@ -2,9 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use a2abus_executor::{
-    Event, Execution, OnError, Record, Refusal, Request, Started, Status, Value,
-};
+use a2abus_executor::{Event, Execution, Json, OnError, Record, Refusal, Request, Started, Status};
 use a2abus_models::a2e_workflow::Code;
 use anyhow::bail;
 use clap::Args;
@@ -60,7 +58,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
     let workflow = asked.workflow()?;
     let profile = profile::of(asked)?;
     let report = profile.validate(&workflow, &asked.input, asked.level);
-    lines::tell(&report, &asked.shown(), |line| {
+    lines::write(&report, &asked.shown(), |line| {
         complain_line(&line);
         Ok(())
     })?;
@@ -80,7 +78,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
         Ok(Started::New(execution)) => execution,
         Ok(Started::Running(_) | Started::Finished(_)) => bail!("the execution has run already"),
         Err(Refusal::Invalid(failure)) => {
-            let error = Value::object([("error", failure.to_value())]);
+            let error = Json::object([("error", failure.to_value())]);
             output.line(error.to_string())?;
             return Ok(crate::cli::Status::Failure);
         }
@@ -100,11 +98,11 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<crate::cli::Status> {
 }
 
 /// Whether an operation failed because the address of its target is forbidden.
-fn was_forbidden(answer: &Value) -> bool {
-    let errors = answer.get("errors").and_then(Value::as_array);
+fn was_forbidden(answer: &Json) -> bool {
+    let errors = answer.get("errors").and_then(Json::as_array);
     let mut all = errors.into_iter().flatten().chain(answer.get("error"));
     let forbidden = Code::ForbiddenTarget.as_str();
-    all.any(|error| error.get("code").and_then(Value::as_str) == Some(forbidden))
+    all.any(|error| error.get("code").and_then(Json::as_str) == Some(forbidden))
 }
 
 async fn watch(

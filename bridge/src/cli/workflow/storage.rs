@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use a2abus_executor::Value;
+use a2abus_executor::Json;
 use a2abus_transports::Secret;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -29,27 +29,27 @@ enum StorageCommand {
     /// Lists the stored values of an agent: size in bytes, session and key of each.
     Ls {
         #[command(flatten)]
-        place: Place,
+        of: AgentStorage,
     },
     /// Prints a value as JSON.
     Get {
         /// The key it is stored under.
         key: String,
         #[command(flatten)]
-        place: Place,
+        of: AgentStorage,
     },
     /// Removes a value.
     Rm {
         /// The key it is stored under.
         key: String,
         #[command(flatten)]
-        place: Place,
+        of: AgentStorage,
     },
 }
 
 /// The storage, the agent and the bridge.
 #[derive(Debug, Args)]
-struct Place {
+struct AgentStorage {
     /// The storage.
     #[arg(
         long,
@@ -87,28 +87,24 @@ enum Storage {
 pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     match args.command {
-        StorageCommand::Ls { place } => {
-            let listed = place.ask(Method::GET, None).await?;
-            let values = listed.get("values").and_then(Value::as_array);
+        StorageCommand::Ls { of } => {
+            let listed = of.ask(Method::GET, None).await?;
+            let values = listed.get("values").and_then(Json::as_array);
             for value in values.into_iter().flatten() {
-                let text = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
-                let bytes = value.get("bytes").map(Value::to_string).unwrap_or_default();
+                let text = |name| value.get(name).and_then(Json::as_str).unwrap_or_default();
+                let bytes = value.get("bytes").map(Json::to_string).unwrap_or_default();
                 let (session, key) = (text("session"), text("key"));
-                if place
-                    .session
-                    .as_deref()
-                    .is_none_or(|wanted| wanted == session)
-                {
+                if of.session.as_deref().is_none_or(|wanted| wanted == session) {
                     output.line(format!("{bytes:>10}  {session}{}{key}", gap(session)))?;
                 }
             }
         }
-        StorageCommand::Get { key, place } => {
-            let value = place.ask(Method::GET, Some(&key)).await?;
+        StorageCommand::Get { key, of } => {
+            let value = of.ask(Method::GET, Some(&key)).await?;
             output.line(value.to_string())?;
         }
-        StorageCommand::Rm { key, place } => {
-            place.ask(Method::DELETE, Some(&key)).await?;
+        StorageCommand::Rm { key, of } => {
+            of.ask(Method::DELETE, Some(&key)).await?;
         }
     }
     Ok(Status::Success)
@@ -118,11 +114,11 @@ fn gap(session: &str) -> &'static str {
     if session.is_empty() { "" } else { "  " }
 }
 
-// === impl Place ===
+// === impl AgentStorage ===
 
-impl Place {
+impl AgentStorage {
     /// Asks the bridge, and gives its answer.
-    async fn ask(&self, method: Method, key: Option<&str>) -> anyhow::Result<Value> {
+    async fn ask(&self, method: Method, key: Option<&str>) -> anyhow::Result<Json> {
         if key.is_some() && (self.storage == Storage::Session) != self.session.is_some() {
             let message = "--session is required for sessionStorage, and not allowed otherwise";
             return Err(Misuse(message.to_owned()).into());
@@ -147,7 +143,7 @@ impl Place {
         }
         let error = answer.get("error");
         let message = error.and_then(|error| error.get("message").or(Some(error)));
-        let message = message.and_then(Value::as_str).unwrap_or("no reason given");
+        let message = message.and_then(Json::as_str).unwrap_or("no reason given");
         bail!("{status}: {message}");
     }
 

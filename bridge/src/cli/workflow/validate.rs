@@ -37,7 +37,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<Status> {
     if args.json {
         output.line(report.to_json().to_string())?;
     } else {
-        lines::tell(&report, &asked.shown(), |line| output.line(line))?;
+        lines::write(&report, &asked.shown(), |line| output.line(line))?;
         lines::verdict(&report, &asked.shown(), &mut output)?;
         if lines::has_forbidden_target(&report) {
             lines::hint();

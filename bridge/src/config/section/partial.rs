@@ -1,4 +1,4 @@
-//! Names and destinations, each read by itself: what is wrong with them is told although another value of their binding
+//! Names and destinations, each read by itself: what is wrong with them is reported although another value of their binding
 //! or route cannot be read.
 
 use serde_json::Value;
@@ -66,7 +66,7 @@ impl PartialEntries {
         if problems.has_error_under(&path) {
             return;
         }
-        // Why it cannot be read is told where its route is read.
+        // Why it cannot be read is reported where its route is read.
         if let Ok(destination) = serde_json::from_value(value.clone()) {
             self.destinations.push((path, destination));
         }

@@ -13,7 +13,7 @@ use crate::config::path::ValuePath;
 use crate::config::{
     BindingConfig, ConditionConfig, DestinationConfig, Role, RouteConfig, condition_holds,
 };
-use crate::names::{Attribute, Names, Part};
+use crate::names::{Attribute, Names, TemplatePart};
 
 /// How sure it is that something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -273,10 +273,10 @@ fn reaches(
     words.next().is_none().then_some(Certainty::Possible)
 }
 
-fn shape_of(part: &Part) -> String {
+fn shape_of(part: &TemplatePart) -> String {
     match part {
-        Part::Literal(text) => text.to_string(),
-        Part::Attribute(_) => VALUE.to_string(),
+        TemplatePart::Literal(text) => text.to_string(),
+        TemplatePart::Attribute(_) => VALUE.to_string(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_executor::{Admitted, Exceeded, Failure, Value};
+use a2abus_executor::{Admitted, Exceeded, Failure, Json};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::metrics::Refused;
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
-    error: Value,
+    error: Json,
     headers: Vec<(HeaderName, HeaderValue)>,
     why: Option<Refused>,
 }
@@ -42,7 +42,7 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// A value as an answer.
-pub(super) fn value(status: StatusCode, value: &Value) -> Response {
+pub(super) fn value(status: StatusCode, value: &Json) -> Response {
     json(status, Bytes::from(value.to_string()))
 }
 
@@ -92,8 +92,8 @@ pub(super) fn busy(most: usize) -> Response {
 
 fn rate_limited(rule: &str, retry_after: u32) -> Response {
     let message = format!("Rate limit exceeded: {rule}");
-    let body = Value::object([
-        ("error", Value::from("Rate limit exceeded")),
+    let body = Json::object([
+        ("error", Json::from("Rate limit exceeded")),
         ("message", message.into()),
         ("retry_after", retry_after.into()),
     ]);
@@ -113,12 +113,12 @@ impl Problem {
         message: impl Into<String>,
         why: Refused,
     ) -> Self {
-        let error = Value::object([
-            ("type", Value::from(kind)),
+        let error = Json::object([
+            ("type", Json::from(kind)),
             ("code", code.into()),
             ("message", message.into().into()),
-            ("operationId", Value::Null),
-            ("details", Value::object::<&str>([])),
+            ("operationId", Json::Null),
+            ("details", Json::object::<&str>([])),
             ("suggestions", Vec::new().into()),
         ]);
         Self {
@@ -271,7 +271,7 @@ impl Problem {
     }
 
     pub(super) fn into_response(self) -> Response {
-        let body = Value::object([("error", self.error)]);
+        let body = Json::object([("error", self.error)]);
         let mut response = value(self.status, &body);
         response.headers_mut().extend(self.headers);
         response

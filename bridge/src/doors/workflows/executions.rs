@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use a2abus_executor::{Agent, Limit, Record, Refusal, Started, StoreError, Usage, Value};
+use a2abus_executor::{Agent, Json, Limit, Record, Refusal, Started, StoreError, Usage};
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -85,9 +85,9 @@ impl Rest {
             .records(agent.id(), listing.status, listing.most)
             .await
             .map_err(|error| self.store(&error))?;
-        let list: Vec<Value> = records.iter().map(Record::summary).collect();
+        let list: Vec<Json> = records.iter().map(Record::summary).collect();
         let count = list.len();
-        let answer = Value::object([("executions", Value::from(list)), ("count", count.into())]);
+        let answer = Json::object([("executions", Json::from(list)), ("count", count.into())]);
         Ok(value(StatusCode::OK, &answer))
     }
 
@@ -111,15 +111,15 @@ impl Rest {
             let left = usize::try_from(most)
                 .unwrap_or(usize::MAX)
                 .saturating_sub(used);
-            limits.push((format!("{what}_per_{window}"), Value::from(most)));
-            usage.push((format!("{what}_last_{window}"), Value::from(used)));
-            remaining.push((format!("{what}_per_{window}"), Value::from(left)));
+            limits.push((format!("{what}_per_{window}"), Json::from(most)));
+            usage.push((format!("{what}_last_{window}"), Json::from(used)));
+            remaining.push((format!("{what}_per_{window}"), Json::from(left)));
         }
-        let answer = Value::object([
-            ("agent_id", Value::from(agent.id().clone())),
-            ("limits", Value::object(limits)),
-            ("usage", Value::object(usage)),
-            ("remaining", Value::object(remaining)),
+        let answer = Json::object([
+            ("agent_id", Json::from(agent.id().clone())),
+            ("limits", Json::object(limits)),
+            ("usage", Json::object(usage)),
+            ("remaining", Json::object(remaining)),
         ]);
         value(StatusCode::OK, &answer)
     }
@@ -129,7 +129,7 @@ impl Rest {
         &self,
         agent: &Agent,
         record: Arc<Record>,
-        view: fn(&Record) -> Value,
+        view: fn(&Record) -> Json,
     ) -> Response {
         let text = self.workflows.write(agent, &record, view).await;
         answer::json(StatusCode::OK, Bytes::from(text))
@@ -155,8 +155,8 @@ fn used(usage: &Usage, limit: Limit) -> usize {
 }
 
 fn accepted(execution_id: &a2abus_plugin::Text) -> Response {
-    let answer = Value::object([
-        ("execution_id", Value::from(execution_id.clone())),
+    let answer = Json::object([
+        ("execution_id", Json::from(execution_id.clone())),
         ("status", "pending".into()),
     ]);
     value(StatusCode::ACCEPTED, &answer)

@@ -1,6 +1,6 @@
 //! What does a body, or a query, ask for?
 
-use a2abus_executor::{Object, OnError, Request, Status, Value};
+use a2abus_executor::{Json, Object, OnError, Request, Status};
 use a2abus_models::a2e_workflow::Strictness;
 use bytes::Bytes;
 
@@ -59,7 +59,7 @@ pub(super) fn execute(body: &Bytes) -> Result<(Request, Wait), Problem> {
         .unwrap_or_default();
     request.session = match members.get("session") {
         None => None,
-        Some(Value::String(session)) if (1..=256).contains(&session.len()) => Some(session.clone()),
+        Some(Json::String(session)) if (1..=256).contains(&session.len()) => Some(session.clone()),
         Some(_) => return Err(wrong("session", "a string of 1 to 256 bytes")),
     };
     let wait = match members.flag("async")? {
@@ -147,7 +147,7 @@ impl Members {
             let message = format!("{} is written twice: write it once", shown(&member));
             return Err(Problem::malformed("invalid_field", message));
         }
-        let Value::Object(members) = json else {
+        let Json::Object(members) = json else {
             let message = "the body must be a JSON object";
             return Err(Problem::malformed("not_an_object", message));
         };
@@ -162,14 +162,14 @@ impl Members {
     }
 
     /// A member that is there; `null` is as good as absent.
-    fn get(&self, name: &str) -> Option<&Value> {
+    fn get(&self, name: &str) -> Option<&Json> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
     fn request(&self) -> Result<Request, Problem> {
         let input = match self.get("input") {
             None => Object::default(),
-            Some(Value::Object(input)) => input.clone(),
+            Some(Json::Object(input)) => input.clone(),
             Some(_) => return Err(wrong("input", "an object")),
         };
         let levels = "strict, moderate or lenient";
@@ -184,7 +184,7 @@ impl Members {
 
     fn required_text(&self, name: &str) -> Result<&str, Problem> {
         match self.get(name) {
-            Some(Value::String(text)) => Ok(text),
+            Some(Json::String(text)) => Ok(text),
             Some(_) => Err(wrong(name, "a string")),
             None => {
                 let message = format!("{name} is missing");
@@ -196,7 +196,7 @@ impl Members {
     fn flag(&self, name: &str) -> Result<Option<bool>, Problem> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(Json::Bool(flag)) => Ok(Some(*flag)),
             Some(_) => Err(wrong(name, "true or false")),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use a2abus_executor::{Agent, StoredValue, Value};
+use a2abus_executor::{Agent, Json, StoredValue};
 use a2abus_models::a2e_workflow::operation::Storage;
 use axum::response::Response;
 use http::StatusCode;
@@ -32,14 +32,12 @@ impl Rest {
                            bytes,
                            ..
                        }: &StoredValue| {
-            let session = session
-                .iter()
-                .map(|it| ("session", Value::from(it.clone())));
+            let session = session.iter().map(|it| ("session", Json::from(it.clone())));
             let own = [("key", key.clone().into()), ("bytes", (*bytes).into())];
-            Value::object(own.into_iter().chain(session))
+            Json::object(own.into_iter().chain(session))
         };
-        let answer = Value::object([
-            ("storage", Value::from(storage.as_str())),
+        let answer = Json::object([
+            ("storage", Json::from(storage.as_str())),
             (
                 "values",
                 values.iter().map(members).collect::<Vec<_>>().into(),
@@ -78,7 +76,7 @@ impl Rest {
         let executor = self.workflows.executor();
         let removed = executor.remove_stored(agent.id(), &session, storage, &key);
         if removed.await.map_err(|error| self.store(&error))? {
-            let answer = Value::object([("removed", Value::Bool(true))]);
+            let answer = Json::object([("removed", Json::Bool(true))]);
             Ok(value(StatusCode::OK, &answer))
         } else {
             Err(Problem::no_such_value())

@@ -2,7 +2,7 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
-use a2abus_executor::{Failure, FailureCode, Progress, Record, Value};
+use a2abus_executor::{Failure, FailureCode, Json, Progress, Record};
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use bytes::Bytes;
 
@@ -121,8 +121,8 @@ impl Answer {
     }
 
     /// What validation found.
-    pub(super) fn report(report: &Value) -> Self {
-        let reduced = Value::object([
+    pub(super) fn report(report: &Json) -> Self {
+        let reduced = Json::object([
             ("valid", report.get("valid").cloned().unwrap_or_default()),
             (
                 "error",
@@ -140,8 +140,8 @@ impl Answer {
     pub(super) fn ended(record: &Record, seq: i32) -> Self {
         let id = record.execution_id();
         let hint = format!("ask GET /api/v1/executions/{id} for it");
-        let reduced = Value::object([
-            ("execution_id", Value::from(id.clone())),
+        let reduced = Json::object([
+            ("execution_id", Json::from(id.clone())),
             ("status", record.status().as_str().into()),
             ("error", too_large(&hint)),
         ]);
@@ -157,10 +157,10 @@ impl Answer {
         let known = job.execution_id.as_ref();
         let execution_id = known.or(job.client.collaboration_id.as_ref());
         let failure = Failure::new(FailureCode::Cancelled, "cancelled before it was whole");
-        let result = Value::object([
-            ("execution_id", Value::from(execution_id.cloned())),
+        let result = Json::object([
+            ("execution_id", Json::from(execution_id.cloned())),
             ("status", "cancelled".into()),
-            ("results", Value::object::<Text>([])),
+            ("results", Json::object::<Text>([])),
             ("error", failure.to_value()),
         ]);
         let whole = result.to_string();
@@ -172,7 +172,7 @@ impl Answer {
     }
 }
 
-fn too_large(suggestion: &str) -> Value {
+fn too_large(suggestion: &str) -> Json {
     let message = "the answer is larger than the bus takes";
     Refused::new(
         0,
@@ -199,11 +199,11 @@ impl EventFactory {
                 operations,
             } => {
                 let members = [
-                    ("execution_id", Value::from(execution_id.clone())),
+                    ("execution_id", Json::from(execution_id.clone())),
                     ("status", "running".into()),
                     ("operations", (*operations).into()),
                 ];
-                ("execution.started", execution_id, 0, Value::object(members))
+                ("execution.started", execution_id, 0, Json::object(members))
             }
             ProgressMessage::Operation {
                 execution_id,
@@ -217,7 +217,7 @@ impl EventFactory {
                 let value = progress.to_value();
                 let rest = value.as_object().into_iter().flatten();
                 let rest = rest.map(|(name, value)| (name.clone(), value.clone()));
-                let value = Value::object(std::iter::once(id).chain(rest));
+                let value = Json::object(std::iter::once(id).chain(rest));
                 ("operation.progress", execution_id, *seq, value)
             }
         };
@@ -309,11 +309,11 @@ fn as_data(answer: &Answer, execution_id: &Text, size: Size) -> Bytes {
         (Content::Result { reduced, .. }, Size::Reduced) => reduced.clone(),
         (Content::Refused(refused), _) => {
             let members = [
-                ("execution_id", Value::from(execution_id.clone())),
+                ("execution_id", Json::from(execution_id.clone())),
                 ("status", "failed".into()),
                 ("error", refused.error.clone()),
             ];
-            Value::object(members).to_string().into()
+            Json::object(members).to_string().into()
         }
     }
 }
@@ -326,11 +326,11 @@ fn as_json_rpc(answer: &Answer, id: &Text, size: Size) -> Bytes {
         (Content::Refused(refused), _) => {
             let message = refused.error.get("message").cloned().unwrap_or_default();
             let members = [
-                ("code", Value::from(i64::from(refused.rpc_code))),
+                ("code", Json::from(i64::from(refused.rpc_code))),
                 ("message", message),
                 ("data", refused.error.clone()),
             ];
-            ("error", Value::object(members).to_string().into())
+            ("error", Json::object(members).to_string().into())
         }
     };
     let mut text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{name}\":").into_bytes();

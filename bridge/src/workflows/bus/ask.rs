@@ -2,7 +2,7 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
-use a2abus_executor::{Object, OnError, Value};
+use a2abus_executor::{Json, Object, OnError};
 use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
@@ -254,7 +254,7 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
     };
     let method = value
         .get("method")
-        .and_then(Value::as_str)
+        .and_then(Json::as_str)
         .unwrap_or_default();
     let params = value.get("params").cloned().unwrap_or_default();
     if let Some(id) = id {
@@ -285,9 +285,9 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
 }
 
 /// What a call is cancelled by: its id, a text or a number.
-fn name_of_call(id: &Value) -> Option<Text> {
+fn name_of_call(id: &Json) -> Option<Text> {
     match id {
-        Value::String(text) => Some(text.clone()),
+        Json::String(text) => Some(text.clone()),
         number if number.as_number().is_some() => Some(number.to_string().into()),
         _ => None,
     }
@@ -338,17 +338,17 @@ impl Job {
 
     /// What the body of a REST request, or the parameters of a call, ask for.
     /// Source: docs/protocols/a2e-workflows.md §10.
-    fn of_params(action: Action, client: WorkflowClient, params: &Value) -> Ask {
+    fn of_params(action: Action, client: WorkflowClient, params: &Json) -> Ask {
         let refuse = |client, message: &str| {
             let refused = Refused::request(code::INVALID_PARAMS, "invalid_request", message.into());
             Ask::Refuse(Box::new(client), refused)
         };
-        let Some(workflow) = params.get("workflow").and_then(Value::as_str) else {
+        let Some(workflow) = params.get("workflow").and_then(Json::as_str) else {
             return refuse(client, "workflow is missing: the JSON Lines, as one string");
         };
         let input = match params.get("input") {
-            None | Some(Value::Null) => Object::default(),
-            Some(Value::Object(input)) => input.clone(),
+            None | Some(Json::Null) => Object::default(),
+            Some(Json::Object(input)) => input.clone(),
             Some(_) => return refuse(client, "input must be an object"),
         };
         let Some(on_error) = word(params, "onError", OnError::from_word) else {
@@ -357,7 +357,7 @@ impl Job {
         let Some(strictness) = word(params, "level", Strictness::from_word) else {
             return refuse(client, "level must be strict, moderate or lenient");
         };
-        if params.get("validate") == Some(&Value::Bool(false)) {
+        if params.get("validate") == Some(&Json::Bool(false)) {
             return refuse(
                 client,
                 "a workflow is always validated before it is executed",
@@ -377,13 +377,9 @@ impl Job {
 }
 
 /// The meaning of a member that is one of some words; the default when it is absent.
-fn word<T: Default>(
-    params: &Value,
-    name: &str,
-    from_word: impl Fn(&str) -> Option<T>,
-) -> Option<T> {
+fn word<T: Default>(params: &Json, name: &str, from_word: impl Fn(&str) -> Option<T>) -> Option<T> {
     match params.get(name) {
-        None | Some(Value::Null) => Some(T::default()),
+        None | Some(Json::Null) => Some(T::default()),
         Some(value) => from_word(value.as_str()?),
     }
 }

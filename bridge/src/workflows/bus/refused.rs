@@ -1,6 +1,6 @@
 //! Why the executor does not do what a message asks of it.
 
-use a2abus_executor::{Failure, FailureCode, Value};
+use a2abus_executor::{Failure, FailureCode, Json};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
 
@@ -12,7 +12,7 @@ pub(super) struct Refused {
     /// The code of a JSON-RPC error.
     pub(super) rpc_code: i32,
     /// The error object of docs/protocols/a2e-workflows.md §9.
-    pub(super) error: Value,
+    pub(super) error: Json,
 }
 
 // === impl Refused ===
@@ -26,26 +26,26 @@ impl Refused {
         message: String,
         suggestion: &str,
     ) -> Self {
-        let error = Value::object([
-            ("type", Value::from(kind)),
+        let error = Json::object([
+            ("type", Json::from(kind)),
             ("code", code.into()),
             ("message", message.into()),
-            ("operationId", Value::Null),
-            ("details", Value::object::<Text>([])),
-            ("suggestions", vec![Value::from(suggestion)].into()),
+            ("operationId", Json::Null),
+            ("details", Json::object::<Text>([])),
+            ("suggestions", vec![Json::from(suggestion)].into()),
         ]);
         Self { rpc_code, error }
     }
 
     /// The stable word of the error.
     pub(super) fn code(&self) -> &str {
-        let code = self.error.get("code").and_then(Value::as_str);
+        let code = self.error.get("code").and_then(Json::as_str);
         code.unwrap_or_default()
     }
 
     /// What it is among the refusals that are counted.
     pub(super) fn counts_as(&self) -> metrics::Refused {
-        match self.error.get("type").and_then(Value::as_str) {
+        match self.error.get("type").and_then(Json::as_str) {
             Some("PermissionError") => metrics::Refused::Forbidden,
             _ => metrics::Refused::Malformed,
         }
