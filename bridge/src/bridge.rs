@@ -347,7 +347,10 @@ fn calls(
     metrics: &Arc<Metrics>,
     log: &LogLimits,
 ) -> Result<(Arc<Calls>, mpsc::Receiver<Cancel>), BridgeError> {
-    let replica = Replica::draw().map_err(BridgeError::Random)?;
+    let replica = match config.calls.replica {
+        Some(number) => Replica(number),
+        None => Replica::draw().map_err(BridgeError::Random)?,
+    };
     let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
     let legs = ReplyLegs::new(
         publisher.outbound().buses(),

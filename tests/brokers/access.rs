@@ -27,6 +27,23 @@ async fn check(file: &Path) -> (String, i32) {
     (text, output.status.code().unwrap())
 }
 
+/// What `topics plan --acls` prints. It is what `check --connect` prints too.
+async fn planned(file: &Path, checked: &str) -> String {
+    let output = Command::new(program())
+        .args(["topics", "plan", "--acls", "-c"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within("the plan ends", output).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let is_there = checked.lines().any(|other| other.trim() == line.trim());
+        assert!(is_there, "{line}\n{checked}");
+    }
+    text
+}
+
 fn failed(text: &str) -> Vec<&str> {
     text.lines()
         .filter(|line| line.starts_with("FAILED"))
@@ -61,7 +78,7 @@ async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
         return;
     };
     let plain = Plain::new(&broker.address());
-    for topic in ["in", "out", "agents.weather"] {
+    for topic in ["in", "out", "agents.weather", "a2abus.tasks"] {
         plain.create(topic, 1).await;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -80,6 +97,7 @@ bindings: [{{ name: in, transport: bus, topics: [in], group: readers }}]
 routes: [{{ name: out, when: {{ binding: in }}, to: [{{ transport: bus, topic: out }}] }}]
 default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
 calls: {{ reply_partitions: 1 }}
+state: {{ log: bus }}
 ",
             password.display()
         )
@@ -108,7 +126,7 @@ calls: {{ reply_partitions: 1 }}
     );
 
     let plaintext = broker.address();
-    grant(&text, &sasl, &plaintext).await;
+    grant(&planned(&file, &text).await, &sasl, &plaintext).await;
     let (text, status) = check(&file).await;
     assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
 
@@ -185,7 +203,8 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
         assert!(text.lines().any(|line| line == wanted), "{wanted}\n{text}");
     }
 
-    let block: Vec<&str> = text
+    let plan = planned(&file, &text).await;
+    let block: Vec<&str> = plan
         .lines()
         .skip_while(|line| *line != "permissions: {")
         .collect();

@@ -3,10 +3,14 @@
 import difflib
 import json
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 
 import jsonschema
 import kubernetes_validate
+import yaml
 
 from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, environment_of, objects, render, report
 
@@ -32,6 +36,8 @@ REFUSED = [
     ([*BUS, "--set", "ingress.enabled=true"], "`ingress.hosts` is empty"),
     ([*BUS, "--set", "gateway.enabled=true"], "`gateway.parentRefs` is empty"),
     (["--set", "configFile=- a list"], "not YAML"),
+    ([*BUS, "--set", "config.state.log=embedded"], "its files need `persistence.enabled`"),
+    ([*BUS, "--set", "config.state.log=embedded", "--set", "persistence.enabled=true"], "run one replica"),
 ]
 # Manifests of an example, and what prints them.
 PRINTED = [
@@ -53,11 +59,14 @@ def main():
             schemas(name, version, documents)
         custom += [(name, document) for document in documents if is_custom(document)]
         configuration(name, documents)
+        drains(name, documents)
+        notes(name, chart, values)
     for name, manifests, options in PRINTED:
         printed(name, REPO / "examples" / name / manifests, options)
     for path in sorted((REPO / "examples").glob("*/*.yaml")):
         custom += [(path.parent.name, document) for document in objects(path.read_text()) if is_custom(document)]
     customs(custom)
+    alerts()
     for more, message in REFUSED:
         refused(more, message)
     file_as_it_is()
@@ -69,8 +78,8 @@ def lint(name, chart, values):
     report(f"{name}: helm lint --strict", [done.stdout + done.stderr] if done.returncode else [])
 
 
-def golden(name, text):
-    same(f"{name}: as its golden file", GOLDEN / f"{name}.yaml", text)
+def golden(name, text, kind="yaml"):
+    same(f"{name}: as its golden file", GOLDEN / f"{name}.{kind}", text)
 
 
 def same(name, path, text):
@@ -146,6 +155,52 @@ def configuration(name, documents):
         done = call(PROGRAM, "check", "--without-secrets", "-c", path, env=variables)
         wrong = done.returncode != 0 or "error" in done.stderr
         report(f"{name}: a2abus check", [done.stdout + done.stderr] if wrong else [])
+
+
+def drains(name, documents):
+    """The grace period is longer than preStop and the drain take together."""
+    pod, container = bridge_of(documents)
+    if not pod:
+        return
+    maps = [document["data"] for document in documents if document["kind"] == "ConfigMap"]
+    files = [yaml.safe_load(data["a2abus.yaml"]) for data in maps if "a2abus.yaml" in data]
+    default = re.search(r"^\| `drain_grace` \|.*?`(\d+s)`", (REPO / "bridge/CONFIGURATION.md").read_text(), re.M).group(1)
+    drain = files[0].get("http", {}).get("drain_grace", default) if files else default
+    takes = int(drain[:-1]) * {"s": 1, "m": 60}[drain[-1]] + container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = pod["terminationGracePeriodSeconds"]
+    report(f"{name}: grace period of {grace} s for preStop and a drain of {drain}", [f"they take {takes} s"] if takes >= grace else [])
+
+
+def notes(name, chart, values):
+    """NOTES.txt, which `helm template` leaves out, is rendered by a copy of the chart that has it among its objects."""
+    if chart != CHART:
+        return
+    copy = RUN / "notes"
+    if not copy.exists():
+        shutil.copytree(CHART, copy)
+        shutil.move(copy / "templates/NOTES.txt", copy / "notes.tpl")
+        (copy / "templates/notes.yaml").write_text('notes: {{ tpl (.Files.Get "notes.tpl") . | quote }}')
+    (shown,) = objects(render(copy, values, VERSIONS[1], "-s", "templates/notes.yaml"))
+    golden(f"notes-{name}", shown["notes"].strip() + "\n", "txt")
+
+
+def alerts():
+    """Each alert fires when it should, and only then."""
+    promtool = os.environ.get("DEPLOY_PROMTOOL")
+    if not promtool:
+        print("no promtool: the alerts are LEFT OUT")
+        return
+    documents = objects(render(CHART, CHART / "ci/full-values.yaml", VERSIONS[1]))
+    rules = next(document["spec"] for document in documents if document["kind"] == "PrometheusRule")
+    (RUN / "rules.yaml").write_text(yaml.safe_dump(rules))
+    cases = shutil.copy(REPO / "tests/deploy/alerts.yaml", RUN)
+    tried = pathlib.Path(cases).read_text()
+    names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    faults = [f"no case for {name}" for name in names if tried.count(f"alertname: {name}") < 2]
+    for command in (["check", "rules", RUN / "rules.yaml"], ["test", "rules", cases]):
+        done = call(promtool, *command)
+        faults += [done.stdout + done.stderr] * (done.returncode != 0)
+    report(f"{len(names)} alerts: promtool", faults)
 
 
 def printed(name, path, options):

@@ -70,7 +70,8 @@ def environment_of(container, pod_name):
     for entry in container.get("env", []):
         source = entry.get("valueFrom", {})
         if "fieldRef" in source:
-            value = {"metadata.name": pod_name}[source["fieldRef"]["fieldPath"]]
+            ordinal = "metadata.labels['apps.kubernetes.io/pod-index']"
+            value = {"metadata.name": pod_name, ordinal: pod_name.rpartition("-")[2]}[source["fieldRef"]["fieldPath"]]
         else:
             value = "secret" if source else entry["value"]
         variables[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda name: variables[name.group(1)], value)

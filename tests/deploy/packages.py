@@ -1,13 +1,15 @@
-"""The Containerfile, the systemd unit and the compose file, without starting them."""
+"""The image, the systemd unit and the compose file, without a broker."""
 
+import json
+import os
+import pathlib
 import re
 import shutil
 import sys
-import pathlib
 
 import yaml
 
-from common import PROGRAM, REPO, RUN, call, report
+from common import DEADLINE, PROGRAM, REPO, RUN, Process, add_libraries, call, link, report
 
 # As `systemd-analyze security` counts: 0 is nothing exposed, 10 everything. In tenths.
 EXPOSURE = 15
@@ -15,6 +17,7 @@ EXPOSURE = 15
 
 def main():
     containerfile()
+    image()
     unit()
     compose()
 
@@ -30,6 +33,41 @@ def containerfile():
     if "RUN " in last:
         missing.append("no command runs in the last stage: its base has no shell")
     report("Containerfile: the last stage", missing)
+
+
+def image():
+    """The last stage of the Containerfile, built without a daemon on the libraries of this machine, and started."""
+    if not shutil.which("buildah") or os.geteuid() != 0:
+        print("not root, or no buildah: the image is LEFT OUT")
+        return
+    base, built = RUN / "image/base", RUN / "image/built"
+    built.mkdir(parents=True)
+    link(PROGRAM, built / "a2abus")
+    add_libraries(base)
+    container = buildah("from", "scratch")
+    buildah("copy", container, base, "/")
+    buildah("commit", container, "localhost/base")
+    stages = ["--build-context", f"build={built}", "--build-arg", "BUILD=scratch", "--build-arg", "BASE=localhost/base"]
+    buildah("build", *stages, "-t", "localhost/a2abus", "-f", REPO / "Containerfile", REPO)
+    container = buildah("from", "localhost/a2abus")
+    config = json.loads(buildah("inspect", container))["OCIv1"]["config"]
+    wanted = {"User": "65532:65532", "Entrypoint": ["/usr/bin/a2abus"], "Cmd": ["serve", "--config", "/etc/a2abus/a2abus.yaml"]}
+    report("image: user, entry point and command", [f"{key}: {config.get(key)}" for key, value in wanted.items() if config.get(key) != value])
+    root = pathlib.Path(buildah("mount", container))
+    with Process(root, [*config["Entrypoint"], "demo"], {"PATH": "/usr/bin"}) as demo:
+        status = demo.child.wait(DEADLINE)
+        report("image: runs the demo", [] if status == 0 else demo.output().splitlines()[-10:])
+    buildah("rm", "--all")
+    shutil.rmtree(RUN / "image")
+
+
+def buildah(*command):
+    """What buildah prints; it needs neither a daemon nor namespaces here."""
+    place = ["--root", RUN / "image/store", "--runroot", RUN / "image/state", "--storage-driver", "vfs"]
+    done = call("buildah", *place, *command, env=os.environ | {"BUILDAH_ISOLATION": "chroot"})
+    if done.returncode != 0:
+        raise RuntimeError(done.stdout + done.stderr)
+    return done.stdout.strip()
 
 
 def unit():
@@ -61,6 +99,9 @@ def compose():
         if ("image" in service) == ("build" in service):
             faults.append(f"{name}: one of image and build")
     variables = {"PATH": "/usr/bin:/bin"} | services["a2abus"].get("environment", {})
+    order = services["topics"]["command"][:-2]
+    done = call(PROGRAM, *order, "--help")
+    faults += [f"{' '.join(order)}: {done.stderr}"] if done.returncode else []
     done = call(PROGRAM, "check", "-c", folder / "a2abus.yaml", env=variables)
     report("compose: its files, and a2abus check", faults + ([done.stdout + done.stderr] if done.returncode else []))
 

@@ -17,8 +17,7 @@ import confluent_kafka.admin
 import promql_parser
 import yaml
 
-from common import (CHART, DEADLINE, PROGRAM, REPO, RUN, Process, add_libraries, ask, bridge_of, call, environment_of, get, link,
-                    new_root, objects, render, report)
+from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, environment_of, get, new_root, objects, render, report
 
 KAFKA = os.environ["A2ABUS_TEST_KAFKA"]
 NATS = os.environ["A2ABUS_TEST_NATS"]
@@ -30,7 +29,7 @@ def main():
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": KAFKA})
     path = RUN / "topics.yaml"
     path.write_text(yaml.safe_dump(configuration()))
-    done = call(PROGRAM, "topics", "apply", "-c", path, "--partitions", "1", "--replicas", "1")
+    done = call(PROGRAM, "topics", "apply", "-c", path, "--partitions", "2", "--replicas", "1")
     report("a2abus topics apply", [done.stdout + done.stderr] if done.returncode else [])
     command = [sys.executable, pathlib.Path(__file__).parent / "agents.py", KAFKA, f"{UNIQUE}.weather", NATS, f"{UNIQUE}.agents.echo"]
     agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -89,15 +88,7 @@ def pods():
         mounted(RUN / "deployment/etc/a2abus", {"a2abus.yaml": with_route()})
         reloaded("deployment: the ConfigMap", ports)
         report("deployment: drains within its grace period", bridge.stop(bridge_of(deployment)[0]["terminationGracePeriodSeconds"]))
-    workflows = {"enabled": True, "agents": [{"id": "reporter", "keys": [{"file": "/run/secrets/reporter/key"}], "operations": ["*"], "storages": ["*"]}]}
-    stateful = base | {"persistence": {"enabled": True}, "replicas": 1, "config": configuration() | {"workflows": workflows}, "secrets": [{"name": "reporter"}]}
-    documents = objects(render(CHART, values_file("stateful", stateful), "1.34.0"))
-    with pod("stateful", documents) as bridge:
-        report("stateful: becomes ready", bridge.until_ready(ports["admin"]))
-        report("stateful: a call on NATS", ask(ports["http"], "echo", {"n": 2}))
-        kept = list((RUN / "stateful/var/lib/a2abus/workflows").iterdir())
-        report("stateful: its records are in the volume", [] if kept else ["nothing is in it"])
-        report("stateful: drains", bridge.stop(60))
+    stateful(base)
     sidecar = REPO / "examples/sidecar"
     documents = objects(render(sidecar, values_file("sidecar", {"a2abus": {"config": configuration(), "ports": ports}}), "1.34.0"))
     with pod("sidecar", documents) as bridge:
@@ -106,7 +97,64 @@ def pods():
         report("sidecar: drains", bridge.stop(60))
 
 
-def pod(name, documents):
+def stateful(base):
+    """Two pods of a StatefulSet: each has its volume, its partitions and its reply partition by its name."""
+    workflows = {"enabled": True, "agents": [{"id": "reporter", "keys": [{"file": "/run/secrets/reporter/key"}], "operations": ["*"], "storages": ["*"]}]}
+    values = base | {"persistence": {"enabled": True}, "config": configuration() | {"workflows": workflows}, "secrets": [{"name": "reporter"}]}
+    names, ports, pods = ("a2abus-0", "a2abus-1"), [], []
+    for name in names:
+        ports.append({"http": free_port(), "admin": free_port()})
+        pods.append(objects(render(CHART, values_file(name, values | {"ports": ports[-1]}), "1.34.0")))
+    with pod(names[0], pods[0], names[0]) as first, pod(names[1], pods[1], names[1]) as second:
+        report("stateful: two pods become ready", first.until_ready(ports[0]["admin"]) + second.until_ready(ports[1]["admin"]))
+        calls = [fault for number in (0, 1) for fault in ask(ports[number]["http"], "weather", {"pod": number}) + ask(ports[number]["http"], "echo", {"n": 2})]
+        report("stateful: calls on Kafka and NATS", calls)
+        seen = reply_partitions(2)
+        report("stateful: the reply partition is the ordinal of the pod", [] if seen == {0: 0, 1: 1} else [seen])
+        before = until_members(names)
+        report("stateful: the instance_id is the name of the pod", [] if before.keys() == set(names) else [before])
+        kept = [list((RUN / name / "var/lib/a2abus/workflows").iterdir()) for name in names]
+        report("stateful: its records are in the volume", [] if all(kept) else ["nothing is in one of them"])
+        report("stateful: drains", second.stop(60))
+        shutil.rmtree(RUN / "a2abus-1")
+        with pod(names[1], pods[1], names[1]) as again:
+            faults = again.until_ready(ports[1]["admin"]) + ask(ports[1]["http"], "weather", {"pod": 2})
+            after = until_members(names)
+            report("stateful: a pod that restarts keeps its partitions", faults + ([] if after == before else [before, after]))
+            report("stateful: all drain", first.stop(60) + again.stop(60))
+
+
+def reply_partitions(calls):
+    """By the argument `pod` of each call to the agent on Kafka: the partition where its answer is wanted."""
+    reader = confluent_kafka.Consumer({"bootstrap.servers": KAFKA, "group.id": f"{UNIQUE}.look", "auto.offset.reset": "earliest"})
+    reader.subscribe([f"{UNIQUE}.weather"])
+    found, until = {}, time.monotonic() + DEADLINE
+    while len(found) < calls and time.monotonic() < until:
+        message = reader.poll(1)
+        if message is None or message.error():
+            continue
+        arguments = json.loads(message.value())["params"]["arguments"]
+        if "pod" in arguments:
+            found[arguments["pod"]] = int(dict(message.headers())["ce_replypartition"])
+    reader.close()
+    return found
+
+
+def until_members(names):
+    """Waits until the group has members of these pods and each has a partition; the partitions of each pod."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": KAFKA})
+    found, until = {}, time.monotonic() + DEADLINE
+    while time.monotonic() < until:
+        group = admin.describe_consumer_groups([UNIQUE])[UNIQUE].result(60)
+        # The bridge adds which subscription of the process it is.
+        found = {member.group_instance_id.rpartition("-")[0]: [part.partition for part in member.assignment.topic_partitions] for member in group.members}
+        if found.keys() == set(names) and all(found.values()):
+            break
+        time.sleep(0.2)
+    return found
+
+
+def pod(name, documents, pod_name="a2abus-0"):
     """Lays the volumes out as the kubelet does, and starts the container."""
     spec, container = bridge_of(documents)
     root = new_root(name)
@@ -123,7 +171,7 @@ def pod(name, documents):
             mounted(place, contents)
         if not mount.get("readOnly") and os.geteuid() == 0:
             os.chown(place, 65532, 65532)
-    return Process(root, ENTRYPOINT + container["args"], environment_of(container, "a2abus-0"))
+    return Process(root, ENTRYPOINT + container["args"], environment_of(container, pod_name))
 
 
 def mounted(place, contents):
@@ -207,28 +255,49 @@ def series(documents, ports):
 
 
 def package():
-    """The Debian package in a scratch root: what it installs, and the command of its unit."""
-    archive = os.environ.get("DEPLOY_DEB")
-    root = RUN / "debian"
-    if archive:
-        done = call("dpkg-deb", "-x", archive, root)
-        control = call("dpkg-deb", "-f", archive).stdout
-        wanted = ("Package: a2abus", "Depends: ", "Maintainer: ")
-        report("debian: unpacks", [done.stderr] * (done.returncode != 0) + [line for line in wanted if line not in control])
-        (root / "tmp").mkdir()
-        add_libraries(root)
-    else:
-        root = new_root("debian")
+    """The Debian package in a scratch root: what it installs, the command of its unit, the upgrade and the removal."""
+    archive, debian = os.environ.get("DEPLOY_DEB"), os.environ.get("DEPLOY_DEBIAN")
+    if not archive or not debian:
+        print("no cargo-deb or no Debian: installing the package is LEFT OUT")
+        root = new_root("unit")
         (root / "etc/a2abus").mkdir(parents=True)
-        (root / "lib/systemd/system").mkdir(parents=True)
-        shutil.copy(REPO / "packaging/a2abus.yaml", root / "etc/a2abus/a2abus.yaml")
-        shutil.copy(REPO / "packaging/a2abus.service", root / "lib/systemd/system/a2abus.service")
-    unit = next(root.glob("**/systemd/system/a2abus.service")).read_text()
+        shutil.copy(REPO / "packaging/a2abus.service", root)
+        service(root, root / "etc/a2abus/a2abus.yaml")
+        return
+    root = RUN / "debian"
+    root.mkdir()
+    call("tar", "-C", root, "-xf", debian)
+    control = call("dpkg-deb", "-f", archive).stdout
+    wanted = ("Package: a2abus", "Depends: ", "Maintainer: ")
+    report("debian: installs", dpkg(root, "-i", archive) + [line for line in wanted if line not in control])
+    enabled = list(root.glob("etc/systemd/system/*.wants/a2abus.service"))
+    report("debian: the service waits for its configuration", [f"enabled: {link}" for link in enabled])
     shipped = root / "etc/a2abus/a2abus.yaml"
-    done = call(PROGRAM, "check", "-c", shipped)
+    done = call("chroot", root, "a2abus", "check", "-c", "/etc/a2abus/a2abus.yaml")
     report("debian: its configuration passes a2abus check", [done.stdout + done.stderr] if done.returncode else [])
+    service(root, shipped)
+    mine = shipped.read_text()
+    faults = dpkg(root, "-i", archive) + ([] if shipped.read_text() == mine else ["the configuration is another"])
+    report("debian: an upgrade keeps the configuration", faults)
+    faults = dpkg(root, "-r", "a2abus") + ["the configuration is gone"] * (not shipped.exists())
+    report("debian: a removal keeps the configuration", faults + left_behind(root, "usr"))
+    report("debian: purge leaves nothing", dpkg(root, "-P", "a2abus") + left_behind(root, "."))
+
+
+def dpkg(root, *order):
+    """Runs dpkg in the root; its message where it fails."""
+    done = call("dpkg", f"--root={root}", *order, stdin=subprocess.DEVNULL)
+    return [done.stdout + done.stderr] * (done.returncode != 0)
+
+
+def left_behind(root, below):
+    return [str(path) for path in (root / below).rglob("*a2abus*") if "var/log" not in str(path)]
+
+
+def service(root, shipped):
+    """The unit's command, with the configuration that a user has written, and the ports of the environment over it."""
+    unit = next(root.rglob("a2abus.service")).read_text()
     ports = {"http": free_port(), "admin": free_port()}
-    # What a user edits: the configuration. The environment file overrides the ports.
     shipped.write_text(yaml.safe_dump(configuration()))
     variables = {"A2ABUS_HTTP__LISTEN": f"127.0.0.1:{ports['http']}", "A2ABUS_ADMIN__LISTEN": f"127.0.0.1:{ports['admin']}"}
     command = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.M).group(1))

@@ -38,7 +38,7 @@ pub struct ReplyId {
 #[error("not a call id: 26 characters of lower-case base32 are needed")]
 pub struct NotACallId;
 
-/// The replica that makes calls: 16 random bits drawn when the process starts.
+/// The replica that makes calls: the number that the configuration gives it, or 16 random bits drawn when the process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Replica(pub u16);
 
@@ -70,7 +70,7 @@ impl CallId {
 }
 
 impl Replica {
-    /// A replica for this process.
+    /// A random number for this process.
     ///
     /// # Errors
     /// When the operating system gives no random numbers.

@@ -30,6 +30,13 @@ pub struct CallsConfig {
     /// Wrong: replicas that share a partition read each other's answers too.
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
+    /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod. On
+    /// Kafka it reads its answers from the partition of that number, so that replicas do not share one.
+    ///
+    /// Wrong: two replicas with one number read each other's answers, and count those of the other as late. Those with
+    /// random numbers may share a partition.
+    #[schemars(range(min = 0, max = 65_535), extend("default_words" = "random at each start"))]
+    pub replica: Option<u16>,
     /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC
     /// id, `callid`, `collaborationid`, `kafka_correlationId`, the NATS reply subject) end with a reply token, an HMAC
     /// over call id, target and deadline, so that no agent has to know about it. `required` rejects answers without the
@@ -224,6 +231,7 @@ impl Default for CallsConfig {
             enabled: true,
             reply_topic: AsText(const { Topic::from_static("a2abus.replies") }),
             reply_partitions: 32,
+            replica: None,
             reply_token: ReplyTokenMode::default(),
             timeout: AsText(Duration::from_secs(30)),
             max_timeout: AsText(Duration::from_secs(300)),

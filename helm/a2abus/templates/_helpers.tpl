@@ -78,6 +78,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.autoscaling.enabled .Values.keda.enabled }}{{ fail "`autoscaling` and `keda` cannot both decide the number of replicas" }}{{ end }}
 {{- $most := .Values.replicas }}
 {{- if .Values.autoscaling.enabled }}{{ $most = .Values.autoscaling.maxReplicas }}{{ else if .Values.keda.enabled }}{{ $most = .Values.keda.maxReplicas }}{{ end }}
+{{- if eq "embedded" (dig "state" "log" "" $config) }}
+{{- if not .Values.persistence.enabled }}{{ fail "`state.log` is `embedded`: its files need `persistence.enabled`" }}{{ end }}
+{{- if gt (int $most) 1 }}{{ fail "`state.log` is `embedded`: each replica would have tasks of its own; run one replica, or name a Kafka or NATS transport in `state.log`" }}{{ end }}
+{{- end }}
 {{- $partitions := dig "calls" "reply_partitions" 32 $config }}
 {{- if gt (int $most) (int $partitions) }}{{ fail (printf "%d replicas are more than `calls.reply_partitions` (%d): replicas without a reply partition of their own share one" (int $most) (int $partitions)) }}{{ end }}
 {{- end }}

@@ -30,6 +30,14 @@ env:
   {{- end }}
   {{- if $values.persistence.enabled }}
   - {name: A2ABUS_WORKFLOWS__DATA_DIRECTORY, value: /var/lib/a2abus/workflows}
+  {{- if eq "embedded" (dig "state" "log" "" $config) }}
+  - {name: A2ABUS_STATE__DIRECTORY, value: /var/lib/a2abus}
+  {{- end }}
+  {{- if not (dig "calls" "replica" "" $config | toString) }}
+  # Each pod has a reply partition of its own.
+  - name: A2ABUS_CALLS__REPLICA
+    valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+  {{- end }}
   {{- range $name, $transport := $config.transports }}
   {{- if and (eq (toString $transport.type) "kafka") (not $transport.instance_id) }}
   # A pod that restarts keeps its partitions.
