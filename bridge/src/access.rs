@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use a2abus_transports::{Topic, TopicFilter};
 
 use crate::config::{
-    Config, DEFAULT_ROUTE, DestinationConfig, StateLog, TransportConfig, TransportType, answering,
+    Config, DEFAULT_ROUTE, DestinationConfig, Pattern, PlaceConfig, StateLog, TransportConfig,
+    TransportType, answering,
 };
 use crate::names::{Name, Names, TemplatePart};
-use crate::state::{LOGS, LogSpec, Place};
+use crate::state::{AGENTS, LOGS, LogSpec, Place};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -76,10 +77,8 @@ pub(crate) struct Subjects {
 /// Everything that the bridge does on one bus.
 pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
     let mut uses = Vec::new();
-    let kind = config
-        .transports
-        .get(transport)
-        .map(TransportConfig::transport_type);
+    let settings = config.transports.get(transport);
+    let kind = settings.map(TransportConfig::transport_type);
     for binding in &config.bindings {
         let whose = format!("binding {}", binding.name);
         if binding.transport == *transport {
@@ -123,6 +122,9 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
             uses.push(Use { whose, what });
         }
     }
+    let announced = announced(config, transport);
+    is_called |= !announced.is_empty();
+    uses.extend(announced);
     uses.extend(state(config, transport, kind));
     if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
         uses.push(Use {
@@ -133,13 +135,34 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Use> {
     uses
 }
 
+/// What requests for announced agents are written to.
+fn announced(config: &Config, transport: &Name) -> Vec<Use> {
+    let here = places(config).filter(|place| place.to.transport == *transport);
+    let writes = here.flat_map(|place| {
+        let named = place.topics.iter().map(|topics| Write::matching(topics));
+        std::iter::once(Write::of(&place.to)).chain(named)
+    });
+    let uses = writes.map(|write| Use {
+        whose: "registry".to_owned(),
+        what: What::Write(write),
+    });
+    uses.collect()
+}
+
+/// Where requests of announced agents go.
+pub(crate) fn places(config: &Config) -> impl Iterator<Item = &PlaceConfig> {
+    let registry = Some(&config.registry).filter(|registry| registry.enabled);
+    registry.into_iter().flat_map(|registry| &registry.places)
+}
+
 /// The logs of the state, where they are on this bus.
 fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<Use> {
     if config.state.place() != StateLog::Transport(transport) {
         return Vec::new();
     }
     let log = |spec| log_use(config, kind?, spec);
-    LOGS.into_iter().filter_map(log).collect()
+    let is_used = |spec: &LogSpec| config.registry.enabled || *spec != AGENTS;
+    LOGS.into_iter().filter(is_used).filter_map(log).collect()
 }
 
 /// What a log of the state is on a bus of this type; `None` where it cannot be.
@@ -193,6 +216,27 @@ impl Write {
             prefix: topic.to_string(),
             pattern: topic.to_string(),
             storage,
+        }
+    }
+
+    /// Topics that an announcement may name.
+    fn matching(topics: &Pattern) -> Self {
+        let text = topics.text();
+        match Topic::new(text.clone()) {
+            Ok(topic) => Self::to(&topic, Storage::Readers),
+            Err(_) => {
+                let end = text.find(['*', '?', '[', '{']).unwrap_or(text.len());
+                let prefix = text.get(..end).unwrap_or_default().to_owned();
+                let words = prefix.rsplit_once('.').map_or("", |(words, _)| words);
+                Self {
+                    place: text.to_string(),
+                    topic: None,
+                    // The rest may hold dots.
+                    pattern: [words, ">"].join(".").trim_start_matches('.').to_owned(),
+                    prefix,
+                    storage: Storage::Readers,
+                }
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::access;
 use crate::bus::delivery::{Destinations, Publisher};
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
@@ -36,8 +37,9 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::intake::Intake;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
+use crate::registry::discovery::DiscoveryBinding;
 use crate::reload::{LogLevels, Reload, Reloads};
-use crate::route::RouteTable;
+use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
 use crate::state::{Logs, StateError};
@@ -101,6 +103,7 @@ pub struct Bridge {
     pub(crate) admin_hosts: Vec<String>,
     /// The request headers that the HTTP listener passes on.
     pub(crate) passed: PassedHeaders,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
@@ -162,8 +165,12 @@ impl Bridge {
         let (calls, cancels) = calls(&config, &called, &publisher, &metrics, &log)?;
         let exchanges = Arc::new(Exchanges::new(outbound.clone(), publisher.clone(), &log));
         let state = Arc::new(Logs::new(&config, &buses, &readiness, &metrics));
+        let watched = (&metrics, &log);
+        let registry = Registry::open(&config, &state, &outbound, &calls, watched);
+        let registry = Box::pin(registry).await?;
         let parts = Parts {
             config: &config,
+            registry: &registry,
             outbound: &outbound,
             publisher,
             exchanges: &exchanges,
@@ -176,7 +183,7 @@ impl Bridge {
         let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let a2a = a2a(&config, &state, &log).await?;
+        let a2a = Box::pin(a2a(&config, &registry, &state, &log)).await?;
         Ok(Self {
             buses,
             calls,
@@ -188,6 +195,7 @@ impl Bridge {
             readiness,
             door,
             admin,
+            registry,
             passed: passed_headers(&config.http)?,
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
@@ -275,6 +283,8 @@ pub(crate) enum Work {
     Pipeline(Box<Pipeline>),
     /// They are executed.
     Workflows(Box<WorkflowBinding>),
+    /// They are announcements of agents.
+    Discovery(Box<DiscoveryBinding>),
 }
 
 // === impl Work ===
@@ -285,6 +295,7 @@ impl Work {
         match self {
             Self::Pipeline(pipeline) => &pipeline.intake,
             Self::Workflows(binding) => &binding.intake,
+            Self::Discovery(binding) => &binding.intake,
         }
     }
 
@@ -303,6 +314,7 @@ impl Work {
         match self {
             Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
             Self::Workflows(binding) => binding.run(consumer, stop).await,
+            Self::Discovery(binding) => binding.run(consumer, stop).await,
         }
     }
 }
@@ -331,7 +343,7 @@ fn outbound(
     let rules = Rules::new(config)
         .map_err(|(route, error)| BridgeError::Config(format!("route {route}: {error}")))?;
     let called = if config.calls.enabled {
-        called_buses(&buses, &rules.routes)
+        called_buses(config, &buses, &rules.routes)
     } else {
         Vec::new()
     };
@@ -400,12 +412,20 @@ fn passed_headers(http: &HttpConfig) -> Result<PassedHeaders, BridgeError> {
         .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))
 }
 
-/// The buses that some route leads to: a call may go there, so its answer may come back there.
-fn called_buses(buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
+/// The buses that some route leads to, or the requests of announced agents: a call may go there, so its answer may come
+/// back there.
+fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     let all = routes.routes().iter().chain(routes.default_route());
-    all.filter_map(|route| route.destinations().get(route.answering()))
-        .filter_map(|to| buses.find(to.transport()))
-        .collect()
+    let routed = all.filter_map(|route| route.destinations().get(route.answering()));
+    let routed = routed.map(Destination::transport);
+    let announced = access::places(config).map(|place| &place.to.transport);
+    let mut called: Vec<BusId> = Vec::new();
+    for bus in routed.chain(announced).filter_map(|name| buses.find(name)) {
+        if !called.contains(&bus) {
+            called.push(bus);
+        }
+    }
+    called
 }
 
 fn call_limits(config: &Config) -> CallLimits {
@@ -427,15 +447,15 @@ fn call_limits(config: &Config) -> CallLimits {
 /// What A2A clients are served, if there is an agent for them.
 async fn a2a(
     config: &Config,
+    registry: &Arc<Registry>,
     state: &Logs,
     log: &LogLimits,
 ) -> Result<Option<Settings>, BridgeError> {
-    let registry = Registry::new(config);
-    if registry.is_empty() {
+    if registry.is_closed() {
         return Ok(None);
     }
     Ok(Some(Settings {
-        registry: Arc::new(registry),
+        registry: Arc::clone(registry),
         tasks: Tasks::open(state, log).await?,
         public_url: config.a2a.public_url.clone(),
         instance: config.instance.text().clone(),

@@ -3,6 +3,7 @@
 //! Each command has a file. A command returns a [`Status`] or an error; `main` prints the error with its causes in one
 //! line.
 
+mod agents;
 mod call;
 mod check;
 mod convert;
@@ -61,6 +62,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Converts one JSON document between the forms of a protocol.
     Convert(convert::ConvertArgs),
+    /// Lists, shows, announces, removes and watches the agents that a running bridge knows.
+    Agents(agents::AgentsArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
     /// Validates, runs and tests workflows (JSON Lines).
@@ -103,6 +106,7 @@ pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
         Command::Demo(args) => block_on(demo::run(args)).map(success),
         Command::Serve(args) => block_on(serve::run(args)).map(success),
+        Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),
         Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => block_on(check::run(args)),

@@ -25,6 +25,12 @@ pub(crate) fn milliseconds(time: SystemTime) -> u64 {
     whole_milliseconds(since.unwrap_or_default())
 }
 
+/// The time that is so many milliseconds after the beginning of 1970.
+#[must_use]
+pub(crate) fn since_1970(milliseconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)
+}
+
 /// A duration in milliseconds.
 #[must_use]
 pub(crate) fn whole_milliseconds(duration: Duration) -> u64 {

@@ -20,6 +20,7 @@ mod path;
 mod problem;
 mod raw;
 mod reference;
+mod registry;
 mod routing;
 mod schema;
 mod section;
@@ -49,6 +50,7 @@ pub(crate) use self::condition::{Condition, condition_holds};
 pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;
+pub use self::registry::{PlaceConfig, RegistryConfig, UnknownAgents};
 pub(crate) use self::routing::answering;
 pub use self::routing::{
     ConditionConfig, DEFAULT_ROUTE, DestinationConfig, DialectsConfig, RouteConfig,

@@ -3,6 +3,7 @@
 //! ```text
 //! http: listener, connection ──> router ─┬─> rpc: any JSON-RPC request becomes a call
 //!                                        ├─> a2a: agent cards, and A2A in three dialects with tasks
+//!                                        ├─> eventmesh: the REST gateway of EventMesh, on the tasks of A2A
 //!                                        ├─> workflows: the REST interface of the executor
 //!                                        └─> admin, on a listener of its own: health and metrics
 //! ```
@@ -11,6 +12,7 @@
 
 pub(crate) mod a2a;
 pub mod admin;
+pub(crate) mod eventmesh;
 pub(crate) mod permit;
 mod rpc;
 pub(crate) mod workflows;
@@ -20,19 +22,23 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::header::ORIGIN;
 use axum::http::{Extensions, HeaderName, HeaderValue, Method, Request, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
+use bytes::Bytes;
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::budget::{Charge, Purse};
+use crate::budget::{Charge, Purse, Spent};
 use crate::bus::headers::PassedHeaders;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Calls};
+use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
 use crate::http::{Hosts, Peer, negotiate};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::registry::Registry;
 
 /// The state of the HTTP listener.
 #[derive(Debug, Clone)]
@@ -47,6 +53,8 @@ pub struct Door {
     pub allowed_origins: Vec<HeaderValue>,
     /// The names by which clients may ask.
     pub hosts: Hosts,
+    /// The agents.
+    pub(crate) registry: Arc<Registry>,
     /// The request headers that reach the agent.
     pub passed: PassedHeaders,
     /// How long the whole body may take to arrive.
@@ -99,6 +107,48 @@ impl Door {
         })
     }
 
+    /// Whether a request may change something: it comes from no page of another site, and the bridge is not ending.
+    fn check_change(&self, request: &Request<Body>) -> Result<(), Refusal> {
+        let origin = request.headers().get(ORIGIN);
+        if origin.is_some_and(|origin| !self.allowed_origins.contains(origin)) {
+            let message =
+                "web pages of this origin may not send requests: list it in http.allowed_origins";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            return Err((StatusCode::FORBIDDEN, failure));
+        }
+        if self.readiness.is_draining() {
+            let failure = Failure::call(&CallError::Draining);
+            return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
+        }
+        Ok(())
+    }
+
+    /// The body of a request, of at most so many bytes.
+    async fn body(&self, request: Request<Body>, most: usize) -> Result<Bytes, Refusal> {
+        let purse = self.purse(request.extensions());
+        let (head, body) = request.into_parts();
+        let read = body::read(&head.headers, body, most, self.body_timeout, &purse).await;
+        read.map_err(|error| match error {
+            BodyError::TooLarge => {
+                let message = format!("the body is larger than {most} bytes");
+                let failure = Failure::new(Reason::Exhausted, message);
+                (StatusCode::PAYLOAD_TOO_LARGE, failure)
+            }
+            BodyError::NoRoom => {
+                let failure = Failure::call(&CallError::Exhausted(Spent.into()));
+                (StatusCode::TOO_MANY_REQUESTS, failure)
+            }
+            BodyError::TooSlow => {
+                let failure = Failure::new(Reason::Timeout, "the body did not arrive in time");
+                (StatusCode::REQUEST_TIMEOUT, failure)
+            }
+            BodyError::Broken => {
+                let failure = Failure::new(Reason::Parse, "the body was cut off");
+                (StatusCode::BAD_REQUEST, failure)
+            }
+        })
+    }
+
     /// As [`Door::check_in`], with the response to one that is refused.
     #[expect(clippy::result_large_err, reason = "the response is what is sent")]
     pub(crate) fn admit(&self, request: &Request<Body>) -> Result<Charge, Response> {
@@ -116,7 +166,7 @@ const LINE: usize = 64;
 pub fn router(door: Door, mounted: Mounted) -> Router {
     let pages = CorsLayer::new()
         .allow_origin(door.allowed_origins.clone())
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers(Any)
         .expose_headers([mounted.exposed, vec![rpc::CALL_ID]].concat());
     Router::new()

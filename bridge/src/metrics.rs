@@ -10,6 +10,7 @@
 mod agents;
 mod label;
 mod registrar;
+mod registry;
 mod reload;
 mod state;
 mod workflows;
@@ -30,11 +31,13 @@ pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
 pub use self::registrar::Definition;
+pub use self::registry::RegistryEvent;
 pub use self::reload::ConfigReload;
 pub use self::state::StateMetrics;
 pub use self::workflows::{Refused, Reload};
 
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
+use self::registry::RegistryMetrics;
 use self::reload::ReloadMetrics;
 use self::state::StateFamilies;
 use self::workflows::WorkflowMetrics;
@@ -86,6 +89,7 @@ pub struct Metrics {
     reload: ReloadMetrics,
     workflows: WorkflowMetrics,
     state: StateFamilies,
+    announcements: RegistryMetrics,
 }
 
 /// The metrics of one binding, resolved.
@@ -185,6 +189,7 @@ impl Metrics {
             reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
+            announcements: RegistryMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
@@ -253,6 +258,17 @@ impl Metrics {
     #[must_use]
     pub fn state(&self, name: &str) -> StateMetrics {
         self.state.of(name)
+    }
+
+    /// Counts what became of an announcement of an agent.
+    pub fn registry(&self, event: RegistryEvent) {
+        self.announcements.count(event);
+    }
+
+    /// How many agents have announced themselves.
+    pub fn announced_agents(&self, count: usize) {
+        let gauge = &self.announcements.agents;
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Counts a decoded unit.
@@ -627,7 +643,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 51);
+        assert_eq!(metrics.definitions().len(), 53);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_config_last_reload_successful",

@@ -235,7 +235,7 @@ impl Pipeline {
         let mut routed = Routed::default();
         match self.role {
             Role::Responses => self.answers(at, &mut routed),
-            Role::Events | Role::Workflows => {
+            Role::Events | Role::Workflows | Role::Discovery => {
                 let context = || self.context(at.origin);
                 let take = |read| match read {
                     Read::CloudEvent(event, unit) => {

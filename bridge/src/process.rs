@@ -30,6 +30,7 @@ use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::registry::Registry;
 use crate::reload::Reload;
 use crate::restart::CLOSE;
 use crate::seldom::LogLimits;
@@ -55,6 +56,7 @@ struct Process {
     exchanges: Arc<Exchanges>,
     workflows: Option<Workflows>,
     metrics: Arc<Metrics>,
+    registry: Arc<Registry>,
     readiness: Arc<Readiness>,
     log: LogLimits,
     /// Its views end with the process.
@@ -102,6 +104,7 @@ impl Bridge {
             http,
             admin_hosts,
             passed,
+            registry,
             a2a,
             workflows,
             reload,
@@ -113,6 +116,7 @@ impl Bridge {
             exchanges,
             workflows,
             metrics,
+            registry,
             readiness,
             log,
             _state: state,
@@ -227,6 +231,7 @@ impl Process {
         if let Some(reload) = reload {
             rest.spawn(until(stop(), reload.run()));
         }
+        rest.spawn(until(stop(), Arc::clone(&self.registry).keep()));
         if let Some(a2a) = a2a {
             let tasks = Arc::clone(&a2a.tasks);
             rest.spawn(until(stop(), tasks.end_orphans(self.calls.longest())));
@@ -279,6 +284,7 @@ impl Process {
             readiness: Arc::clone(&self.readiness),
             allowed_origins: origins.filter_map(|origin| origin.parse().ok()).collect(),
             hosts: Hosts::new(http.allowed_hosts),
+            registry: Arc::clone(&self.registry),
             passed,
             body_timeout: http.header_timeout.0,
         };
@@ -286,7 +292,11 @@ impl Process {
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
         let router = executor.unwrap_or_default();
         let router = match a2a {
-            Some(a2a) => router.merge(doors::a2a::router(door.clone(), a2a)),
+            Some(a2a) => {
+                let a2a = doors::a2a::open(door.clone(), a2a);
+                let eventmesh = doors::eventmesh::router(&a2a);
+                router.merge(doors::a2a::router(&a2a)).merge(eventmesh)
+            }
             None => router,
         };
         let mounted = Mounted {

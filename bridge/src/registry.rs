@@ -1,55 +1,713 @@
 //! Which agents are there, and what can they do?
 //!
-//! The agents of the configuration. Nothing here depends on how they are asked.
+//! ```text
+//!  discovery topic ─┐                                        ┌─> routes of announced agents (Outbound::announce)
+//!  HTTP, a2abus ────┼─> Registry::register ─> log ─> view ───┤
+//!  agents ──────────┘    (every fault, or a record)          └─> Agents: cards, lists, who may be called
+//! ```
+//!
+//! The agents of the configuration, and those that have announced themselves and whose lease has not run out. All replicas
+//! read the same log, so they know the same agents. Nothing here depends on how agents are asked.
+//!
+//! Source: docs/protocols/eventmesh-a2a.md §4.
+
+pub(crate) mod card;
+pub(crate) mod discovery;
+mod methods;
+mod place;
+mod record;
+pub(crate) mod request;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tracing::Level;
 
+use crate::bus::outbound::Outbound;
+use crate::calls::Calls;
+use crate::clock;
 use crate::config::{AgentCardConfig, Config};
+use crate::metrics::{Metrics, RegistryEvent};
+use crate::names::Name;
+use crate::route::Route;
+use crate::seldom::{LogLimits, Seldom};
+use crate::state::{AGENTS, Following, Lagged, Logs, Record, StateError, View};
+use card::{Card, Faults, check_name};
+use methods::Tools;
+use place::Places;
+use record::{AgentFold, Leases};
 
-/// The agents that A2A clients find, by name.
-#[derive(Debug, Default)]
+pub(crate) use record::{Announced, Owner};
+
+/// The agents that clients find, by name.
+#[derive(Debug)]
 pub(crate) struct Registry {
-    agents: BTreeMap<Text, AgentCardConfig>,
-    default: Option<Text>,
+    listed: Agents,
+    now: watch::Sender<Arc<Agents>>,
+    announced: Option<Announcements>,
+    /// Asks agents for their tools; `None` where no calls are made.
+    calls: Option<Arc<Calls>>,
+    /// What they have said.
+    tools: Tools,
 }
+
+/// The agents of one moment. Immutable.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Agents {
+    agents: BTreeMap<Text, Agent>,
+    /// The one that the configuration names.
+    default: Option<Text>,
+    /// When they last changed.
+    changed: Option<SystemTime>,
+}
+
+#[derive(Debug, Clone)]
+struct Agent {
+    shown: Arc<AgentCardConfig>,
+    /// The card that it announced; `None` for one that the configuration lists.
+    card: Option<Arc<Card>>,
+    route: Option<Arc<Route>>,
+}
+
+/// What keeps the agents that announce themselves.
+#[derive(Debug)]
+struct Announcements {
+    view: View<AgentFold>,
+    places: Places,
+    leases: Leases,
+    max_agents: usize,
+    max_card: usize,
+    outbound: Outbound,
+    metrics: Arc<Metrics>,
+    /// One at a time makes the agents of the next moment.
+    turn: Mutex<()>,
+    log: Log,
+}
+
+/// The log lines that anybody can cause.
+#[derive(Debug)]
+struct Log {
+    refused: Seldom,
+    changed: Seldom,
+}
+
+/// An announcement, and what its sender shows about itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Claim {
+    /// The agent that is named beside the card.
+    pub(crate) agent: Option<Text>,
+    pub(crate) owner: Owner,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) origin: Origin,
+}
+
+/// Where a request to the registry comes from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    /// The transport on which it came.
+    pub(crate) transport: Option<Name>,
+    /// The names of agents that its message shows: its key, a word of its subject. Who may publish there may speak for
+    /// these, and for nobody else.
+    pub(crate) shows: Vec<Text>,
+    /// Who sends it, for calls that it causes.
+    pub(crate) caller: Option<Text>,
+}
+
+/// Why an announcement is refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Agents cannot announce themselves.
+    #[error(
+        "agents cannot announce themselves here: set registry.enabled, or list the agent in agents"
+    )]
+    Disabled,
+    /// The card cannot be used.
+    #[error("the announcement is refused: {0}")]
+    Invalid(Faults),
+    /// The name belongs to somebody else.
+    #[error("the agent {agent} belongs to {org}/{unit}, until its lease runs out")]
+    Taken { agent: Text, org: Text, unit: Text },
+    /// Too many agents.
+    #[error("there are {0} announced agents already (registry.max_agents)")]
+    Full(usize),
+    /// Nobody of that name has announced itself.
+    #[error("no agent {0:?} has announced itself, or its lease has run out")]
+    Unknown(Text),
+    /// The log did not take it.
+    #[error("the announcement was not stored: {0}")]
+    NotStored(StateError),
+}
+
+/// How long a record may take until it is read back.
+const APPLIED: Duration = Duration::from_secs(10);
+/// Records that the registry may be behind before it reads all again.
+const BEHIND: usize = 1_024;
+/// How long an announcement stays in the log after its lease has run out.
+const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
+/// How often such announcements are looked for, and how many are removed then.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+const FORGET_MOST: usize = 100;
+/// Names in a list of what there is, at most.
+const MOST_NAMES: usize = 100;
 
 // === impl Registry ===
 
 impl Registry {
-    /// The agents of a configuration.
-    pub(crate) fn new(config: &Config) -> Self {
-        let agents = config.agents.iter();
-        let agents: BTreeMap<_, _> = agents
-            .map(|(name, agent)| (name.text().clone(), agent.clone()))
-            .collect();
-        let default = config.a2a.default_agent.as_ref();
-        let default = default.map(|name| name.text().clone());
-        let only = || agents.keys().next().filter(|_| agents.len() == 1).cloned();
-        Self {
-            default: default.or_else(only),
-            agents,
+    /// The agents of a configuration, and the log of those that announce themselves.
+    ///
+    /// # Errors
+    /// When the log cannot be opened.
+    pub(crate) async fn open(
+        config: &Config,
+        logs: &Logs,
+        outbound: &Outbound,
+        calls: &Arc<Calls>,
+        (metrics, log): (&Arc<Metrics>, &LogLimits),
+    ) -> Result<Arc<Self>, StateError> {
+        let listed = Agents::listed(config);
+        let registry = &config.registry;
+        let announced = match Places::new(config) {
+            Ok(places) if registry.enabled => Some(Announcements {
+                view: logs.view(AGENTS, AgentFold).await?,
+                places,
+                leases: Leases {
+                    default: registry.lease.0,
+                    longest: registry.max_lease.0,
+                },
+                max_agents: registry.max_agents as usize,
+                max_card: usize::try_from(registry.max_card.0.as_u64()).unwrap_or(usize::MAX),
+                outbound: outbound.clone(),
+                metrics: Arc::clone(metrics),
+                turn: Mutex::new(()),
+                log: Log {
+                    refused: log.seldom(Level::WARN, "more announcements were refused"),
+                    changed: log.seldom(Level::INFO, "more agents came or went"),
+                },
+            }),
+            // The patterns were read with the configuration.
+            _ => None,
+        };
+        Ok(Arc::new(Self {
+            now: watch::Sender::new(Arc::new(listed.clone())),
+            listed,
+            announced,
+            calls: config.calls.enabled.then(|| Arc::clone(calls)),
+            tools: Tools::default(),
+        }))
+    }
+
+    /// Whether there is no agent, and none can announce itself.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.listed.agents.is_empty() && self.announced.is_none()
+    }
+
+    /// The agents of this moment.
+    pub(crate) fn now(&self) -> Arc<Agents> {
+        Arc::clone(&self.now.borrow())
+    }
+
+    /// The agents, and every change of them.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Agents>> {
+        self.now.subscribe()
+    }
+
+    /// The announcement of an agent whose lease has not run out.
+    pub(crate) fn announced(&self, agent: &str) -> Option<Announced> {
+        self.announced.as_ref()?.live(agent)
+    }
+
+    /// When its lease runs out, in milliseconds since 1970.
+    pub(crate) fn expires(&self, announced: &Announced) -> u64 {
+        let announcements = self.announced.as_ref();
+        announcements.map_or(0, |it| announced.expires(it.leases))
+    }
+
+    /// Takes an announcement: checks it, stores it, and waits until this replica knows the agent.
+    ///
+    /// # Errors
+    /// Why not, with everything that is wrong with the card.
+    pub(crate) async fn register(
+        &self,
+        document: &[u8],
+        claim: &Claim,
+    ) -> Result<(Text, Announced), Refused> {
+        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+        let registered = announcements.register(document, claim).await;
+        let done = match registered {
+            Ok(name) => match announcements.live(name.as_str()) {
+                Some(announced) => Ok((name.text().clone(), announced)),
+                None => Err(Refused::Unknown(name.text().clone())),
+            },
+            Err(refused) => Err(refused),
+        };
+        let agent = done.as_ref().ok().map(|(name, _)| name.as_str());
+        self.done(agent, done.is_ok(), RegistryEvent::Registered);
+        done
+    }
+
+    /// Renews the lease of an agent.
+    ///
+    /// # Errors
+    /// When nobody of that name has announced itself.
+    pub(crate) async fn renew(&self, claim: &Claim) -> Result<Announced, Refused> {
+        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+        let renewed = announcements.renew(claim).await;
+        self.done(
+            claim.agent.as_deref(),
+            renewed.is_ok(),
+            RegistryEvent::Renewed,
+        );
+        renewed
+    }
+
+    /// Removes an agent before its lease runs out.
+    ///
+    /// # Errors
+    /// When nobody of that name has announced itself.
+    pub(crate) async fn remove(&self, claim: &Claim) -> Result<(), Refused> {
+        let announcements = self.announced.as_ref().ok_or(Refused::Disabled)?;
+        let removed = announcements.remove(claim).await;
+        self.done(
+            claim.agent.as_deref(),
+            removed.is_ok(),
+            RegistryEvent::Removed,
+        );
+        removed
+    }
+
+    /// What was done is visible here before its answer.
+    fn done(&self, agent: Option<&str>, is_ok: bool, event: RegistryEvent) {
+        let Some(announcements) = &self.announced else {
+            return;
+        };
+        if !is_ok {
+            return announcements.metrics.registry(RegistryEvent::Refused);
+        }
+        announcements.metrics.registry(event);
+        let entry = agent.and_then(|agent| announcements.live(agent));
+        let now = self.now();
+        let known = agent.and_then(|agent| now.agents.get(agent));
+        let is_visible = match (&entry, known) {
+            (Some(entry), Some(known)) => known.card.is_none() || known.is_of(entry),
+            (None, known) => known.is_none_or(|known| known.card.is_none()),
+            (Some(_), None) => false,
+        };
+        if !is_visible {
+            self.refresh();
         }
     }
 
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.agents.is_empty()
+    /// Follows the log, and the clock: the agents of this moment and their routes are those whose lease has not run out.
+    /// Ends with the log.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        let Some(announcements) = &self.announced else {
+            return std::future::pending().await;
+        };
+        loop {
+            let ((), following) = announcements.view.follow(None, BEHIND, |_| ());
+            if self.follow(announcements, following).await.is_none() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Until the log ends (`None`), or records were missed.
+    async fn follow(&self, announcements: &Announcements, mut records: Following) -> Option<()> {
+        let mut expiry = self.refresh();
+        let mut forget = tokio::time::interval(FORGET_EVERY);
+        loop {
+            tokio::select! {
+                record = records.next() => match record {
+                    Err(Lagged) => return Some(()),
+                    Ok(None) => return None,
+                    Ok(Some(record)) => {
+                        let mut has_changed = announcements.noticed(&self.now(), &record);
+                        // What came together is one change.
+                        while let Some(Ok(Some(record))) = records.next().now_or_never() {
+                            has_changed |= announcements.noticed(&self.now(), &record);
+                        }
+                        if has_changed {
+                            expiry = self.refresh();
+                        }
+                    }
+                },
+                () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
+                    expiry = self.refresh();
+                }
+                _ = forget.tick() => announcements.forget().await,
+            }
+        }
+    }
+
+    /// Makes the agents of this moment, and their routes; when the next lease runs out.
+    fn refresh(&self) -> Option<Instant> {
+        let announcements = self.announced.as_ref()?;
+        let turn = announcements.turn.lock();
+        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let before = self.now();
+        let (mut agents, next) = announcements.agents(&self.listed, &before);
+        if agents.is_as(&before) {
+            return next;
+        }
+        announcements.report(&before, &agents);
+        let announced = agents
+            .agents
+            .iter()
+            .filter(|(_, agent)| agent.card.is_some());
+        let routes = announced.map(|(name, agent)| (name.clone(), agent.route.clone()));
+        announcements.outbound.announce(routes.collect());
+        agents.changed = Some(clock::now());
+        self.now.send_replace(Arc::new(agents));
+        next
+    }
+}
+
+// === impl Announcements ===
+
+impl Announcements {
+    async fn register(&self, document: &[u8], claim: &Claim) -> Result<Name, Refused> {
+        let card = Card::read(document, self.max_card).map_err(Refused::Invalid)?;
+        let name = self.admitted(&card, claim).map_err(Refused::Invalid)?;
+        self.check_owner(name.as_str(), &claim.owner)?;
+        if self.is_full() && self.live(name.as_str()).is_none() {
+            return Err(Refused::Full(self.max_agents));
+        }
+        let transport = claim.origin.transport.as_ref();
+        let transport = transport.filter(|name| self.places.has(name));
+        let body = record::write(document, &claim.owner, transport, claim.lease)
+            .map_err(|error| Refused::Invalid(Faults::one(error.to_string())))?;
+        self.store(name.as_str(), Some(body)).await?;
+        Ok(name)
+    }
+
+    /// The name of the agent, if the announcement may have it and its requests can go where the card says.
+    fn admitted(&self, card: &Card, claim: &Claim) -> Result<Name, Faults> {
+        let name = claim.agent.as_ref().or(card.agent.as_ref());
+        let name = name.ok_or_else(|| Faults::one("the card names no agent"))?;
+        let name = check_name(name).map_err(Faults::one)?;
+        let mut faults = forged(name.as_str(), &claim.origin).0;
+        let transport = claim.origin.transport.as_ref();
+        let transport = transport.filter(|name| self.places.has(name));
+        let transport = card.transport.as_ref().or(transport);
+        if let Err(fault) = self.places.route(&name, transport, card) {
+            faults.push(fault);
+        }
+        if faults.is_empty() {
+            Ok(name)
+        } else {
+            Err(Faults(faults))
+        }
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Announced, Refused> {
+        let (name, known) = self.claimed(claim)?;
+        self.store(&name, Some(known.body)).await?;
+        self.live(&name).ok_or(Refused::Unknown(name))
+    }
+
+    async fn remove(&self, claim: &Claim) -> Result<(), Refused> {
+        let (name, _) = self.claimed(claim)?;
+        self.store(&name, None).await
+    }
+
+    /// The agent that a claim names, if its sender may speak for it.
+    fn claimed(&self, claim: &Claim) -> Result<(Text, Announced), Refused> {
+        let name = claim.agent.clone().unwrap_or_default();
+        let forged = forged(&name, &claim.origin);
+        if !forged.0.is_empty() {
+            return Err(Refused::Invalid(forged));
+        }
+        self.check_owner(&name, &claim.owner)?;
+        let known = self.live(&name);
+        let known = known.ok_or_else(|| Refused::Unknown(name.clone()))?;
+        Ok((name, known))
+    }
+
+    /// Two organisations may have agents of one name; the first has it here.
+    fn check_owner(&self, name: &str, owner: &Owner) -> Result<(), Refused> {
+        match self.live(name) {
+            Some(known) if known.owner != *owner && known.owner != Owner::default() => {
+                Err(Refused::Taken {
+                    agent: name.into(),
+                    org: known.owner.org.unwrap_or_default(),
+                    unit: known.owner.unit.unwrap_or_default(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn store(&self, name: &str, body: Option<Bytes>) -> Result<(), Refused> {
+        let stored = self.view.commit(name, body, APPLIED).await;
+        stored.map(drop).map_err(Refused::NotStored)
+    }
+
+    fn live(&self, name: &str) -> Option<Announced> {
+        let now = clock::milliseconds(clock::now());
+        let found = self.view.read(|agents| agents.get(name).cloned());
+        found.filter(|agent| agent.is_live(now, self.leases))
+    }
+
+    fn is_full(&self) -> bool {
+        let now = clock::milliseconds(clock::now());
+        self.view.read(|agents| {
+            let live = agents
+                .iter()
+                .filter(|(_, agent)| agent.is_live(now, self.leases));
+            // Most of the time nobody has to be counted.
+            agents.len() >= self.max_agents && live.count() >= self.max_agents
+        })
+    }
+
+    /// The agents of this moment, and when the next lease runs out.
+    fn agents(&self, listed: &Agents, before: &Agents) -> (Agents, Option<Instant>) {
+        let now = clock::milliseconds(clock::now());
+        let mut agents = listed.clone();
+        let mut next: Option<u64> = None;
+        self.view.read(|entries| {
+            for (name, entry) in entries
+                .iter()
+                .filter(|(_, it)| it.is_live(now, self.leases))
+            {
+                let expires = entry.expires(self.leases);
+                next = Some(next.map_or(expires, |next| next.min(expires)));
+                // The configuration wins.
+                if listed.agents.contains_key(name) {
+                    continue;
+                }
+                let same = before.agents.get(name).filter(|agent| agent.is_of(entry));
+                let agent = same.cloned().or_else(|| self.agent(name, entry));
+                if let Some(agent) = agent {
+                    agents.agents.insert(name.into(), agent);
+                }
+            }
+        });
+        // Writers of the log may have written more than this replica takes: all replicas take the same.
+        let most = listed.agents.len().saturating_add(self.max_agents);
+        while agents.agents.len() > most {
+            let last = agents
+                .agents
+                .iter()
+                .rfind(|(_, agent)| agent.card.is_some());
+            let Some(name) = last.map(|(name, _)| name.clone()) else {
+                break;
+            };
+            agents.agents.remove(&name);
+            self.refused(&name, &Refused::Full(self.max_agents));
+        }
+        let in_ms =
+            |expires: u64| Instant::now() + Duration::from_millis(expires.saturating_sub(now));
+        (agents, next.map(in_ms))
+    }
+
+    /// An agent that is new here; `None` where its requests may not go where its card says.
+    fn agent(&self, name: &str, entry: &Announced) -> Option<Agent> {
+        let routed = check_name(name)
+            .and_then(|name| self.places.route(&name, entry.transport(), &entry.card));
+        match routed {
+            Ok(route) => Some(Agent {
+                shown: Arc::new(entry.card.shown.clone()),
+                card: Some(Arc::clone(&entry.card)),
+                route: route.map(Arc::new),
+            }),
+            Err(fault) => {
+                self.refused(name, &Refused::Invalid(Faults::one(fault)));
+                None
+            }
+        }
+    }
+
+    /// Whether a record changes more than how long an agent is known. One that cannot be used is reported here: who wrote
+    /// it into the log itself has no other answer.
+    fn noticed(&self, now: &Agents, record: &Record) -> bool {
+        let entry = self.view.read(|agents| agents.get(&record.key).cloned());
+        match (&entry, &record.body) {
+            (Some(entry), _) => {
+                let known = now.agents.get(&record.key);
+                known.is_none_or(|known| known.card.is_some() && !known.is_of(entry))
+            }
+            (None, Some(body)) => {
+                if let Err(faults) = Announced::read(&record.key, body, record.time) {
+                    self.metrics.registry(RegistryEvent::Refused);
+                    self.refused(&record.key, &Refused::Invalid(faults));
+                }
+                true
+            }
+            (None, None) => true,
+        }
+    }
+
+    fn refused(&self, agent: &str, refused: &Refused) {
+        if let Some(suppressed) = self.log.refused.allow() {
+            let agent: String = agent.chars().take(64).collect();
+            tracing::warn!(agent, %refused, suppressed, "an announcement in the log cannot be used");
+        }
+    }
+
+    fn report(&self, before: &Agents, after: &Agents) {
+        for name in after
+            .agents
+            .keys()
+            .filter(|name| !before.agents.contains_key(*name))
+        {
+            if let Some(suppressed) = self.log.changed.allow() {
+                tracing::info!(agent = %name, suppressed, "an agent has announced itself");
+            }
+        }
+        for name in before
+            .agents
+            .keys()
+            .filter(|name| !after.agents.contains_key(*name))
+        {
+            let has_expired = self.view.read(|agents| agents.get(name).is_some());
+            if has_expired {
+                self.metrics.registry(RegistryEvent::Expired);
+            }
+            if let Some(suppressed) = self.log.changed.allow() {
+                let why = if has_expired {
+                    "its lease has run out"
+                } else {
+                    "it was removed"
+                };
+                tracing::info!(agent = %name, why, suppressed, "an agent is not known any more");
+            }
+        }
+        let announced = after.agents.values().filter(|agent| agent.card.is_some());
+        self.metrics.announced_agents(announced.count());
+    }
+
+    /// Removes announcements from the log whose lease ran out long ago.
+    async fn forget(&self) {
+        let age = clock::whole_milliseconds(FORGET_AFTER);
+        let oldest = clock::milliseconds(clock::now()).saturating_sub(age);
+        let is_old = |agent: &Announced| agent.expires(self.leases) < oldest;
+        let old: Vec<Text> = self.view.read(|agents| {
+            let old = agents.iter().filter(|(_, agent)| is_old(agent));
+            old.take(FORGET_MOST)
+                .map(|(name, _)| Text::from(name))
+                .collect()
+        });
+        for name in old {
+            if let Err(error) = self.forget_one(&name, is_old).await {
+                tracing::debug!(agent = %name, %error, "an old announcement was not removed: trying again later");
+                return;
+            }
+        }
+    }
+
+    /// Removes one, unless it comes back meanwhile: what the removal has overtaken is written once more.
+    async fn forget_one(
+        &self,
+        name: &Text,
+        is_old: impl Fn(&Announced) -> bool,
+    ) -> Result<(), StateError> {
+        let (still_old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
+            agents.get(name).is_some_and(&is_old)
+        });
+        if !still_old {
+            return Ok(());
+        }
+        let removed = self.view.commit(name, None, APPLIED).await?;
+        let mut again = None;
+        while let Some(Ok(Some(record))) = following.next().now_or_never() {
+            if record.position < removed {
+                again = record.body;
+            }
+        }
+        if let Some(body) = again {
+            self.view.append(name, Some(body)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What a message shows about its sender and its agent's name does not fit.
+fn forged(name: &str, origin: &Origin) -> Faults {
+    let others = origin.shows.iter().filter(|shown| shown.as_str() != name);
+    let faults = others.map(|shown| {
+        let shown: String = shown.chars().take(64).collect();
+        format!("the agent is {name:?}, but the key or subject of the message says {shown:?}")
+    });
+    Faults(faults.collect())
+}
+
+// === impl Agents ===
+
+impl Agents {
+    /// Those of a configuration.
+    fn listed(config: &Config) -> Self {
+        let agents = config.agents.iter().map(|(name, agent)| {
+            let agent = Agent {
+                shown: Arc::new(agent.clone()),
+                card: None,
+                route: None,
+            };
+            (name.text().clone(), agent)
+        });
+        let default = config.a2a.default_agent.as_ref();
+        Self {
+            agents: agents.collect(),
+            default: default.map(|name| name.text().clone()),
+            changed: None,
+        }
+    }
+
+    /// Whether they are the same agents with the same cards.
+    fn is_as(&self, other: &Self) -> bool {
+        let same = |(one, other): ((&Text, &Agent), (&Text, &Agent))| {
+            one.0 == other.0 && Arc::ptr_eq(&one.1.shown, &other.1.shown)
+        };
+        self.agents.len() == other.agents.len() && self.agents.iter().zip(&other.agents).all(same)
     }
 
     /// The agent of this name.
-    pub(crate) fn get(&self, name: &str) -> Option<(&Text, &AgentCardConfig)> {
-        self.agents.get_key_value(name)
+    pub(crate) fn get(&self, name: &str) -> Option<(&Text, &Arc<AgentCardConfig>)> {
+        let (name, agent) = self.agents.get_key_value(name)?;
+        Some((name, &agent.shown))
     }
 
     /// The agents in the order of their names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Text, &AgentCardConfig)> {
-        self.agents.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Text, &Arc<AgentCardConfig>)> {
+        self.agents.iter().map(|(name, agent)| (name, &agent.shown))
     }
 
-    /// The agent of a request that names none.
+    /// Whether it has announced itself; `false` for one that the configuration lists.
+    pub(crate) fn is_announced(&self, name: &str) -> bool {
+        self.agents
+            .get(name)
+            .is_some_and(|agent| agent.card.is_some())
+    }
+
+    /// Their names, for somebody who named none of them: the first hundred.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let names = self.agents.keys().map(Text::as_str);
+        names.take(MOST_NAMES).collect()
+    }
+
+    /// The agent of a request that names none: the one that the configuration says, else the only one.
     pub(crate) fn default_agent(&self) -> Option<&Text> {
-        self.default.as_ref()
+        let only = || self.agents.keys().next().filter(|_| self.agents.len() == 1);
+        self.default.as_ref().or_else(only)
+    }
+
+    /// When they last changed; `None` since the start.
+    pub(crate) fn changed(&self) -> Option<SystemTime> {
+        self.changed
+    }
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// Whether it is of this announcement.
+    fn is_of(&self, entry: &Announced) -> bool {
+        let card = self.card.as_ref();
+        card.is_some_and(|card| Arc::ptr_eq(card, &entry.card))
     }
 }

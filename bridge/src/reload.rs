@@ -224,7 +224,7 @@ impl Reload {
             workflows::reload::check(&next.workflows)?;
         }
         // Nothing fails from here on.
-        self.outbound.replace(rules);
+        self.outbound.replace(&rules);
         if let Some(log) = &self.log
             && changes.iter().any(|change| change.is_in(LOG))
         {

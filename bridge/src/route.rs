@@ -82,6 +82,7 @@ pub struct Destination {
     mode: Mode,
     names: Names,
     guarantee: Guarantee,
+    named_by: NamedBy,
 }
 
 /// Where one event goes, spelt out.
@@ -102,7 +103,7 @@ pub struct Resolved<'a> {
 pub enum NamedBy {
     /// The configuration: if the topic does not exist, an operator has to create it.
     Config,
-    /// The event: if the topic does not exist, the event is wrong.
+    /// The event, or the card of its agent: if the topic does not exist, that is wrong.
     Event,
 }
 
@@ -172,6 +173,12 @@ impl RouteTable {
     /// The first rule that takes the event, else the default route, else `None`.
     #[must_use]
     pub fn route(&self, event: &Event, binding: &str) -> Option<&Route> {
+        self.written(event, binding).or(self.default.as_ref())
+    }
+
+    /// The first rule that takes the event.
+    #[must_use]
+    pub fn written(&self, event: &Event, binding: &str) -> Option<&Route> {
         let named = with_extension(event.extension(extension::TARGET_AGENT), |target| {
             self.by_target.get(target?)
         });
@@ -190,10 +197,7 @@ impl RouteTable {
             .copied()
             .take_while(|index| exact.is_none_or(|exact| *index < exact))
             .find(|index| self.takes(*index, event, binding));
-        other
-            .or(exact)
-            .and_then(|index| self.routes.get(index))
-            .or(self.default.as_ref())
+        other.or(exact).and_then(|index| self.routes.get(index))
     }
 
     /// Explains how the table decides: rule by rule, without the shortcuts of [`RouteTable::route`].
@@ -258,6 +262,18 @@ impl Route {
             answering: answering(&config.to),
             max_hops,
         })
+    }
+
+    /// The route of an agent that has announced itself: its card may name the topic.
+    ///
+    /// # Errors
+    /// As [`RouteTable::build`].
+    pub(crate) fn announced(config: &RouteConfig, max_hops: u32) -> Result<Self, RouteError> {
+        let mut route = Self::new(config, max_hops)?;
+        for destination in &mut route.destinations {
+            destination.named_by = NamedBy::Event;
+        }
+        Ok(route)
     }
 
     /// The name in the configuration.
@@ -331,9 +347,17 @@ fn hops(event: &Event) -> u32 {
 
 impl Destination {
     fn new(config: &DestinationConfig) -> Self {
+        let topic = config.topic.0.clone();
+        let from_event = |part: &TemplatePart| matches!(part, TemplatePart::Attribute(_));
+        let is_from_event = topic.parts().iter().any(from_event);
         Self {
+            named_by: if is_from_event {
+                NamedBy::Event
+            } else {
+                NamedBy::Config
+            },
             transport: config.transport.clone(),
-            topic: config.topic.0.clone(),
+            topic,
             key: config.key.as_ref().map(|key| key.0.clone()),
             mode: config.mode,
             names: config.names,
@@ -360,12 +384,7 @@ impl Destination {
     /// Who names the topic: the configuration, or each event by a value in it.
     #[must_use]
     pub fn named_by(&self) -> NamedBy {
-        let from_event = |part: &TemplatePart| matches!(part, TemplatePart::Attribute(_));
-        if self.topic.parts().iter().any(from_event) {
-            NamedBy::Event
-        } else {
-            NamedBy::Config
-        }
+        self.named_by
     }
 
     /// Where an event goes. `source_key` is the key of the message it came in; the key of the copy is the configured

@@ -3,26 +3,43 @@
 //! ```text
 //!  a message ── Outbound::rules ──> one Rules, from reading to its copies and dead letters
 //!  a reload  ── CurrentRules::replace ──> the next message has the new ones
+//!  an agent that announces itself ── CurrentRules::announce ──> so has it
 //! ```
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use a2abus_plugin::{Limits, Text};
+use a2abus_plugin::{Event, Kind, Limits, Text, extension};
 use arc_swap::{ArcSwap, Guard};
 
-use crate::config::Config;
+use crate::config::{Config, UnknownAgents};
 use crate::pipeline::adapt::Adapters;
-use crate::route::{RouteError, RouteTable};
+use crate::route::{Route, RouteError, RouteTable};
 
 /// What decides about one message. Immutable; a message has the same rules from its first byte to its last copy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Rules {
     /// Where events go.
-    pub routes: RouteTable,
+    pub routes: Arc<RouteTable>,
     /// How bindings and routes validate and convert records.
-    pub adapters: Adapters,
+    pub adapters: Arc<Adapters>,
     /// What a payload may cost.
     pub limits: Limits,
+    /// The agents that the configuration lists, where requests for agents that nobody knows are refused.
+    listed: Option<Arc<BTreeSet<Text>>>,
+    announced: Arc<AnnouncedRoutes>,
+}
+
+/// The routes of agents that have announced themselves, by agent; an agent without a place of its own has none.
+pub type AnnouncedRoutes = HashMap<Text, Option<Arc<Route>>>;
+
+/// No route takes an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unrouted {
+    /// No route matches it.
+    NoRoute,
+    /// It is for an agent that nobody knows.
+    UnknownAgent,
 }
 
 /// The rules for messages that are read from now on.
@@ -42,12 +59,53 @@ impl Rules {
             &config.default_route,
             config.limits.max_hops,
         );
+        let listed = || config.agents.keys().map(|name| name.text().clone());
+        let only_known = config.registry.unknown_agents == UnknownAgents::Known;
         Ok(Self {
-            routes: routes.map_err(|(route, error)| (route.text().clone(), error))?,
-            adapters: Adapters::new(config),
+            routes: Arc::new(routes.map_err(|(route, error)| (route.text().clone(), error))?),
+            adapters: Arc::new(Adapters::new(config)),
             limits: Limits::from(&config.limits),
+            listed: only_known.then(|| Arc::new(listed().collect())),
+            announced: Arc::default(),
         })
     }
+
+    /// Where an event goes: the first written route that takes it, else that of its agent if it has announced itself, else
+    /// the default route.
+    ///
+    /// # Errors
+    /// When it goes nowhere.
+    pub fn route(&self, event: &Event, binding: &str) -> Result<&Route, Unrouted> {
+        let target = event.extension_text(extension::TARGET_AGENT);
+        if let Some(target) = target
+            && is_call(event)
+            && !self.may_be_called(target)
+        {
+            return Err(Unrouted::UnknownAgent);
+        }
+        let announced = || self.announced.get(target?)?.as_deref();
+        let found = self.routes.written(event, binding).or_else(announced);
+        found
+            .or(self.routes.default_route())
+            .ok_or(Unrouted::NoRoute)
+    }
+
+    /// Whether a route names this agent exactly, or it has announced itself.
+    #[must_use]
+    pub fn names(&self, agent: &Text) -> bool {
+        self.routes.names(agent) || self.announced.contains_key(agent)
+    }
+
+    fn may_be_called(&self, agent: &Text) -> bool {
+        let listed = self.listed.as_ref();
+        listed.is_none_or(|listed| listed.contains(agent)) || self.names(agent)
+    }
+}
+
+/// Whether an event asks its agent for something, and is no answer.
+fn is_call(event: &Event) -> bool {
+    let kind = event.extension_text(extension::MCP_TYPE);
+    kind.is_none_or(|kind| *kind != *Kind::Response.as_str() && *kind != *Kind::Stream.as_str())
 }
 
 // === impl CurrentRules ===
@@ -65,8 +123,20 @@ impl CurrentRules {
         self.0.load()
     }
 
-    /// Other rules count for messages that are read from now on.
-    pub fn replace(&self, rules: Rules) {
-        self.0.store(Arc::new(rules));
+    /// Other rules count for messages that are read from now on. The routes of announced agents stay.
+    pub fn replace(&self, rules: &Rules) {
+        self.0.rcu(|now| Rules {
+            announced: Arc::clone(&now.announced),
+            ..rules.clone()
+        });
+    }
+
+    /// The routes of announced agents, for messages that are read from now on.
+    pub fn announce(&self, routes: AnnouncedRoutes) {
+        let announced = Arc::new(routes);
+        self.0.rcu(|now| Rules {
+            announced: Arc::clone(&announced),
+            ..Rules::clone(now)
+        });
     }
 }

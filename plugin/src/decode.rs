@@ -24,11 +24,13 @@ use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
 use crate::detect::{Detection, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
+use crate::extension;
 use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
 use crate::protocol::{Draft, Kind, kind_of_event};
+use crate::text::Text;
 
 /// One unit of a payload, decoded.
 #[derive(Clone, PartialEq, Eq)]
@@ -327,6 +329,22 @@ impl Unit {
         match &self.draft {
             Draft::Event(event) => kind_of_event(event),
             Draft::Message(message) => message.kind,
+        }
+    }
+
+    /// The `a2amethod` that its event will have: the method of a JSON-RPC call.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match &self.draft {
+            Draft::Event(event) => {
+                let method = event.extension_text(extension::A2A_METHOD);
+                method.map(Text::as_str)
+            }
+            Draft::Message(message) => {
+                let mut known = message.attributes.extensions.iter();
+                let (_, method) = known.find(|(name, _)| *name == extension::A2A_METHOD)?;
+                method.as_text().map(Text::as_str)
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
+use crate::registry::Registry;
+use crate::registry::discovery::DiscoveryBinding;
 use crate::seldom::LogLimits;
 use crate::workflows::Workflows;
 use crate::workflows::bus::{Answers, WorkflowBinding};
@@ -29,6 +31,7 @@ use crate::workflows::bus::{Answers, WorkflowBinding};
 /// What the bindings of a bridge share.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
+    pub(super) registry: &'a Arc<Registry>,
     pub(super) outbound: &'a Outbound,
     pub(super) publisher: Publisher,
     pub(super) exchanges: &'a Arc<Exchanges>,
@@ -49,6 +52,7 @@ impl Parts<'_> {
         for binding in &self.config.bindings {
             let work = match binding.role {
                 Role::Workflows => self.executor(binding, workflows)?,
+                Role::Discovery => self.discovery(binding)?,
                 Role::Events | Role::Responses => self.pipeline(binding)?.into(),
             };
             bindings.push((work, binding.subscription()));
@@ -188,6 +192,21 @@ impl Parts<'_> {
         let instance = self.config.instance.text();
         let binding = WorkflowBinding::new(intake, answers, binding, workflows, instance, self.log);
         Ok(Work::Workflows(Box::new(binding)))
+    }
+
+    /// What reads announcements of agents.
+    fn discovery(&self, binding: &BindingConfig) -> Result<Work, BridgeError> {
+        let intake = self.intake(binding)?;
+        let places = self.reply_places(binding, &intake)?;
+        let binding = DiscoveryBinding::new(
+            intake,
+            places,
+            self.publisher.clone(),
+            binding,
+            Arc::clone(self.registry),
+            self.log,
+        );
+        Ok(Work::Discovery(Box::new(binding)))
     }
 
     /// The readers of answers that landed in another partition than the one they were asked for.

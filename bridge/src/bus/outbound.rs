@@ -18,7 +18,7 @@ use crate::calls::callid;
 use crate::names::{Mode, Name};
 use crate::pipeline::adapt::AdaptError;
 use crate::route::{NamedBy, Resolved, RouteError};
-use crate::rules::{CurrentRules, Rules};
+use crate::rules::{AnnouncedRoutes, CurrentRules, Rules, Unrouted};
 use crate::stage;
 
 /// One message on its way to one destination.
@@ -74,6 +74,11 @@ pub enum RoutingError {
     /// No route matches it and there is no default route.
     #[error("no route matches the event, and there is no default route")]
     NoRoute,
+    /// Nobody knows the agent that it is for, and only known agents may be called.
+    #[error(
+        "there is no agent {0:?}: it is not announced, and neither agents nor a route names it"
+    )]
+    UnknownAgent(Text),
     /// A route matches it, but its destination cannot be formed.
     #[error("route {route}: {cause}")]
     Destination {
@@ -96,11 +101,20 @@ pub enum RoutingError {
 // === impl RoutingError ===
 
 impl RoutingError {
+    fn unrouted(unrouted: Unrouted, event: &Event) -> Self {
+        let target = event.extension_text(extension::TARGET_AGENT);
+        match unrouted {
+            Unrouted::NoRoute => Self::NoRoute,
+            Unrouted::UnknownAgent => Self::UnknownAgent(target.cloned().unwrap_or_default()),
+        }
+    }
+
     /// The stable word of a dead letter's reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoRoute => "no_route",
+            Self::UnknownAgent(_) => "agent_not_found",
             Self::Destination {
                 cause: RouteError::TooManyHops { .. },
                 ..
@@ -184,8 +198,13 @@ impl Outbound {
     }
 
     /// Other rules count for messages that are read from now on.
-    pub fn replace(&self, rules: Rules) {
+    pub fn replace(&self, rules: &Rules) {
         self.rules.replace(rules);
+    }
+
+    /// The routes of the agents that have announced themselves, for messages that are read from now on.
+    pub fn announce(&self, routes: AnnouncedRoutes) {
+        self.rules.announce(routes);
     }
 
     /// The copies of an event: one for each destination of the first route that takes it. Only the destination that
@@ -199,11 +218,10 @@ impl Outbound {
         from: Provenance<'_>,
         to_answer: Option<ToAnswer<'_>>,
     ) -> Result<Vec<Outgoing>, RoutingError> {
-        let (routes, adapters) = (&from.rules.routes, &from.rules.adapters);
+        let adapters = &from.rules.adapters;
         let event = adapters.at_binding(from.binding, event)?;
-        let route = routes
-            .route(&event, from.binding)
-            .ok_or(RoutingError::NoRoute)?;
+        let route = from.rules.route(&event, from.binding);
+        let route = route.map_err(|unrouted| RoutingError::unrouted(unrouted, &event))?;
         let name = route.name().text();
         let event = adapters.at_route(name, from.binding, &event)?;
         let event = event.as_ref();

@@ -158,6 +158,7 @@ impl CallError {
             (RoutingError::NoRoute, target) => {
                 Self::AgentNotFound(target.cloned().unwrap_or_default())
             }
+            (RoutingError::UnknownAgent(agent), _) => Self::AgentNotFound(agent.clone()),
             // Most destinations are formed of the target.
             (RoutingError::Destination { .. }, None) => Self::AgentNotFound(Text::default()),
             // Which route it was is the business of operators.

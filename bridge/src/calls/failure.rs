@@ -287,6 +287,16 @@ impl Failure {
         }
     }
 
+    /// Why it failed, in no dialect.
+    pub(crate) fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.reason == Reason::AgentUnavailable
+    }
+
     /// An agent that is not one of those that are `known`.
     pub(crate) fn unknown_agent(agent: &str, known: Vec<&str>) -> Self {
         Self::no_agent(agent).detail("availableAgents", known)

@@ -77,7 +77,7 @@ impl Calls {
         let event = self.event(request)?;
         let agent = account::agent_of(&event);
         let rules = self.rules();
-        account.is_for(&event, rules.routes.names(&agent));
+        account.is_for(&event, rules.names(&agent));
         let rpc = Some((&message, &bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange.event.set("id", Text::from(call.to_string()))?;

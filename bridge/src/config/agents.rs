@@ -66,7 +66,7 @@ pub struct SkillConfig {
     pub examples: Vec<String>,
 }
 
-/// The A2A interface. It is served when `agents` lists an agent.
+/// The A2A interface. It is served when `agents` lists an agent, or `registry.enabled` is true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct A2aConfig {

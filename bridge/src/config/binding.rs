@@ -39,7 +39,8 @@ pub struct BindingConfig {
     pub durable: Option<Name>,
     /// What arrives here: `events` are detected, mapped and routed; `responses` are answers to calls, which are
     /// delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
-    /// `workflows.enabled`).
+    /// `workflows.enabled`); `discovery` are the cards of agents that announce themselves, and requests like
+    /// `agent/card/register` (needs `registry.enabled`).
     #[serde(default)]
     pub role: Role,
     /// The agent of `workflows.agents` with whose permissions all requests of this binding run (with `role:
@@ -151,6 +152,8 @@ pub enum Role {
     Responses,
     /// A2E workflows: executed, and their results routed.
     Workflows,
+    /// Announcements of agents: cards, and requests to the registry.
+    Discovery,
 }
 
 /// A family of payloads that a binding can be declared to carry.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::agents::{A2aConfig, AgentCardConfig};
 use super::binding::BindingConfig;
 use super::problem::Problem;
+use super::registry::RegistryConfig;
 use super::routing::{DestinationConfig, RouteConfig};
 use super::service::{AdminConfig, CallsConfig, HttpConfig, LimitsConfig, TelemetryConfig};
 use super::state::StateConfig;
@@ -39,6 +40,9 @@ pub struct Config {
     /// The agents that A2A clients find, by name.
     #[schemars(default, extend("propertyNames" = {"format": "name"}))]
     pub agents: BTreeMap<Name, AgentCardConfig>,
+    /// Agents that announce themselves.
+    #[schemars(default)]
+    pub registry: RegistryConfig,
     /// The A2A interface.
     #[schemars(default)]
     pub a2a: A2aConfig,

@@ -16,8 +16,8 @@ use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::{
     A2aConfig, AdminConfig, AgentCardConfig, BindingConfig, CallsConfig, Config, DestinationConfig,
-    HttpConfig, LimitsConfig, Name, RouteConfig, StateConfig, TelemetryConfig, TransportConfig,
-    WorkflowsConfig,
+    HttpConfig, LimitsConfig, Name, RegistryConfig, RouteConfig, StateConfig, TelemetryConfig,
+    TransportConfig, WorkflowsConfig,
 };
 
 /// What could be read; `None` stands for what could not, whose problems are noted.
@@ -31,6 +31,7 @@ pub(super) struct Sections {
     pub(super) agents: BTreeMap<String, Option<AgentCardConfig>>,
     /// The routes that agents stand for, with the names of the agents.
     pub(super) agent_routes: Vec<(String, RouteConfig)>,
+    pub(super) registry: Option<RegistryConfig>,
     pub(super) a2a: Option<A2aConfig>,
     pub(super) calls: Option<CallsConfig>,
     pub(super) http: Option<HttpConfig>,
@@ -77,6 +78,7 @@ impl Sections {
             default_route: reader.list("default_route"),
             agent_routes: routes_of(&agents),
             agents,
+            registry: reader.section("registry"),
             a2a: reader.section("a2a"),
             calls: reader.section("calls"),
             http: reader.section("http"),
@@ -114,6 +116,7 @@ impl Sections {
             routes: routes.collect::<Option<_>>()?,
             default_route: self.default_route.into_iter().collect::<Option<_>>()?,
             agents: agents.collect::<Option<_>>()?,
+            registry: self.registry?,
             a2a: self.a2a?,
             calls: self.calls?,
             http: self.http?,

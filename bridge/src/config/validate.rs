@@ -5,6 +5,7 @@
 
 mod agents;
 mod graph;
+mod registry;
 mod secrets;
 mod workflows;
 
@@ -50,6 +51,7 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     graph::unreachable_routes(&mut checker);
     graph::loops(&mut checker);
     agents::check(&mut checker);
+    registry::check(&mut checker);
     workflows::check(&mut checker);
     checker.unused_transports();
 }
@@ -173,6 +175,7 @@ impl<'a> Checker<'a> {
         let routed = !sections.routes.is_empty()
             || !sections.default_route.is_empty()
             || !sections.agent_routes.is_empty()
+            || sections.registry.as_ref().is_none_or(|it| it.enabled)
             || sections.is_broken("routes")
             || sections.is_broken("default_route");
         if !sections.bindings.is_empty() && !routed {
@@ -311,8 +314,7 @@ impl<'a> Checker<'a> {
                     ("validate", binding.validate),
                 ];
                 for (key, _) in adapts.into_iter().filter(|(_, written)| *written) {
-                    let message =
-                        "is only for role: events: answers and workflows are not converted";
+                    let message = "is only for role: events: nothing else is converted";
                     self.error(path.key(key), message);
                 }
             }

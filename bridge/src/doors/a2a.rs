@@ -9,13 +9,16 @@
 //! |---|---|
 //! | `GET /.well-known/agent-card.json`, `/.well-known/agent-card`, `/.well-known/agent.json` | the card of the server |
 //! | `GET /a2a/agents` | the agents |
+//! | `GET /a2a/agents`, with `Accept: text/event-stream` | the agents, and every change of them |
 //! | `GET /a2a/agents/{agent}` | one of them, with its card |
+//! | `PUT` or `DELETE /a2a/agents/{agent}` | announces an agent, removes it |
 //! | `GET /a2a/agents/{agent}/card`, and below it and `/rpc/{agent}` the three paths of cards | its card |
 //! | `GET /a2a/health`, `/a2a/capabilities` | the state and the abilities of the server |
 //! | `POST /a2a`, `/a2a/agents/{name}` | JSON-RPC of A2A 0.3, A2A 1.0 and the JAF document |
 //!
 //! Source: docs/protocols/a2a.md §8 and §9.
 
+mod agents;
 mod ask;
 mod card;
 mod follow;
@@ -24,13 +27,15 @@ mod page;
 mod post;
 mod send;
 mod shared;
+pub(in crate::doors) mod within;
 mod work;
 mod write;
 
+pub(in crate::doors) use self::agents::refusal_of;
 pub(crate) use self::post::EXPOSED;
-pub(crate) use self::shared::{PartLimits, Settings};
+pub(crate) use self::shared::{A2a, PartLimits, Settings};
 
-use self::shared::{A2a, agent_url, server_url};
+use self::shared::{agent_url, server_url};
 
 use std::sync::Arc;
 
@@ -49,9 +54,11 @@ use super::Door;
 use super::permit::{Action, permit};
 use super::rpc::common::Target;
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::clock;
 use crate::http::negotiate;
 use crate::http::respond::{json_response, refusal};
 use crate::metrics::HttpPath;
+use crate::registry::Agents;
 
 /// What a client reads.
 #[derive(Debug, Clone)]
@@ -71,17 +78,27 @@ const CARD_PATHS: [&str; 3] = [
     "/.well-known/agent.json",
 ];
 
-/// The paths for A2A clients.
-pub(crate) fn router(door: Door, settings: Settings) -> Router {
-    let a2a = A2a {
+/// What A2A clients, and those of the EventMesh gateway, are served.
+pub(crate) fn open(door: Door, settings: Settings) -> Arc<A2a> {
+    Arc::new(A2a {
         door,
         settings,
-        changed: crate::clock::now(),
-    };
+        changed: clock::now(),
+    })
+}
+
+/// The paths for A2A clients.
+pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
     let mut router = Router::new()
         .route("/a2a", any(to_default_agent))
         .route("/a2a/agents", page(|_| Page::Agents))
-        .route("/a2a/agents/{agent}", page(Page::Agent).post(to_agent))
+        .route(
+            "/a2a/agents/{agent}",
+            page(Page::Agent)
+                .post(to_agent)
+                .put(agents::put)
+                .delete(agents::delete),
+        )
         .route("/a2a/agents/{agent}/card", page(Page::Card))
         .route("/a2a/health", page(|_| Page::Health))
         .route("/a2a/capabilities", page(|_| Page::Capabilities));
@@ -92,7 +109,7 @@ pub(crate) fn router(door: Door, settings: Settings) -> Router {
             .route(&format!("/a2a/agents/{{agent}}{path}"), page(Page::Card))
             .route(&format!("/rpc/{{agent}}{path}"), page(Page::Card));
     }
-    router.with_state(Arc::new(a2a))
+    router.with_state(Arc::clone(a2a))
 }
 
 /// `POST /a2a`.
@@ -147,19 +164,21 @@ impl A2a {
         permit(request.extensions(), Action::ReadCards)
             .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
         let base = self.base(request.uri(), request.headers())?;
+        let agents = self.settings.registry.now();
         let document = match page {
-            Page::ServerCard => card::of_server(
-                &self.settings.instance,
-                &self.settings.registry,
-                &server_url(&base),
-            ),
+            Page::Agents if agents::is_watched(request.headers()) => {
+                return Ok(self.watched(base, request));
+            }
+            Page::ServerCard => {
+                card::of_server(&self.settings.instance, &agents, &server_url(&base))
+            }
             Page::Card(name) => self.card(name, &base)?,
             Page::Agents => {
-                let agents = self.settings.registry.iter();
-                let agents: Vec<_> = agents
-                    .filter_map(|(name, _)| self.entry(name, &base).ok())
+                let all = agents.iter();
+                let all: Vec<_> = all
+                    .map(|(name, agent)| agents::entry(name, agent, &base))
                     .collect();
-                json!({ "agents": agents })
+                json!({ "agents": all })
             }
             Page::Agent(name) => {
                 let mut entry = self.entry(name, &base)?;
@@ -169,50 +188,31 @@ impl A2a {
             Page::Health => return Ok(uncached(&self.health())),
             Page::Capabilities => return Ok(uncached(&self.capabilities())),
         };
-        Ok(page::response(&document, self.changed, request.headers()))
+        let changed = agents.changed().unwrap_or(self.changed);
+        Ok(page::response(&document, changed, request.headers()))
     }
 
     fn card(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
-        let (name, agent) = self
-            .settings
-            .registry
-            .get(name)
-            .ok_or_else(|| self.unknown(name))?;
+        let agents = self.settings.registry.now();
+        let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
         Ok(card::of_agent(name, agent, &agent_url(base, name)))
     }
 
     /// An agent in the list of agents.
     fn entry(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
-        let (name, agent) = self
-            .settings
-            .registry
-            .get(name)
-            .ok_or_else(|| self.unknown(name))?;
-        Ok(json!({
-            "name": name.as_str(),
-            "description": agent.description,
-            "version": agent.version,
-            "url": agent_url(base, name),
-            "cardUrl": format!("{base}/a2a/agents/{name}/card"),
-            "available": true,
-        }))
-    }
-
-    fn unknown(&self, name: &str) -> super::Refusal {
-        let known = self.settings.registry.iter().map(|(name, _)| name.as_str());
-        (
-            StatusCode::NOT_FOUND,
-            Failure::unknown_agent(name, known.collect()),
-        )
+        let agents = self.settings.registry.now();
+        let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
+        let mut entry = agents::entry(name, agent, base);
+        if let Some(announced) = self.settings.registry.announced(name) {
+            let expires = clock::since_1970(self.settings.registry.expires(&announced));
+            entry["expiresAt"] = clock::rfc3339(expires).as_str().into();
+        }
+        Ok(entry)
     }
 
     fn health(&self) -> Value {
-        let names: Vec<&str> = self
-            .settings
-            .registry
-            .iter()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let agents = self.settings.registry.now();
+        let names = agents.names();
         json!({
             "status": "healthy",
             "protocol": "A2A",
@@ -223,7 +223,8 @@ impl A2a {
     }
 
     fn capabilities(&self) -> Value {
-        let card = card::of_server(&self.settings.instance, &self.settings.registry, "");
+        let agents = self.settings.registry.now();
+        let card = card::of_server(&self.settings.instance, &agents, "");
         json!({
             "supportedMethods": ask::methods(),
             "supportedTransports": ["JSONRPC"],
@@ -232,6 +233,13 @@ impl A2a {
             "outputModes": card["outputModes"],
         })
     }
+}
+
+fn unknown(name: &str, agents: &Agents) -> super::Refusal {
+    (
+        StatusCode::NOT_FOUND,
+        Failure::unknown_agent(name, agents.names()),
+    )
 }
 
 fn uncached(document: &Value) -> Response {

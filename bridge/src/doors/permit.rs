@@ -23,6 +23,8 @@ pub(crate) enum Action<'a> {
     ReadCards,
     /// Send requests to the agent that the path names, or to any; and see and change the tasks of those.
     Call(Option<&'a str>),
+    /// Say which agents there are, and what they can do.
+    Announce,
 }
 
 /// The sender of a request, if it may do this.

@@ -258,6 +258,8 @@ fn read_head(
     })?;
     Ok(Common {
         calls: Arc::clone(&door.calls),
+        registry: Arc::clone(&door.registry),
+        may_announce: permit(&head.extensions, Action::Announce).map(drop),
         call,
         target,
         caller,
@@ -355,6 +357,9 @@ fn status_of(error: &CallError) -> Option<StatusCode> {
 
 /// The answer to one request: a stream when it streams and may, else one document.
 async fn answer(common: &Common, ask: Ask) -> Response {
+    if let Some(answered) = common.ask_registry(&ask.unit, &ask.recipient).await {
+        return common.whole(answered);
+    }
     let called = common.call(ask.unit, Some(common.call)).await;
     if let Err(error) = &called
         && let Some(status) = status_of(error)

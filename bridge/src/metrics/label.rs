@@ -49,6 +49,8 @@ pub enum HttpPath {
     A2a,
     /// `/a2a/agents/{name}`.
     A2aAgent,
+    /// `/a2a/tasks` and below.
+    A2aTasks,
     /// The cards and lists of agents, and what else A2A clients read.
     A2aCards,
     /// Below `/api`.
@@ -128,6 +130,7 @@ impl HttpPath {
             Self::RpcAgent => "/rpc/{agent}",
             Self::A2a => "/a2a",
             Self::A2aAgent => "/a2a/agents/{agent}",
+            Self::A2aTasks => "/a2a/tasks",
             Self::A2aCards => "agent cards",
             Self::Api => "/api",
             Self::Health => "/health",

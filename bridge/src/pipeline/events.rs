@@ -152,7 +152,7 @@ impl Pipeline {
 
     /// Counts an event that no route takes. What a route takes and cannot publish is counted among the dead letters only.
     pub(super) fn count_unrouted(&self, error: &RoutingError) {
-        if matches!(error, RoutingError::NoRoute) {
+        if matches!(error, RoutingError::NoRoute | RoutingError::UnknownAgent(_)) {
             self.intake.counts.unrouted.inc();
         }
     }

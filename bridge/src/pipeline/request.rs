@@ -177,7 +177,7 @@ impl Pipeline {
         let call = self.calls.new_call()?;
         let mut account = Account::open(&self.intake.counts, call, self.intake.name.clone());
         let agent = account::agent_of(&event);
-        account.is_for(&event, at.rules.routes.names(&agent));
+        account.is_for(&event, at.rules.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {
             let size = at.message.size_bytes();
             let room = self.waiting.enter(&agent, size, &mut routed.room);

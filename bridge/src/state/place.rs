@@ -15,8 +15,14 @@ pub const TASKS: LogSpec = LogSpec {
     },
 };
 
+/// The last announcement of each agent.
+pub const AGENTS: LogSpec = LogSpec {
+    name: "agents",
+    kind: Kind::Latest,
+};
+
 /// All of them.
-pub const LOGS: [LogSpec; 1] = [TASKS];
+pub const LOGS: [LogSpec; 2] = [TASKS, AGENTS];
 
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;

@@ -16,7 +16,7 @@ pub(in super::super) struct PartialEntries {
     pub(in super::super) routes: Vec<(ValuePath, Name)>,
     /// The names of transports, wherever one is wanted.
     pub(in super::super) transports: Vec<(ValuePath, Name)>,
-    /// The destinations of all routes, of the default, and of agents.
+    /// The destinations of all routes, of the default, of agents, and of the registry.
     pub(in super::super) destinations: Vec<(ValuePath, DestinationConfig)>,
 }
 
@@ -56,6 +56,13 @@ impl PartialEntries {
             let path = ValuePath::root().key("agents").key(name).key("to");
             if let Some(to) = agent.get("to") {
                 partial.destination(path, to, problems);
+            }
+        }
+        if let Some(registry) = root.get("registry") {
+            for (path, place) in items(registry, &ValuePath::root().key("registry"), "places") {
+                if let Some(to) = place.get("to") {
+                    partial.destination(path.key("to"), to, problems);
+                }
             }
         }
         partial

@@ -6,10 +6,13 @@
 use serde_json::{Map, Value, json};
 
 use crate::config::{AgentCardConfig, SkillConfig};
-use crate::registry::Registry;
+use crate::registry::Agents;
 
 /// The version of the JAF document and of A2A 0.3, as cards have it.
 pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
+
+/// Agents in the card of the server, at most.
+const MOST_AGENTS: usize = 100;
 
 /// The card of one agent, whose requests go to `url`.
 pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, url: &str) -> Value {
@@ -25,10 +28,10 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, url: &str) -> Value 
 
 /// The card of the server: the skills of all agents, as `<agent>-<skill>`. An agent without skills is one skill,
 /// `<agent>-main`, as JAF writes it.
-pub(super) fn of_server(instance: &str, registry: &Registry, url: &str) -> Value {
+pub(super) fn of_server(instance: &str, agents: &Agents, url: &str) -> Value {
     let mut skills = Vec::new();
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-    for (name, agent) in registry.iter() {
+    for (name, agent) in agents.iter().take(MOST_AGENTS) {
         for skill in &agent.skills {
             skills.push(written(&format!("{name}-{}", skill.id), skill));
         }
@@ -52,9 +55,8 @@ pub(super) fn of_server(instance: &str, registry: &Registry, url: &str) -> Value
             }
         }
     }
-    let names: Vec<&str> = registry.iter().map(|(name, _)| name.as_str()).collect();
-    let description = format!("Agents on an event bus: {}", names.join(", "));
-    let streaming = registry.iter().any(|(_, agent)| agent.streaming);
+    let description = format!("Agents on an event bus: {}", agents.names().join(", "));
+    let streaming = agents.iter().any(|(_, agent)| agent.streaming);
     card(
         (instance, &description, env!("CARGO_PKG_VERSION")),
         url,

@@ -160,6 +160,11 @@ async fn reply(
     unit: Result<Unit, Refused>,
     in_batch: bool,
 ) -> (Reply, Dialect) {
+    if let Ok(unit) = &unit
+        && let Some(body) = of_registry(common, unit).await
+    {
+        return (Reply::Whole(body), head.fallback);
+    }
     let ask = match Ask::of(unit, &head.version, head.fallback) {
         Ok(ask) => ask,
         Err((failure, recipient)) => {
@@ -194,6 +199,13 @@ async fn reply(
         }
     });
     (reply, dialect)
+}
+
+/// The answer to a request that is for the registry.
+async fn of_registry(common: &Common, unit: &Unit) -> Option<Bytes> {
+    let message = unit.json_rpc.as_ref()?;
+    let recipient = Recipient::new(message.id.as_ref()?.token().clone(), message.dialect);
+    common.ask_registry(unit, &recipient).await
 }
 
 /// A failure with what ties it to its request in logs.

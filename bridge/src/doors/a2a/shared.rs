@@ -39,9 +39,9 @@ pub(crate) struct PartLimits {
 
 /// What the paths need.
 #[derive(Debug)]
-pub(super) struct A2a {
-    pub(super) door: Door,
-    pub(super) settings: Settings,
+pub(crate) struct A2a {
+    pub(in crate::doors) door: Door,
+    pub(in crate::doors) settings: Settings,
     /// When the cards were made.
     pub(super) changed: SystemTime,
 }

@@ -100,27 +100,28 @@ impl Turn<'_> {
 
     /// The agent that the path, the configuration or the request names, in this order.
     fn target(&self) -> Result<Text, Failure> {
-        let registry = &self.a2a.settings.registry;
+        let agents = self.a2a.settings.registry.now();
         let agent = match &self.common.target {
             Target::Agent(agent) => Some(agent.clone()),
             Target::NotAName => None,
-            Target::InPayload => registry.default_agent().cloned().or_else(|| self.hinted()),
+            Target::InPayload => agents.default_agent().cloned().or_else(|| self.hinted()),
         };
         let agent = agent.unwrap_or_default();
         self.agent(&agent)?;
         Ok(agent)
     }
 
-    pub(super) fn agent(&self, name: &str) -> Result<&AgentCardConfig, Failure> {
-        let found = self.a2a.settings.registry.get(name);
+    pub(super) fn agent(&self, name: &str) -> Result<Arc<AgentCardConfig>, Failure> {
+        let agents = self.a2a.settings.registry.now();
+        let found = agents.get(name);
         found
-            .map(|(_, agent)| agent)
+            .map(|(_, agent)| Arc::clone(agent))
             .ok_or_else(|| self.unknown_agent(name))
     }
 
     fn unknown_agent(&self, name: &str) -> Failure {
-        let known = self.a2a.settings.registry.iter();
-        Failure::unknown_agent(name, known.map(|(name, _)| name.as_str()).collect())
+        let agents = self.a2a.settings.registry.now();
+        Failure::unknown_agent(name, agents.names())
     }
 
     /// The agent that the request itself names.
@@ -135,14 +136,11 @@ impl Turn<'_> {
 
     fn card(&self) -> String {
         let (settings, base) = (&self.a2a.settings, &self.head.base);
-        let card = match self.named().and_then(|name| {
-            settings
-                .registry
-                .get(&name)
-                .map(|(_, agent)| (name.clone(), agent.clone()))
-        }) {
-            Some((name, agent)) => card::of_agent(&name, &agent, &agent_url(base, &name)),
-            None => card::of_server(&settings.instance, &settings.registry, &server_url(base)),
+        let agents = settings.registry.now();
+        let named = self.named();
+        let card = match named.as_ref().and_then(|name| agents.get(name)) {
+            Some((name, agent)) => card::of_agent(name, agent, &agent_url(base, name)),
+            None => card::of_server(&settings.instance, &agents, &server_url(base)),
         };
         if self.ask.dialect == Dialect::A2a10 {
             return card::current_only(card).to_string();

@@ -65,6 +65,9 @@ async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -
         Ok(ask) => ask,
         Err(error) => return error,
     };
+    if let Some(answered) = common.ask_registry(&unit, &recipient).await {
+        return answered;
+    }
     match last(parts_of(common.call(unit, call).await)).await {
         Ok(body) => body,
         Err(error) => Failure::call(&error).render(&recipient),

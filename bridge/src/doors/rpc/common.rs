@@ -12,20 +12,28 @@ use axum::extract::rejection::PathRejection;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::account::Line;
 use crate::budget::Purse;
 use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Recipient};
 use crate::calls::{self, Answer, CallError, Calls, Silence};
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
 use crate::http::sse;
+use crate::registry::request::Method;
+use crate::registry::{Origin, Registry};
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
 pub(in crate::doors) struct Common {
     pub(in crate::doors) calls: Arc<Calls>,
+    pub(in crate::doors) registry: Arc<Registry>,
+    /// Whether the caller may say which agents there are.
+    pub(in crate::doors) may_announce: Result<(), Failure>,
     /// The id of the request, which is that of its call where it is one.
     pub(in crate::doors) call: CallId,
     pub(in crate::doors) target: Target,
@@ -84,6 +92,43 @@ impl Common {
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
         self.calls.call(self.request(unit, call)?).await
+    }
+
+    /// The answer to a request that is for the registry and not for an agent; `None` for any other.
+    pub(in crate::doors) async fn ask_registry(
+        &self,
+        unit: &Unit,
+        recipient: &Recipient,
+    ) -> Option<Bytes> {
+        #[derive(Deserialize)]
+        struct Asked {
+            id: Box<RawValue>,
+            #[serde(default)]
+            params: Option<Box<RawValue>>,
+        }
+        let method = Method::of(unit.method()?)?;
+        let asked: Asked = serde_json::from_slice(&unit.bytes).ok()?;
+        let origin = Origin {
+            caller: Some(self.caller.clone()),
+            ..Origin::default()
+        };
+        let (params, named) = (asked.params.as_deref(), self.target.name());
+        let answered = match &self.may_announce {
+            Err(failure) if method.is_change() => Err(failure.clone()),
+            _ => self.registry.answer(method, params, named, origin).await,
+        };
+        if let Err(failure) = &answered {
+            self.note_refusal(failure.word());
+        }
+        Some(match answered {
+            Ok(result) => {
+                let id = asked.id.get();
+                Bytes::from(format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+                ))
+            }
+            Err(failure) => failure.render(recipient),
+        })
     }
 
     /// Publishes a notification. All those of a batch have one deadline, where their own is not earlier.

@@ -1,0 +1,355 @@
+//! `a2abus agents`: the agents that a running bridge knows.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use bytes::{Bytes, BytesMut};
+use clap::{Args, Subcommand};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::output::Output;
+use super::{Misuse, Status};
+use crate::registry::card::Card;
+
+/// Arguments of `a2abus agents`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus agents ls
+  a2abus agents show weather --json | jq .card
+  a2abus agents register card.json --lease 24h
+  a2abus agents rm weather
+  a2abus agents watch --url http://bridge:8080
+
+It calls the HTTP listener of a running bridge: --url. To register agents, the bridge needs \
+registry.enabled: true. Agents that `agents` lists in the configuration are shown, and cannot be removed here.
+
+Exit status 1 when the bridge cannot be reached, or refuses.")]
+pub(crate) struct AgentsArgs {
+    #[command(subcommand)]
+    command: AgentsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum AgentsCommand {
+    /// Lists the agents: name, where they are from, when the lease runs out, and what they do.
+    #[command(visible_alias = "list")]
+    Ls {
+        #[command(flatten)]
+        bridge: BridgeArgs,
+    },
+    /// Shows one agent with its card.
+    Show {
+        /// The name of the agent.
+        agent: String,
+        #[command(flatten)]
+        bridge: BridgeArgs,
+    },
+    /// Announces an agent, or renews its lease.
+    Register {
+        /// The file with the card, JSON; `-` for standard input.
+        card: PathBuf,
+        /// The name of the agent. By default the one that the card says.
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// How long the agent is known, as 90s or 24h. By default what the card or registry.lease says; at most
+        /// registry.max_lease.
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        lease: Option<std::time::Duration>,
+        #[command(flatten)]
+        bridge: BridgeArgs,
+    },
+    /// Removes an agent before its lease runs out.
+    Rm {
+        /// The name of the agent.
+        agent: String,
+        #[command(flatten)]
+        bridge: BridgeArgs,
+    },
+    /// Prints the agents, and then every change, until it is interrupted.
+    Watch {
+        #[command(flatten)]
+        bridge: BridgeArgs,
+    },
+}
+
+/// Which bridge is asked, and how its answer is printed.
+#[derive(Debug, Args)]
+struct BridgeArgs {
+    /// The HTTP listener of the bridge.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: Url,
+    /// Print JSON: one object on each line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A page of the list of agents.
+#[derive(Deserialize)]
+struct Page {
+    cards: Vec<Value>,
+    #[serde(default)]
+    next_offset: Option<usize>,
+}
+
+/// Agents of one page.
+const PAGE: usize = 1_000;
+
+/// Does what is asked.
+///
+/// # Errors
+/// [`Misuse`] when the card cannot be read; else when the bridge cannot be reached, or refuses.
+pub(crate) async fn run(args: AgentsArgs) -> anyhow::Result<Status> {
+    match args.command {
+        AgentsCommand::Ls { bridge } => bridge.list().await?,
+        AgentsCommand::Show { agent, bridge } => bridge.show(&agent).await?,
+        AgentsCommand::Register {
+            card,
+            name,
+            lease,
+            bridge,
+        } => bridge.register(&read(&card)?, name, lease).await?,
+        AgentsCommand::Rm { agent, bridge } => {
+            let url = bridge.agent(&agent);
+            let response = bridge.send(bridge.request(Method::DELETE, url)).await?;
+            drop(response);
+            bridge.print(&serde_json::json!({ "removed": agent }), || {
+                format!("removed {agent}")
+            })?;
+        }
+        AgentsCommand::Watch { bridge } => bridge.watch().await?,
+    }
+    Ok(Status::Success)
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, Misuse> {
+    let read = match path.to_str() {
+        Some("-") => {
+            let mut card = Vec::new();
+            std::io::stdin().read_to_end(&mut card).map(|_| card)
+        }
+        _ => std::fs::read(path),
+    };
+    read.map_err(|error| Misuse(format!("cannot read the card {}: {error}", path.display())))
+}
+
+// === impl BridgeArgs ===
+
+impl BridgeArgs {
+    async fn list(&self) -> anyhow::Result<()> {
+        let mut entries = Vec::new();
+        let mut offset = Some(0);
+        while let Some(from) = offset {
+            let mut url = self.path(&["a2a", "cards", "list"]);
+            url.query_pairs_mut()
+                .append_pair("limit", &PAGE.to_string())
+                .append_pair("offset", &from.to_string());
+            let response = self.send(self.request(Method::GET, url)).await?;
+            let page: Page = response.json().await.context("the list of agents")?;
+            entries.extend(page.cards);
+            offset = page.next_offset;
+        }
+        let mut output = Output::new();
+        if self.json {
+            return entries
+                .iter()
+                .try_for_each(|entry| output.line(entry.to_string()));
+        }
+        if entries.is_empty() {
+            return output.line("no agents");
+        }
+        let rows: Vec<[String; 5]> = entries.iter().map(row).collect();
+        for line in table(&rows) {
+            output.line(line)?;
+        }
+        Ok(())
+    }
+
+    async fn show(&self, agent: &str) -> anyhow::Result<()> {
+        let response = self
+            .send(self.request(Method::GET, self.agent(agent)))
+            .await?;
+        let shown: Value = response.json().await.context("the agent")?;
+        self.print(&shown, || {
+            let text = |name: &str| shown[name].as_str().unwrap_or("-").to_owned();
+            let mut lines = vec![format!(
+                "{} {}: {}",
+                text("name"),
+                text("version"),
+                text("description")
+            )];
+            lines.push(format!("url      {}", text("url")));
+            lines.push(format!(
+                "expires  {}",
+                shown["expiresAt"].as_str().unwrap_or("never")
+            ));
+            let skills = shown["card"]["skills"].as_array();
+            for skill in skills.into_iter().flatten() {
+                let text = |name: &str| skill[name].as_str().unwrap_or("-");
+                lines.push(format!("skill    {}: {}", text("id"), text("description")));
+            }
+            lines.join("\n")
+        })
+    }
+
+    async fn register(
+        &self,
+        card: &[u8],
+        name: Option<String>,
+        lease: Option<std::time::Duration>,
+    ) -> anyhow::Result<()> {
+        let name = match name {
+            Some(name) => name,
+            None => {
+                let read = Card::read(card, usize::MAX);
+                let read = read.map_err(|faults| Misuse(format!("the card is wrong: {faults}")))?;
+                let agent = read
+                    .agent
+                    .context("the card names no agent: write --name")?;
+                agent.to_string()
+            }
+        };
+        let mut url = self.agent(&name);
+        if let Some(lease) = lease {
+            let lease = humantime::format_duration(lease)
+                .to_string()
+                .replace(' ', "");
+            url.query_pairs_mut().append_pair("lease", &lease);
+        }
+        let request = self.request(Method::PUT, url);
+        let request = request
+            .header("content-type", "application/json")
+            .body(card.to_vec());
+        let receipt: Value = self
+            .send(request)
+            .await?
+            .json()
+            .await
+            .context("the receipt")?;
+        self.print(&receipt, || {
+            let expires = receipt["expires_at"].as_str().unwrap_or("-");
+            match receipt["status"].as_str() {
+                Some("listed") => {
+                    format!("{name} is listed in the configuration of the bridge, which wins")
+                }
+                _ => format!("registered {name} until {expires}"),
+            }
+        })
+    }
+
+    async fn watch(&self) -> anyhow::Result<()> {
+        let url = self.path(&["a2a", "agents"]);
+        let request = self
+            .request(Method::GET, url)
+            .header("accept", "text/event-stream");
+        let mut response = self.send(request).await?;
+        let mut read = BytesMut::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .context("the bridge has ended the stream")?
+        {
+            read.extend_from_slice(&chunk);
+            while let Some(end) = read.windows(2).position(|two| two == b"\n\n") {
+                let event = read.split_to(end + 2).freeze();
+                self.changes(&event)?;
+            }
+        }
+        bail!("the bridge has ended the stream")
+    }
+
+    /// Prints what one event says.
+    fn changes(&self, event: &Bytes) -> anyhow::Result<()> {
+        let text = std::str::from_utf8(event).context("an event")?;
+        let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: ")) else {
+            return Ok(());
+        };
+        let data: Value = serde_json::from_str(data).context("an event")?;
+        for change in data["changes"].as_array().into_iter().flatten() {
+            self.print(change, || {
+                let agent = &change["agent"];
+                let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+                format!(
+                    "{:<10} {} {}: {}",
+                    text(&change["change"]),
+                    text(&agent["name"]),
+                    text(&agent["version"]),
+                    text(&agent["description"])
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn print(&self, value: &Value, person: impl FnOnce() -> String) -> anyhow::Result<()> {
+        let mut output = Output::new();
+        if self.json {
+            output.line(value.to_string())
+        } else {
+            output.line(person())
+        }
+    }
+
+    fn agent(&self, name: &str) -> Url {
+        self.path(&["a2a", "agents", name])
+    }
+
+    fn path(&self, segments: &[&str]) -> Url {
+        let mut url = self.url.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        url
+    }
+
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        reqwest::Client::new().request(method, url)
+    }
+
+    /// The response, if the bridge did what it was asked.
+    async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        let sent = request.send().await;
+        let response = sent.with_context(|| format!("cannot reach the bridge at {}", self.url))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body: Value = response.json().await.unwrap_or_default();
+        match body.pointer("/error/message").and_then(Value::as_str) {
+            Some(message) => bail!("{message}"),
+            None => bail!("the bridge answered {status}: is it an a2abus with agents?"),
+        }
+    }
+}
+
+/// An agent as a row of the list.
+fn row(entry: &Value) -> [String; 5] {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let expires = entry["expires_at"].as_str().unwrap_or("never");
+    [
+        text(&entry["agent_id"]),
+        text(&entry["source"]),
+        expires.to_owned(),
+        text(&entry["transport"]),
+        text(&entry["card"]["description"]).replace('\n', " "),
+    ]
+}
+
+/// The lines of a table, under a head, each column as wide as its widest cell.
+fn table(rows: &[[String; 5]]) -> Vec<String> {
+    let head = ["AGENT", "SOURCE", "EXPIRES", "TRANSPORT", "DESCRIPTION"].map(str::to_owned);
+    let mut widths = [0; 5];
+    for row in rows.iter().chain([&head]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(widths);
+        let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    std::iter::once(&head).chain(rows).map(line).collect()
+}

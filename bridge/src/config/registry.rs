@@ -1,0 +1,90 @@
+//! The `registry` section: agents that announce themselves.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::routing::DestinationConfig;
+use super::value::AsText;
+use crate::names::Pattern;
+
+/// Agents that announce themselves: on a topic that a binding with `role: discovery` reads, over HTTP, or with
+/// `a2abus agents register`. The agents of the section `agents` need none of this, and win over announced agents of the
+/// same name; routes that are written win, too.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RegistryConfig {
+    /// Whether agents can announce themselves. They are kept in the log `agents` of the section `state`.
+    ///
+    /// Wrong: until callers are authenticated, anyone who can reach the HTTP listener or a discovery topic can announce
+    /// an agent, and gets its requests unless `agents` lists it or a route names it.
+    pub enabled: bool,
+    /// Where the requests of announced agents go. An agent that names no transport gets the place on the transport where
+    /// it announced itself, else the first.
+    ///
+    /// Wrong: without a place, an announced agent is called only if a route leads to it.
+    pub places: Vec<PlaceConfig>,
+    /// How long an agent is known after it announced itself, if its card does not say it.
+    ///
+    /// Wrong: agents that announce themselves less often are unknown in between.
+    #[schemars(extend("bounds" = ["1s", "365days"]))]
+    pub lease: AsText<Duration>,
+    /// The longest lease that a card may ask for; longer ones are shortened.
+    #[schemars(extend("bounds" = ["1s", "365days"]))]
+    pub max_lease: AsText<Duration>,
+    /// Most announced agents. Further agents are refused.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_agents: u32,
+    /// Largest card. Larger ones are refused.
+    #[schemars(extend("bounds" = ["1KiB", "512KiB"]))]
+    pub max_card: AsText<ByteSize>,
+    /// Requests for agents that are unknown: `any` follows the routes, `known` refuses them at once with
+    /// `agent_not_found`. Known are agents that `agents` lists, that a route names without a pattern, and that are
+    /// announced.
+    ///
+    /// Wrong: with `any`, a route like `agents.{targetagent}` publishes requests for every name that callers write.
+    pub unknown_agents: UnknownAgents,
+}
+
+/// A place for requests of announced agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceConfig {
+    /// The transport, and the topic of agents that name none, as `agents.{targetagent}`.
+    pub to: DestinationConfig,
+    /// The topics on this transport that a card may name instead, by name or with `*` and `?`. Topics that the bridge
+    /// itself uses, and names that begin with `_` or `$`, are never allowed.
+    ///
+    /// Wrong: with `*` anyone who can announce an agent can have requests published to any topic.
+    #[serde(default)]
+    pub topics: Vec<AsText<Pattern>>,
+}
+
+/// What becomes of requests for agents that nobody knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownAgents {
+    /// They follow the routes.
+    #[default]
+    Any,
+    /// They are refused.
+    Known,
+}
+
+// === impl RegistryConfig ===
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            places: Vec::new(),
+            lease: AsText(Duration::from_secs(60)),
+            max_lease: AsText(Duration::from_secs(24 * 60 * 60)),
+            max_agents: 10_000,
+            max_card: AsText(ByteSize::kib(64)),
+            unknown_agents: UnknownAgents::Any,
+        }
+    }
+}

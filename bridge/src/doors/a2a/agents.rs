@@ -1,0 +1,263 @@
+//! Agents over HTTP: announced, removed and watched.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, Request, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::shared::{A2a, agent_url};
+use crate::budget::Charge;
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::config::AgentCardConfig;
+use crate::doors::permit::{Action, permit};
+use crate::http::negotiate::{self, Accepts};
+use crate::http::respond::{json_response, refusal};
+use crate::http::sse::{Frame, frames_response};
+use crate::metrics::HttpPath;
+use crate::registry::{Agents, Claim, Owner};
+
+/// The query of an announcement.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Announced {
+    /// How long the agent is known, as `90s` or `24h`.
+    lease: Option<String>,
+    org_id: Option<String>,
+    unit_id: Option<String>,
+}
+
+type Refusal = (StatusCode, Failure);
+
+/// `PUT /a2a/agents/{agent}`: the body is the card.
+pub(super) async fn put(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<Announced>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let done = match (name, query) {
+        (Ok(Path(name)), Ok(Query(query))) => announce(&a2a, name, query, request).await,
+        (_, Err(error)) => Err(bad(&error)),
+        (Err(error), _) => Err(bad(&error)),
+    };
+    let response = done.map(|receipt| json_response(StatusCode::OK, Bytes::from(receipt)));
+    a2a.answered(response, dialect)
+}
+
+/// `DELETE /a2a/agents/{agent}`.
+pub(super) async fn delete(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<Announced>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let done = match (name, query) {
+        (Ok(Path(name)), Ok(Query(query))) => remove(&a2a, name, query, request).await,
+        (_, Err(error)) => Err(bad(&error)),
+        (Err(error), _) => Err(bad(&error)),
+    };
+    let response = done.map(|()| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    });
+    a2a.answered(response, dialect)
+}
+
+fn bad(error: &dyn std::fmt::Display) -> Refusal {
+    (
+        StatusCode::BAD_REQUEST,
+        Failure::bad_params(&error.to_string()),
+    )
+}
+
+async fn announce(
+    a2a: &A2a,
+    name: String,
+    query: Announced,
+    request: Request<Body>,
+) -> Result<String, Refusal> {
+    let _charge = a2a.may_announce(&request)?;
+    let claim = query.claim(name)?;
+    let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+    let registry = &a2a.settings.registry;
+    let registered = registry.register(&body, &claim).await;
+    let (agent, announced) = registered.map_err(|refused| refusal_of(refused.into()))?;
+    Ok(registry.receipt(&agent, &announced))
+}
+
+async fn remove(
+    a2a: &A2a,
+    name: String,
+    query: Announced,
+    request: Request<Body>,
+) -> Result<(), Refusal> {
+    let _charge = a2a.may_announce(&request)?;
+    drop(request);
+    let claim = query.claim(name)?;
+    let removed = a2a.settings.registry.remove(&claim).await;
+    removed.map_err(|refused| refusal_of(refused.into()))
+}
+
+/// A failure of the registry, with the status that it has over HTTP.
+pub(in crate::doors) fn refusal_of(failure: Failure) -> Refusal {
+    let status = match failure.reason() {
+        Reason::AgentNotFound | Reason::TaskNotFound => StatusCode::NOT_FOUND,
+        Reason::AgentUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::Exhausted | Reason::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Unsupported => StatusCode::FORBIDDEN,
+        Reason::TaskNotCancelable => StatusCode::CONFLICT,
+        Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        Reason::BadAgentReply | Reason::ReplyUndeliverable => StatusCode::BAD_GATEWAY,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    (status, failure)
+}
+
+/// Whether a list of agents is to go on with every change of it.
+pub(super) fn is_watched(headers: &HeaderMap) -> bool {
+    Accepts::of(headers) == Some(Accepts::Events)
+}
+
+/// An agent in the list of agents.
+pub(super) fn entry(name: &Text, agent: &AgentCardConfig, base: &str) -> Value {
+    json!({
+        "name": name.as_str(),
+        "description": agent.description,
+        "version": agent.version,
+        "url": agent_url(base, name),
+        "cardUrl": format!("{base}/a2a/agents/{name}/card"),
+        "available": true,
+    })
+}
+
+// === impl Announced ===
+
+impl Announced {
+    fn claim(self, name: String) -> Result<Claim, Refusal> {
+        let lease = self.lease.map(|text| humantime::parse_duration(&text));
+        let lease = lease.transpose();
+        let lease = lease.map_err(|_| bad(&"lease is a duration like 90s, 10m or 24h"))?;
+        if lease == Some(Duration::ZERO) {
+            return Err(bad(&"lease is longer than 0"));
+        }
+        Ok(Claim {
+            agent: Some(name.into()),
+            owner: Owner {
+                org: self.org_id.map(Text::from),
+                unit: self.unit_id.map(Text::from),
+            },
+            lease,
+            ..Claim::default()
+        })
+    }
+}
+
+// === impl A2a ===
+
+impl A2a {
+    /// Whether the sender of a request may announce agents, and what its head costs meanwhile.
+    pub(in crate::doors) fn may_announce(
+        &self,
+        request: &Request<Body>,
+    ) -> Result<Charge, Refusal> {
+        let charge = self.door.check_in(request)?;
+        self.door.check_change(request)?;
+        permit(request.extensions(), Action::Announce)
+            .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+        Ok(charge)
+    }
+
+    /// A response, or the refusal in its place; counted.
+    pub(in crate::doors) fn answered(
+        &self,
+        response: Result<Response, Refusal>,
+        dialect: Dialect,
+    ) -> Response {
+        let response = response.unwrap_or_else(|(status, failure)| {
+            refusal(status, &failure, &Recipient::unknown(dialect))
+        });
+        let status = response.status();
+        self.door.metrics.http_request(HttpPath::A2aCards, status);
+        response
+    }
+
+    /// The agents that there are, and every change of them: one event for each agent that is `registered`, `changed` or
+    /// `removed`.
+    pub(super) fn watched(&self, base: String, request: &Request<Body>) -> Response {
+        let watching = Watching {
+            agents: self.settings.registry.watch(),
+            sent: Arc::default(),
+            base,
+            is_first: true,
+        };
+        let frames = stream::unfold(watching, |mut watching| async move {
+            let frame = watching.next().await?;
+            Some((frame, watching))
+        });
+        frames_response(frames, self.door.purse(request.extensions()))
+    }
+}
+
+/// A list of agents that goes on.
+struct Watching {
+    agents: watch::Receiver<Arc<Agents>>,
+    /// What the client knows.
+    sent: Arc<Agents>,
+    base: String,
+    is_first: bool,
+}
+
+// === impl Watching ===
+
+impl Watching {
+    /// What has changed; all that changed at a time is one frame. `None` when the bridge ends.
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            let is_first = std::mem::replace(&mut self.is_first, false);
+            if !is_first {
+                self.agents.changed().await.ok()?;
+            }
+            let now = Arc::clone(&self.agents.borrow_and_update());
+            let before = std::mem::replace(&mut self.sent, Arc::clone(&now));
+            let changes = self.changes(&before, &now);
+            if is_first || !changes.is_empty() {
+                let data = json!({ "changes": changes }).to_string();
+                return Some(Frame {
+                    event: Some("agents"),
+                    id: None,
+                    data: Bytes::from(data),
+                });
+            }
+        }
+    }
+
+    fn changes(&self, before: &Agents, now: &Agents) -> Vec<Value> {
+        let mut changes = Vec::new();
+        for (name, agent) in now.iter() {
+            let change = match before.get(name) {
+                None => "registered",
+                Some((_, known)) if !Arc::ptr_eq(known, agent) => "changed",
+                Some(_) => continue,
+            };
+            changes.push(json!({ "change": change, "agent": entry(name, agent, &self.base) }));
+        }
+        for (name, agent) in before.iter().filter(|(name, _)| now.get(name).is_none()) {
+            changes.push(json!({ "change": "removed", "agent": entry(name, agent, &self.base) }));
+        }
+        changes
+    }
+}

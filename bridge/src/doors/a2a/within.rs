@@ -1,0 +1,79 @@
+//! What other doors ask of this one: a request of A2A 0.3, without HTTP.
+
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Hint, decode};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ask::{Ask, Version};
+use super::shared::A2a;
+use super::work::{Head, Reply, Turn};
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::rpc::common::Common;
+
+/// The result of a request whose parameters are this JSON text.
+///
+/// # Errors
+/// Why there is none.
+pub(in crate::doors) async fn ask(
+    a2a: &Arc<A2a>,
+    common: Common,
+    method: &str,
+    params: &str,
+) -> Result<Value, Failure> {
+    let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+    let limits = a2a.door.calls.rules().limits;
+    let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
+    let not_one = |_| Failure::new(Reason::InvalidRequest, "this is not one request");
+    let unit = unit.map_err(not_one)?;
+    let ask = Ask::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
+    let head = Head {
+        version: Version::V0_3,
+        fallback: Dialect::A2a03,
+        trace: None,
+        last_event: None,
+        base: String::new(),
+    };
+    let turn = Turn {
+        a2a,
+        common,
+        head: &head,
+        ask,
+        in_batch: false,
+    };
+    match Box::pin(turn.done()).await? {
+        Reply::Whole(body) | Reply::Refused(_, body) => result_in(&body),
+        Reply::Stream(_) => Err(unusable("it is a stream")),
+    }
+}
+
+fn result_in(body: &[u8]) -> Result<Value, Failure> {
+    #[derive(Deserialize)]
+    struct Response {
+        #[serde(default)]
+        result: Option<Value>,
+        #[serde(default)]
+        error: Option<Error>,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        message: String,
+    }
+    let response: Response =
+        serde_json::from_slice(body).map_err(|error| unusable(&error.to_string()))?;
+    match (response.result, response.error) {
+        (_, Some(error)) => Err(Failure::new(Reason::BadAgentReply, error.message)),
+        (Some(result), None) => Ok(result),
+        (None, None) => Err(unusable("it has no result")),
+    }
+}
+
+fn unusable(why: &str) -> Failure {
+    Failure::new(
+        Reason::BadAgentReply,
+        format!("the answer cannot be used: {why}"),
+    )
+}

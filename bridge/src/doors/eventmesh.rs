@@ -1,0 +1,40 @@
+//! The REST gateway of EventMesh, for its clients: on the same agents, calls and tasks as A2A.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `GET /a2a/cards/list` | the agents, narrowed by `org_id`, `unit_id`, `agent_id` (`+` is any) |
+//! | `GET`, `POST`, `DELETE /a2a/cards/card/{org}/{unit}/{agent}` | a card; announces it, removes it |
+//! | `POST /a2a/heartbeat` | renews the lease of an agent |
+//! | `POST /a2a/tasks`, with `mode=sync` or `async` | a task for an agent |
+//! | `GET /a2a/tasks`, `GET` or `DELETE /a2a/tasks/{task}` | lists tasks, reads one, cancels one |
+//! | `GET /a2a/tasks/{task}/wait`, `/stream` | waits for its end, follows it |
+//!
+//! `GET /a2a/agents` and `/a2a/health` are those of [`super::a2a`].
+//!
+//! Source: docs/protocols/eventmesh-a2a.md §4.
+
+mod cards;
+mod tasks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::a2a::A2a;
+
+/// The paths.
+pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
+    Router::new()
+        .route("/a2a/cards/list", get(cards::list))
+        .route(
+            "/a2a/cards/card/{org}/{unit}/{agent}",
+            get(cards::read).post(cards::register).delete(cards::remove),
+        )
+        .route("/a2a/heartbeat", post(cards::heartbeat))
+        .route("/a2a/tasks", get(tasks::list).post(tasks::create))
+        .route("/a2a/tasks/{task}", get(tasks::read).delete(tasks::cancel))
+        .route("/a2a/tasks/{task}/wait", get(tasks::wait))
+        .route("/a2a/tasks/{task}/stream", get(tasks::follow))
+        .with_state(Arc::clone(a2a))
+}

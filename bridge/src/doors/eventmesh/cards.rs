@@ -1,0 +1,168 @@
+//! Cards and heartbeats.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::calls::failure::Failure;
+use crate::clock;
+use crate::doors::Refusal;
+use crate::doors::a2a::{A2a, refusal_of};
+use crate::doors::permit::{Action, permit};
+use crate::http::negotiate;
+use crate::http::respond::json_response;
+use crate::registry::request::Params;
+use crate::registry::{Claim, Origin, Refused};
+
+/// Organisation, unit and agent.
+type Segments = Result<Path<(String, String, String)>, PathRejection>;
+
+/// A heartbeat.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Heartbeat {
+    #[serde(default)]
+    org_id: Option<String>,
+    #[serde(default)]
+    unit_id: Option<String>,
+    agent_id: String,
+}
+
+/// `GET /a2a/cards/list`.
+pub(super) async fn list(
+    State(a2a): State<Arc<A2a>>,
+    query: Result<Query<Params>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let listed = || {
+        let _charge = admit(&a2a, &request)?;
+        let Query(mut params) = query.map_err(|error| bad(&error))?;
+        // A plus sign that is not escaped is a space in a query.
+        for segment in [
+            &mut params.org_id,
+            &mut params.unit_id,
+            &mut params.agent_id,
+        ] {
+            if segment.as_deref() == Some(" ") {
+                *segment = Some("+".to_owned());
+            }
+        }
+        let list = a2a.settings.registry.list(&params).map_err(refusal_of)?;
+        Ok(json_response(StatusCode::OK, Bytes::from(list)))
+    };
+    let dialect = negotiate::dialect(request.headers());
+    a2a.answered(listed(), dialect)
+}
+
+/// `GET /a2a/cards/card/{org}/{unit}/{agent}`: the card as the agent wrote it.
+pub(super) async fn read(
+    State(a2a): State<Arc<A2a>>,
+    segments: Segments,
+    request: Request<Body>,
+) -> Response {
+    let found = || {
+        let _charge = admit(&a2a, &request)?;
+        let claim = claim(segments)?;
+        let agent = claim.agent.unwrap_or_default();
+        let found = a2a.settings.registry.announced(&agent);
+        let found = found.filter(|announced| announced.owner == claim.owner);
+        let found = found.ok_or_else(|| refusal_of(Refused::Unknown(agent).into()))?;
+        Ok(json_response(StatusCode::OK, found.document))
+    };
+    let dialect = negotiate::dialect(request.headers());
+    a2a.answered(found(), dialect)
+}
+
+/// `POST /a2a/cards/card/{org}/{unit}/{agent}`: the body is the card.
+pub(super) async fn register(
+    State(a2a): State<Arc<A2a>>,
+    segments: Segments,
+    request: Request<Body>,
+) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let registered = async {
+        let _charge = a2a.may_announce(&request)?;
+        let claim = claim(segments)?;
+        let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+        let registered = a2a.settings.registry.register(&body, &claim).await;
+        registered
+            .map(|_| no_content())
+            .map_err(|refused| refusal_of(refused.into()))
+    };
+    a2a.answered(registered.await, dialect)
+}
+
+/// `DELETE /a2a/cards/card/{org}/{unit}/{agent}`.
+pub(super) async fn remove(
+    State(a2a): State<Arc<A2a>>,
+    segments: Segments,
+    request: Request<Body>,
+) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let admitted = a2a.may_announce(&request);
+    let removed = async {
+        let _charge = admitted?;
+        let claim = claim(segments)?;
+        let removed = a2a.settings.registry.remove(&claim).await;
+        removed
+            .map(|()| no_content())
+            .map_err(|refused| refusal_of(refused.into()))
+    };
+    a2a.answered(removed.await, dialect)
+}
+
+/// `POST /a2a/heartbeat`.
+pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body>) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let renewed = async {
+        let _charge = a2a.may_announce(&request)?;
+        let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+        let beat: Heartbeat = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        let claim = claim_of(beat.org_id, beat.unit_id, beat.agent_id)?;
+        let registry = &a2a.settings.registry;
+        let renewed = registry.renew(&claim).await;
+        let renewed = renewed.map_err(|refused| refusal_of(refused.into()))?;
+        let expires = clock::rfc3339(clock::since_1970(registry.expires(&renewed)));
+        let body = json!({ "status": "ok", "expiresAt": expires.as_str() }).to_string();
+        Ok(json_response(StatusCode::OK, Bytes::from(body)))
+    };
+    a2a.answered(renewed.await, dialect)
+}
+
+/// Whether a request may read cards, and what its head costs meanwhile.
+fn admit(a2a: &A2a, request: &Request<Body>) -> Result<crate::budget::Charge, Refusal> {
+    let charge = a2a.door.check_in(request)?;
+    let permitted = permit(request.extensions(), Action::ReadCards);
+    permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+    Ok(charge)
+}
+
+fn claim(segments: Segments) -> Result<Claim, Refusal> {
+    let Path((org, unit, agent)) = segments.map_err(|error| bad(&error))?;
+    claim_of(Some(org), Some(unit), agent)
+}
+
+fn claim_of(org: Option<String>, unit: Option<String>, agent: String) -> Result<Claim, Refusal> {
+    let params = Params::of(org, unit, agent);
+    params.claim(Origin::default()).map_err(refusal_of)
+}
+
+fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+fn bad(error: &dyn std::fmt::Display) -> Refusal {
+    (
+        StatusCode::BAD_REQUEST,
+        Failure::bad_params(&error.to_string()),
+    )
+}

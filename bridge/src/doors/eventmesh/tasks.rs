@@ -1,0 +1,435 @@
+//! Tasks: those of A2A, in the form that clients of EventMesh read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request, StatusCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::budget::Charge;
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::Refusal;
+use crate::doors::a2a::{A2a, refusal_of, within};
+use crate::doors::permit::{Action, permit};
+use crate::doors::rpc;
+use crate::doors::rpc::common::{Common, Target};
+use crate::http::negotiate;
+use crate::http::respond::json_response;
+use crate::http::sse::{Frame, frames_response};
+use crate::metrics::HttpPath;
+use crate::state::Lagged;
+use crate::tasks::model::{Content, Part, State as TaskState, new_id};
+use crate::tasks::{Subscription, Task, Tasks};
+
+/// A task that a client wants.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wanted {
+    target_agent: String,
+    message: Box<RawValue>,
+    #[serde(default)]
+    parent_task_id: Option<String>,
+}
+
+/// How its creation is answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    /// By the result, if it comes soon.
+    #[default]
+    Sync,
+    /// At once.
+    Async,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Create {
+    mode: Mode,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct List {
+    state: Option<String>,
+    limit: Option<usize>,
+    offset: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wait {
+    /// In milliseconds.
+    timeout: Option<u64>,
+}
+
+/// How long a client waits for a result that does not say how long, and at most.
+const WAIT: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
+/// After that a task without an answer has failed.
+const SILENCE: Duration = Duration::from_secs(120);
+/// Tasks of one list, where the request says nothing, and at most.
+const PAGE: (usize, usize) = (100, 1_000);
+
+/// `POST /a2a/tasks`.
+pub(super) async fn create(
+    State(a2a): State<Arc<A2a>>,
+    query: Result<Query<Create>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let inside = Arc::clone(&a2a);
+    let respond = move |common, _head, body: Bytes| async move {
+        let Query(Create { mode }) = query.map_err(|error| bad(&error))?;
+        let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        drop(body);
+        created(&inside, common, &wanted, mode).await
+    };
+    let path = HttpPath::A2aTasks;
+    rpc::serve(&a2a.door, path, Target::InPayload, request, respond).await
+}
+
+async fn created(
+    a2a: &Arc<A2a>,
+    mut common: Common,
+    wanted: &Wanted,
+    mode: Mode,
+) -> Result<Response, Refusal> {
+    common.target = Target::of_path(Ok(Path(wanted.target_agent.clone())));
+    common.timeout = Some(common.timeout.unwrap_or(SILENCE));
+    let params = format!(
+        r#"{{"message":{},"configuration":{{"blocking":false}}}}"#,
+        message_of(wanted)
+    );
+    let task = within::ask(a2a, common, "message/send", &params).await;
+    let task = task.map_err(refusal_of)?;
+    let id = task.get("id").and_then(Value::as_str).map(Text::from);
+    let id =
+        id.ok_or_else(|| refusal_of(Failure::new(Reason::BadAgentReply, "no task was made")))?;
+    if mode == Mode::Sync
+        && let Ok(Some(task)) = timeout(WAIT.0, a2a.settings.tasks.at_rest(&id)).await
+    {
+        return Ok(document(StatusCode::OK, &shown(&id, &task)));
+    }
+    let accepted = json!({
+        "taskId": id.as_str(),
+        "status": "accepted",
+        "message": format!("the task goes on: GET /a2a/tasks/{id}"),
+    });
+    Ok(document(StatusCode::ACCEPTED, &accepted))
+}
+
+/// The message for the agent: the text or JSON of the client as one part, or its own message of A2A.
+fn message_of(wanted: &Wanted) -> String {
+    #[derive(Deserialize)]
+    struct OfA2a {
+        #[serde(rename = "parts")]
+        _parts: Vec<Value>,
+        #[serde(rename = "role")]
+        _role: String,
+    }
+    let raw = wanted.message.get();
+    if serde_json::from_str::<OfA2a>(raw).is_ok() {
+        return raw.to_owned();
+    }
+    let part = match raw.as_bytes().first() {
+        Some(b'"') => format!(r#"{{"kind":"text","text":{raw}}}"#),
+        Some(b'{') => format!(r#"{{"kind":"data","data":{raw}}}"#),
+        // A part has an object as its data.
+        _ => json!({ "kind": "text", "text": raw }).to_string(),
+    };
+    let parents: Vec<&String> = wanted.parent_task_id.iter().collect();
+    format!(
+        r#"{{"kind":"message","role":"user","messageId":"{}","referenceTaskIds":{},"parts":[{part}]}}"#,
+        new_id(),
+        json!(parents)
+    )
+}
+
+/// `GET /a2a/tasks`.
+pub(super) async fn list(
+    State(a2a): State<Arc<A2a>>,
+    query: Result<Query<List>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let listed = || {
+        let _charge = admit(&a2a, &request)?;
+        let Query(list) = query.map_err(|error| bad(&error))?;
+        listed(&a2a.settings.tasks, &list)
+    };
+    let response = listed();
+    answered(&a2a, &request, response)
+}
+
+fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
+    let (limit, offset) = (list.limit.unwrap_or(PAGE.0), list.offset.unwrap_or(0));
+    if !(1..=PAGE.1).contains(&limit) {
+        return Err(bad(&format!("limit is 1 to {}", PAGE.1)));
+    }
+    let state = list.state.as_deref().filter(|state| !state.is_empty());
+    let state = state.map(|name| match TaskState::read(name) {
+        TaskState::Unknown => Err(bad(
+            &"state is SUBMITTED, WORKING, COMPLETED, FAILED or CANCELLED",
+        )),
+        state => Ok(word(state)),
+    });
+    let state = state.transpose()?;
+    let wanted = |task: &Task| state.is_none_or(|state| word(task.status.state) == state);
+    let (found, total) = tasks.list(None, wanted, (offset, limit));
+    let found: Vec<Value> = found.iter().map(|(id, task)| shown(id, task)).collect();
+    let list = json!({
+        "total": total,
+        "count": found.len(),
+        "limit": limit,
+        "offset": offset,
+        "hasMore": offset.saturating_add(found.len()) < total,
+        "tasks": found,
+    });
+    Ok(document(StatusCode::OK, &list))
+}
+
+/// `GET /a2a/tasks/{task}`.
+pub(super) async fn read(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let found = || {
+        let _charge = admit(&a2a, &request)?;
+        let (id, task) = task(&a2a, name)?;
+        Ok(document(StatusCode::OK, &shown(&id, &task)))
+    };
+    let response = found();
+    answered(&a2a, &request, response)
+}
+
+/// `GET /a2a/tasks/{task}/wait`: 200 with the task once it has ended, or waits for its caller; 202 when that takes longer.
+pub(super) async fn wait(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<Wait>, QueryRejection>,
+    request: Request<Body>,
+) -> Response {
+    let dialect = negotiate::dialect(request.headers());
+    let admitted = admit(&a2a, &request);
+    let waited = async {
+        let _charge = admitted?;
+        let Query(Wait { timeout: most }) = query.map_err(|error| bad(&error))?;
+        let most = most.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
+        let (id, task) = task(&a2a, name)?;
+        match timeout(most, a2a.settings.tasks.at_rest(&id)).await {
+            Ok(Some(task)) => Ok(document(StatusCode::OK, &shown(&id, &task))),
+            Ok(None) => Err(refusal_of(not_found(&id))),
+            Err(_) => {
+                let task = a2a.settings.tasks.get(&id).unwrap_or(task);
+                Ok(document(StatusCode::ACCEPTED, &shown(&id, &task)))
+            }
+        }
+    };
+    a2a.answered(waited.await, dialect)
+}
+
+/// `GET /a2a/tasks/{task}/stream`.
+pub(super) async fn follow(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let followed = || {
+        let _charge = admit(&a2a, &request)?;
+        let (id, _) = task(&a2a, name)?;
+        let tasks = Arc::clone(&a2a.settings.tasks);
+        let subscribed = tasks.follow(&id, None);
+        let (first, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
+        let following = Following {
+            tasks,
+            subscription,
+            first: Some(first),
+            id,
+        };
+        let frames = stream::unfold(Some(following), |following| async move {
+            following?.next().await
+        });
+        Ok(frames_response(
+            frames,
+            a2a.door.purse(request.extensions()),
+        ))
+    };
+    let response = followed();
+    answered(&a2a, &request, response)
+}
+
+/// A task as a stream.
+struct Following {
+    tasks: Arc<Tasks>,
+    subscription: Subscription,
+    first: Option<Task>,
+    id: Text,
+}
+
+// === impl Following ===
+
+impl Following {
+    /// The task after its next change; with the last one the stream ends.
+    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
+        let task = match self.first.take() {
+            Some(task) => task,
+            None => match self.subscription.next().await {
+                Ok(Some(_)) => self.tasks.get(&self.id)?,
+                Ok(None) => return None,
+                Err(Lagged) => {
+                    let (task, again) = self.tasks.follow(&self.id, None)?;
+                    self.subscription = again;
+                    task
+                }
+            },
+        };
+        let frame = Frame {
+            event: None,
+            id: Some(task.position.to_string()),
+            data: Bytes::from(shown(&self.id, &task).to_string()),
+        };
+        let goes_on = !task.status.state.is_at_rest();
+        Some((frame, goes_on.then_some(self)))
+    }
+}
+
+/// `DELETE /a2a/tasks/{task}`.
+pub(super) async fn cancel(
+    State(a2a): State<Arc<A2a>>,
+    name: Result<Path<String>, PathRejection>,
+    mut request: Request<Body>,
+) -> Response {
+    // Checked and accounted for like every request that an agent gets.
+    *request.method_mut() = Method::POST;
+    let inside = Arc::clone(&a2a);
+    let respond = move |common, _head, _body: Bytes| async move {
+        let (id, _) = task(&inside, name)?;
+        let params = json!({ "id": id.as_str() }).to_string();
+        let cancelled = within::ask(&inside, common, "tasks/cancel", &params).await;
+        cancelled.map_err(refusal_of)?;
+        let task = inside.settings.tasks.get(&id);
+        let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
+        Ok(document(StatusCode::OK, &shown(&id, &task)))
+    };
+    let path = HttpPath::A2aTasks;
+    rpc::serve(&a2a.door, path, Target::InPayload, request, respond).await
+}
+
+/// The task that a path names.
+fn task(a2a: &A2a, name: Result<Path<String>, PathRejection>) -> Result<(Text, Task), Refusal> {
+    let Path(name) = name.map_err(|error| bad(&error))?;
+    let task = a2a.settings.tasks.get(&name);
+    let task = task.ok_or_else(|| refusal_of(not_found(&name)))?;
+    Ok((name.into(), task))
+}
+
+fn not_found(id: &str) -> Failure {
+    Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
+}
+
+/// Whether a request may read tasks, and what its head costs meanwhile.
+fn admit(a2a: &A2a, request: &Request<Body>) -> Result<Charge, Refusal> {
+    let charge = a2a.door.check_in(request)?;
+    let permitted = permit(request.extensions(), Action::Call(None));
+    permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+    Ok(charge)
+}
+
+fn answered(a2a: &A2a, request: &Request<Body>, response: Result<Response, Refusal>) -> Response {
+    a2a.answered(response, negotiate::dialect(request.headers()))
+}
+
+/// A task as clients of EventMesh read it.
+fn shown(id: &str, task: &Task) -> Value {
+    let state = task.status.state;
+    let mut shown = json!({
+        "taskId": id,
+        "targetAgent": task.agent.as_str(),
+        "contextId": task.context.as_str(),
+        "state": word(state),
+        "updatedAt": task.status.timestamp.as_str(),
+        "data": data(task),
+    });
+    let said = task
+        .status
+        .message
+        .iter()
+        .flat_map(|message| &message.parts);
+    if matches!(state, TaskState::Failed | TaskState::Rejected) {
+        let said: Vec<&str> = said.filter_map(text).collect();
+        shown["error"] = said.join(" ").into();
+    }
+    shown
+}
+
+/// What the agent has made, else what it has said: the content of its only part, or the contents of all.
+fn data(task: &Task) -> Value {
+    let made: Vec<&Part> = task.artifacts.iter().flat_map(|made| &made.parts).collect();
+    let said = task
+        .status
+        .message
+        .iter()
+        .flat_map(|message| &message.parts);
+    let parts = if made.is_empty() {
+        said.collect()
+    } else {
+        made
+    };
+    match parts.as_slice() {
+        [] => Value::Null,
+        [one] => content(one),
+        several => several.iter().map(|part| content(part)).collect(),
+    }
+}
+
+fn content(part: &Part) -> Value {
+    match &part.content {
+        Content::Text(text) => text.as_str().into(),
+        Content::Bytes(bytes) => json!({ "bytes": bytes }),
+        Content::Url(url) => json!({ "url": url }),
+        Content::Data(raw) | Content::Other(raw) => {
+            serde_json::from_str(raw.get()).unwrap_or_default()
+        }
+    }
+}
+
+fn text(part: &Part) -> Option<&str> {
+    match &part.content {
+        Content::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// EventMesh has five states.
+fn word(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Submitted => "SUBMITTED",
+        TaskState::Working
+        | TaskState::InputRequired
+        | TaskState::AuthRequired
+        | TaskState::Unknown => "WORKING",
+        TaskState::Completed => "COMPLETED",
+        TaskState::Failed | TaskState::Rejected => "FAILED",
+        TaskState::Canceled => "CANCELLED",
+    }
+}
+
+fn document(status: StatusCode, value: &Value) -> Response {
+    json_response(status, Bytes::from(value.to_string()))
+}
+
+fn bad(error: &dyn std::fmt::Display) -> Refusal {
+    (
+        StatusCode::BAD_REQUEST,
+        Failure::bad_params(&error.to_string()),
+    )
+}

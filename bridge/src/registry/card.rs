@@ -1,0 +1,399 @@
+//! What does the card of an agent say, and what is wrong with it?
+//!
+//! The card is the one of A2A 0.3, of A2A 1.0 or of the JAF document; members that none of them needs here are kept and not
+//! looked at. Where its requests go, an agent says in an extension of its card:
+//!
+//! ```json
+//! {"capabilities": {"extensions": [{"uri": "urn:a2abus:bus", "params": {
+//!   "agent": "weather", "transport": "kafka", "topic": "team-a.weather", "lease": "10m"}}]}}
+//! ```
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use serde_json::{Map, Value};
+
+use crate::config::{AgentCardConfig, SkillConfig};
+use crate::names::Name;
+
+/// The extension that says how an agent is reached.
+pub(crate) const EXTENSION: &str = "urn:a2abus:bus";
+
+/// A card that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// The agent: the one that its extension names, else its name.
+    pub(crate) agent: Option<Text>,
+    /// What clients are shown.
+    pub(crate) shown: AgentCardConfig,
+    /// The transport where its requests go.
+    pub(crate) transport: Option<Name>,
+    /// The topic there.
+    pub(crate) topic: Option<Text>,
+    /// How long it wants to be known.
+    pub(crate) lease: Option<Duration>,
+}
+
+/// Everything that is wrong with a card, each with its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Faults(pub(crate) Vec<String>);
+
+/// The longest description, in characters.
+const DESCRIPTION: usize = 4_096;
+/// The longest name, id, tag or media type.
+const WORD: usize = 256;
+/// The longest version.
+const VERSION: usize = 64;
+/// Most skills of a card, and most tags, examples and media types of one list.
+const ITEMS: usize = 100;
+/// Most faults that are reported.
+const MOST_FAULTS: usize = 20;
+
+// === impl Faults ===
+
+impl Faults {
+    /// The only one.
+    pub(crate) fn one(fault: impl Into<String>) -> Self {
+        Self(vec![fault.into()])
+    }
+
+    fn add(&mut self, place: &str, what: &str) {
+        if self.0.len() < MOST_FAULTS {
+            self.0.push(format!("{place}: {what}"));
+        }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+// === impl Card ===
+
+impl Card {
+    /// Reads a card of at most so many bytes.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn read(document: &[u8], most_bytes: usize) -> Result<Self, Faults> {
+        if document.len() > most_bytes {
+            let has = document.len();
+            return Err(Faults::one(format!(
+                "the card has {has} bytes, and at most {most_bytes} are taken (registry.max_card)"
+            )));
+        }
+        let value: Value = serde_json::from_slice(document)
+            .map_err(|error| Faults::one(format!("the card is not JSON: {error}")))?;
+        let Value::Object(members) = value else {
+            return Err(Faults::one("the card is not a JSON object"));
+        };
+        let mut faults = Faults::default();
+        let card = Reader(&mut faults).card(&members);
+        if faults.0.is_empty() {
+            Ok(card)
+        } else {
+            Err(faults)
+        }
+    }
+}
+
+/// Whether an agent that announces itself may have this name: one of the configuration, with room for that of its route.
+pub(crate) fn check_name(name: &str) -> Result<Name, String> {
+    const LONGEST: usize = 58;
+    let shown: String = name.chars().take(LONGEST).collect();
+    if name.len() > LONGEST {
+        return Err(format!(
+            "{shown:?}... is too long: an agent's name has at most {LONGEST} characters"
+        ));
+    }
+    Name::new(name).map_err(|why| format!("{shown:?} is {why}"))
+}
+
+/// Reads the members of a card, and notes what is wrong.
+struct Reader<'f>(&'f mut Faults);
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    fn card(&mut self, members: &Map<String, Value>) -> Card {
+        let name = self.text(members, "", "name", WORD, true);
+        let description = self.text(members, "", "description", DESCRIPTION, true);
+        let version = self.text(members, "", "version", VERSION, false);
+        let empty = Map::new();
+        let capabilities = self.object(members, "", "capabilities", &empty);
+        let streaming = self.flag(capabilities, "/capabilities", "streaming");
+        let bus = self.extension(capabilities);
+        let bus = bus.as_ref().unwrap_or(&empty);
+        let place = "/capabilities/extensions/params";
+        let agent = self.text(bus, place, "agent", WORD, false);
+        let transport = self.text(bus, place, "transport", WORD, false);
+        let topic = self.text(bus, place, "topic", WORD, false);
+        let lease = self.text(bus, place, "lease", WORD, false);
+        Card {
+            agent: agent.or(name).map(Text::from),
+            shown: AgentCardConfig {
+                description: description.unwrap_or_default(),
+                version: version.unwrap_or_else(|| "1.0.0".to_owned()),
+                to: None,
+                skills: self.skills(members),
+                streaming,
+                input_modes: self.modes(members, ["defaultInputModes", "inputModes"]),
+                output_modes: self.modes(members, ["defaultOutputModes", "outputModes"]),
+            },
+            transport: transport.and_then(|name| match Name::new(&name) {
+                Ok(name) => Some(name),
+                Err(why) => {
+                    self.0.add(&format!("{place}/transport"), &why);
+                    None
+                }
+            }),
+            topic: topic.map(Text::from),
+            lease: lease.and_then(|text| match humantime::parse_duration(&text) {
+                Ok(lease) => Some(lease),
+                Err(_) => {
+                    let what = "is not a duration: write one like 90s, 10m or 24h";
+                    self.0.add(&format!("{place}/lease"), what);
+                    None
+                }
+            }),
+        }
+    }
+
+    /// The parameters of the extension for the bus.
+    fn extension(&mut self, capabilities: &Map<String, Value>) -> Option<Map<String, Value>> {
+        let place = "/capabilities/extensions";
+        let list = match capabilities.get("extensions") {
+            None | Some(Value::Null) => return None,
+            Some(Value::Array(list)) => list,
+            Some(_) => {
+                self.0.add(place, "is not an array");
+                return None;
+            }
+        };
+        let is_ours = |one: &&Value| one.get("uri").and_then(Value::as_str) == Some(EXTENSION);
+        let ours = list.iter().find(is_ours)?;
+        match ours.get("params") {
+            Some(Value::Object(params)) => Some(params.clone()),
+            None => None,
+            Some(_) => {
+                self.0.add(&format!("{place}/params"), "is not an object");
+                None
+            }
+        }
+    }
+
+    fn skills(&mut self, members: &Map<String, Value>) -> Vec<SkillConfig> {
+        let mut seen = HashSet::new();
+        let mut skills = Vec::new();
+        for (index, item) in self.list(members, "", "skills").into_iter().enumerate() {
+            let place = format!("/skills/{index}");
+            let Value::Object(skill) = item else {
+                self.0.add(&place, "is not an object");
+                continue;
+            };
+            let id = self.text(&skill, &place, "id", WORD, true);
+            let id = id.unwrap_or_default();
+            if !id.is_empty() && !seen.insert(id.clone()) {
+                let what = "is the id of an earlier skill";
+                self.0.add(&format!("{place}/id"), what);
+            }
+            let description = self.text(&skill, &place, "description", DESCRIPTION, true);
+            skills.push(SkillConfig {
+                id,
+                name: self.text(&skill, &place, "name", WORD, false),
+                description: description.unwrap_or_default(),
+                tags: self.texts(&skill, &place, "tags", WORD),
+                examples: self.texts(&skill, &place, "examples", DESCRIPTION),
+            });
+        }
+        skills
+    }
+
+    /// Media types under the first of these names that is there.
+    fn modes(&mut self, members: &Map<String, Value>, names: [&str; 2]) -> Vec<String> {
+        let name = names.into_iter().find(|name| members.contains_key(*name));
+        let modes = name.map(|name| self.texts(members, "", name, WORD));
+        let modes = modes.filter(|modes| !modes.is_empty());
+        modes.unwrap_or_else(|| ["text/plain", "application/json"].map(str::to_owned).into())
+    }
+
+    /// A list of texts. The JAF document writes an example as an object with an `input`.
+    fn texts(
+        &mut self,
+        members: &Map<String, Value>,
+        place: &str,
+        name: &str,
+        most: usize,
+    ) -> Vec<String> {
+        let mut texts = Vec::new();
+        for (index, item) in self.list(members, place, name).into_iter().enumerate() {
+            let text = item.as_str().or_else(|| item.get("input")?.as_str());
+            match text.filter(|text| fits(text, most)) {
+                Some(text) => texts.push(text.to_owned()),
+                None => {
+                    let place = format!("{place}/{name}/{index}");
+                    self.0
+                        .add(&place, &format!("is not a text of 1 to {most} characters"));
+                }
+            }
+        }
+        texts
+    }
+
+    fn list(&mut self, members: &Map<String, Value>, place: &str, name: &str) -> Vec<Value> {
+        match members.get(name) {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(items)) if items.len() <= ITEMS => items.clone(),
+            Some(Value::Array(items)) => {
+                let what = format!("has {} items, and at most {ITEMS} are taken", items.len());
+                self.0.add(&format!("{place}/{name}"), &what);
+                Vec::new()
+            }
+            Some(_) => {
+                self.0.add(&format!("{place}/{name}"), "is not an array");
+                Vec::new()
+            }
+        }
+    }
+
+    fn object<'v>(
+        &mut self,
+        members: &'v Map<String, Value>,
+        place: &str,
+        name: &str,
+        empty: &'v Map<String, Value>,
+    ) -> &'v Map<String, Value> {
+        match members.get(name) {
+            None | Some(Value::Null) => empty,
+            Some(Value::Object(object)) => object,
+            Some(_) => {
+                self.0.add(&format!("{place}/{name}"), "is not an object");
+                empty
+            }
+        }
+    }
+
+    fn flag(&mut self, members: &Map<String, Value>, place: &str, name: &str) -> bool {
+        match members.get(name) {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(_) => {
+                self.0
+                    .add(&format!("{place}/{name}"), "is neither true nor false");
+                false
+            }
+        }
+    }
+
+    fn text(
+        &mut self,
+        members: &Map<String, Value>,
+        place: &str,
+        name: &str,
+        most: usize,
+        is_required: bool,
+    ) -> Option<String> {
+        let place = format!("{place}/{name}");
+        match members.get(name) {
+            None | Some(Value::Null) if !is_required => None,
+            None | Some(Value::Null) => {
+                self.0.add(&place, "is missing");
+                None
+            }
+            Some(Value::String(text)) if fits(text, most) => Some(text.clone()),
+            Some(_) => {
+                let what = format!("is not a text of 1 to {most} characters");
+                self.0.add(&place, &what);
+                None
+            }
+        }
+    }
+}
+
+fn fits(text: &str, most: usize) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= most && !text.contains('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(card: &Value) -> Result<Card, Faults> {
+        Card::read(card.to_string().as_bytes(), 64 << 10)
+    }
+
+    #[test]
+    fn a_small_card_is_enough() {
+        let card = read(&json!({"name": "weather", "description": "The weather."})).unwrap();
+        assert_eq!(card.agent.as_deref(), Some("weather"));
+        assert_eq!(card.shown.version, "1.0.0");
+        assert!(!card.shown.streaming);
+        assert_eq!(card.shown.input_modes, ["text/plain", "application/json"]);
+    }
+
+    #[test]
+    fn the_extension_says_who_and_where_it_is() {
+        let params = json!({"agent": "w-1", "transport": "kafka", "topic": "t.w", "lease": "10m"});
+        let card = json!({
+            "name": "Weather of today", "description": "d",
+            "capabilities": {"streaming": true, "extensions": [{"uri": "urn:other"}, {"uri": EXTENSION, "params": params}]},
+            "skills": [{"id": "a", "description": "x", "examples": ["one", {"input": "two", "output": "three"}]}],
+        });
+        let card = read(&card).unwrap();
+        assert_eq!(card.agent.as_deref(), Some("w-1"));
+        assert_eq!(card.transport, Name::new("kafka").ok());
+        assert_eq!(card.topic.as_deref(), Some("t.w"));
+        assert_eq!(card.lease, Some(Duration::from_secs(600)));
+        assert_eq!(card.shown.skills[0].examples, ["one", "two"]);
+    }
+
+    #[test]
+    fn every_fault_is_reported_with_its_place() {
+        let card = json!({
+            "name": 7, "version": "", "capabilities": {"streaming": "yes", "extensions": [{"uri": EXTENSION, "params": {"lease": "soon", "transport": "/"}}]},
+            "skills": [{"id": "a", "description": "x"}, {"id": "a"}, 3],
+            "defaultInputModes": "text",
+        });
+        let faults = read(&card).unwrap_err().0;
+        for place in [
+            "/name:",
+            "/description: is missing",
+            "/version:",
+            "/capabilities/streaming:",
+            "/capabilities/extensions/params/lease:",
+            "/capabilities/extensions/params/transport:",
+            "/skills/1/id: is the id of an earlier",
+            "/skills/1/description: is missing",
+            "/skills/2: is not an object",
+            "/defaultInputModes: is not an array",
+        ] {
+            assert!(
+                faults.iter().any(|fault| fault.starts_with(place)),
+                "{place} in {faults:#?}"
+            );
+        }
+        assert!(read(&json!([])).is_err());
+        assert!(Card::read(b"{", 10).is_err());
+        assert!(
+            Card::read(b"{}          ", 10)
+                .unwrap_err()
+                .to_string()
+                .contains("12 bytes")
+        );
+    }
+
+    #[test]
+    fn names_are_those_of_the_configuration() {
+        for name in ["weather", "Weather-2", "a.b_c"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "a b", "../x", "a/b", "-a", "ä", &"a".repeat(59)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Bindings with `role: discovery`: what agents say about themselves on the bus.
+//!
+//! ```text
+//! receive ─┬─ a card ──────────────────────────┬─> Registry ─> answer, if somebody waits ─> settle
+//!          ├─ agent/card/register, and the like ┘        └─> refused: dead letter, and the same
+//!          └─ anything else ─> refused
+//! ```
+//!
+//! One message after the other: what an agent says later counts, and a message is settled once the log has its record.
+//!
+//! Source: docs/protocols/eventmesh-a2a.md §4.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
+use a2abus_transports::content_mode::{self, Content};
+use a2abus_transports::{Address, Consumer, Delivery, Message, Outcome, TopicFilter};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::Level;
+
+use super::request::Method;
+use super::{Claim, Origin, Refused, Registry};
+use crate::bus::deadletter::{Reason, Stage, Undelivered};
+use crate::bus::delivery::Publisher;
+use crate::calls::failure::{self, Failure, Recipient};
+use crate::calls::reply::spring;
+use crate::calls::reply_place::{ReplyPlaces, named_in};
+use crate::config::{BindingConfig, Name};
+use crate::pipeline::intake::Intake;
+use crate::seldom::{LogLimits, Seldom};
+
+/// A binding that reads announcements.
+#[derive(Debug)]
+pub(crate) struct DiscoveryBinding {
+    /// How its messages are read.
+    pub(crate) intake: Intake,
+    registry: Arc<Registry>,
+    /// What the announced agents are on, unless they say otherwise.
+    transport: Name,
+    /// The subjects that end in a word of the sender's choice: the name of its agent.
+    named_subjects: Vec<TopicFilter>,
+    places: ReplyPlaces,
+    publisher: Publisher,
+    refused: Seldom,
+    unanswered: Seldom,
+}
+
+/// What a message asks for.
+enum Asked {
+    /// It is a card.
+    Card(Bytes),
+    Request {
+        /// The JSON token; `None` of a notification.
+        id: Option<Text>,
+        method: Method,
+        params: Option<Box<RawValue>>,
+    },
+}
+
+/// What becomes of a message.
+struct Done {
+    /// Somebody waits for the answer to this id.
+    id: Option<Text>,
+    /// Of a failure, whether another try may go better.
+    result: Result<String, (Failure, bool)>,
+    /// A message that is refused is kept, unless its sender only wanted to know something and is answered.
+    is_change: bool,
+}
+
+/// How long an answer may take to be published: those who wait do not wait longer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Between two attempts to store an announcement.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+// === impl DiscoveryBinding ===
+
+impl DiscoveryBinding {
+    pub(crate) fn new(
+        intake: Intake,
+        places: ReplyPlaces,
+        publisher: Publisher,
+        config: &BindingConfig,
+        registry: Arc<Registry>,
+        log: &LogLimits,
+    ) -> Self {
+        let subjects = config.topics.iter().map(|topics| topics.0.clone());
+        let is_named = |filter: &TopicFilter| {
+            let last = filter.as_str().rsplit('.').next();
+            intake.binding != content_mode::Binding::Kafka && matches!(last, Some("*" | ">"))
+        };
+        Self {
+            named_subjects: subjects.filter(is_named).collect(),
+            transport: config.transport.clone(),
+            refused: log.seldom_of(&intake.name, Level::WARN, "more announcements were refused"),
+            unanswered: log.seldom_of(
+                &intake.name,
+                Level::WARN,
+                "more answers to announcements were not published",
+            ),
+            intake,
+            registry,
+            places,
+            publisher,
+        }
+    }
+
+    /// Runs until `stop`. What is unfinished then is delivered again.
+    pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {
+                    consumer.stop();
+                    // What was received and not looked at is abandoned as it is dropped.
+                    while consumer.try_recv().is_some() {}
+                    return consumer;
+                }
+                delivery = consumer.recv() => match delivery {
+                    Some(delivery) => self.receive(delivery, &stop).await,
+                    None => return consumer,
+                },
+            }
+        }
+    }
+
+    async fn receive(&self, delivery: Delivery, stop: &CancellationToken) {
+        drop(self.intake.receive(&delivery));
+        let is_done = self.handle(&delivery, stop).await;
+        self.intake.metrics.in_flight.dec();
+        if !is_done {
+            return;
+        }
+        match delivery.acknowledger.settle(Outcome::Settled) {
+            Ok(()) => self.intake.metrics.settled.inc(),
+            Err(error) => {
+                tracing::warn!(%error, "an announcement was not acknowledged: it may be redelivered");
+            }
+        }
+    }
+
+    /// Does what a message asks for; `false` when the bridge stops before it is done.
+    async fn handle(&self, delivery: &Delivery, stop: &CancellationToken) -> bool {
+        let asked = self.asked(&delivery.message);
+        let [mut pause, longest] = PAUSES;
+        let done = loop {
+            let done = self.done(&asked, delivery).await;
+            // A bus that is away takes it later; nothing is lost meanwhile.
+            if !matches!(&done.result, Err((_, true))) {
+                break done;
+            }
+            if stop
+                .run_until_cancelled(tokio::time::sleep(pause))
+                .await
+                .is_none()
+            {
+                return false;
+            }
+            pause = (pause * 2).min(longest);
+        };
+        let result = done.result.map_err(|(failure, _)| failure);
+        if let Err(failure) = &result {
+            self.refuse(delivery, failure, done.is_change || done.id.is_none())
+                .await;
+        }
+        self.answer(delivery, done.id, &result).await;
+        true
+    }
+
+    /// What a message asks for: in its body, or in the data of its event.
+    fn asked(&self, message: &Message) -> Result<Asked, Failure> {
+        let limits = self.publisher.outbound().rules().limits;
+        let body = match content_mode::read(self.intake.binding, message, &limits) {
+            Ok(Content::Plain { body, .. }) => body,
+            Ok(Content::Event(event)) => event.body(),
+            Err(error) => {
+                let reason = failure::Reason::InvalidRequest;
+                return Err(Failure::new(reason, error.to_string()));
+            }
+        };
+        Asked::read(body)
+    }
+
+    /// What came of it; of a failure, whether another try may go better.
+    async fn done(&self, asked: &Result<Asked, Failure>, delivery: &Delivery) -> Done {
+        match asked {
+            Err(failure) => Done {
+                id: None,
+                result: Err((failure.clone(), false)),
+                is_change: true,
+            },
+            Ok(Asked::Card(card)) => {
+                let claim = Claim {
+                    origin: self.origin(delivery),
+                    ..Claim::default()
+                };
+                let registered = self.registry.register(card, &claim).await;
+                let result = registered
+                    .map(|(agent, announced)| self.registry.receipt(&agent, &announced))
+                    .map_err(|refused| {
+                        let is_passing = matches!(refused, Refused::NotStored(_));
+                        (Failure::from(refused), is_passing)
+                    });
+                Done {
+                    id: None,
+                    result,
+                    is_change: true,
+                }
+            }
+            Ok(Asked::Request { id, method, params }) => {
+                let origin = self.origin(delivery);
+                let params = params.as_deref();
+                let answered = self.registry.answer(*method, params, None, origin).await;
+                let result = answered.map_err(|failure| {
+                    let is_passing = method.is_change() && failure.is_passing();
+                    (failure, is_passing)
+                });
+                Done {
+                    id: id.clone(),
+                    result,
+                    is_change: method.is_change(),
+                }
+            }
+        }
+    }
+
+    /// What a message shows about its sender: its key on Kafka, and the last word of a subject that ends as the sender
+    /// chooses.
+    fn origin(&self, delivery: &Delivery) -> Origin {
+        let key = delivery.message.key.as_deref();
+        let key = key.filter(|key| !key.is_empty());
+        let key = key.map(|key| Text::from(String::from_utf8_lossy(key).into_owned()));
+        let mut filters = self.named_subjects.iter();
+        let is_named = filters.any(|filter| filter.matches(&delivery.topic));
+        let word = is_named.then(|| delivery.topic.as_str().rsplit('.').next());
+        Origin {
+            transport: Some(self.transport.clone()),
+            shows: key
+                .into_iter()
+                .chain(word.flatten().map(Text::from))
+                .collect(),
+            caller: None,
+        }
+    }
+
+    /// Logs what is refused, and keeps it as a dead letter.
+    async fn refuse(&self, delivery: &Delivery, failure: &Failure, is_kept: bool) {
+        let (reason, detail) = (failure.word(), failure.message());
+        if let Some(suppressed) = self.refused.allow() {
+            let origin = delivery.origin.as_deref().unwrap_or("unknown");
+            tracing::warn!(binding = %self.intake.name, origin, reason, detail, suppressed, "an announcement is refused");
+        }
+        if !is_kept {
+            return;
+        }
+        let of = Undelivered {
+            message: &delivery.message,
+            topic: &delivery.topic,
+            origin: delivery.origin.as_ref(),
+            agent: None,
+            call: None,
+        };
+        let reason = Reason {
+            code: reason,
+            stage: Stage::Detect,
+            detail: detail.to_owned(),
+            unit: None,
+        };
+        let letters = &self.intake.dead_letters;
+        let letter = letters.dead_letter(&of, None, &reason);
+        // What can go nowhere is counted and logged there.
+        let settled = self
+            .publisher
+            .until_settled(letter, |copy, error| letters.instead(copy, error));
+        drop(settled.await);
+    }
+
+    /// Answers whoever waits: the sender of a request with an id, and the sender of anything that names its own inbox.
+    async fn answer(
+        &self,
+        delivery: &Delivery,
+        id: Option<Text>,
+        result: &Result<String, Failure>,
+    ) {
+        let named = named_in(&delivery.message);
+        if id.is_none() && named.is_none() && delivery.reply_to.is_none() {
+            return;
+        }
+        let inbox = delivery.reply_to.as_ref();
+        let Some(address) = self.places.of_refused(named, inbox) else {
+            return;
+        };
+        let topic = address.topic.clone();
+        if let Err(error) = self.publish(delivery, address, id, result).await
+            && let Some(suppressed) = self.unanswered.allow()
+        {
+            tracing::warn!(binding = %self.intake.name, %topic, error, suppressed, "an announcement is not answered");
+        }
+    }
+
+    async fn publish(
+        &self,
+        delivery: &Delivery,
+        address: Address,
+        id: Option<Text>,
+        result: &Result<String, Failure>,
+    ) -> Result<(), String> {
+        let token = id.unwrap_or(Text::from_static("null"));
+        let event = self
+            .event(&token, result)
+            .map_err(|error| error.to_string())?;
+        let correlation = delivery.message.headers.get(spring::CORRELATION_ID);
+        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
+        let headers = (own.into_iter().collect(), &[][..]);
+        let outbound = self.publisher.outbound();
+        let copy = outbound
+            .to_address(self.intake.bus, &event, headers, address)
+            .map_err(|error| error.to_string())?;
+        match timeout(ANSWER, self.publisher.until_confirmed(&copy)).await {
+            Ok(sent) => sent.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the bus did not take it within {ANSWER:?}")),
+        }
+    }
+
+    /// A JSON-RPC response, as an event.
+    fn event(&self, id: &Text, result: &Result<String, Failure>) -> Result<Event, EventError> {
+        let prefix = self.intake.options.type_prefix.text();
+        let source = Text::from(&*self.intake.source);
+        let ty = format!("{prefix}common.response");
+        let mut event = Event::new(crate::clock::new_event_id().into(), source, ty.into())?;
+        event.set("time", crate::clock::rfc3339(crate::clock::now()))?;
+        event.set("datacontenttype", "application/json")?;
+        event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
+        event.set(extension::PROTOCOL, "A2A")?;
+        event.set(extension::PROTOCOL_VERSION, "2.0")?;
+        let body = match result {
+            Ok(result) => Bytes::from(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+            )),
+            Err(failure) => failure.render(&Recipient::new(id.clone(), Dialect::JsonRpc)),
+        };
+        event.set_data(Some(Data::from(body)));
+        Ok(event)
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn read(body: Bytes) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Envelope {
+            #[serde(default)]
+            jsonrpc: Option<String>,
+            #[serde(default)]
+            id: Option<Box<RawValue>>,
+            #[serde(default)]
+            method: Option<String>,
+            #[serde(default)]
+            params: Option<Box<RawValue>>,
+        }
+        let refuse = |message: String| Failure::new(failure::Reason::InvalidRequest, message);
+        let envelope: Result<Envelope, _> = serde_json::from_slice(&body);
+        // What is no such object at all is reported as the card that it is not.
+        let Ok(Envelope {
+            jsonrpc: Some(version),
+            id,
+            method,
+            params,
+        }) = envelope
+        else {
+            return Ok(Self::Card(body));
+        };
+        let method = method.unwrap_or_default();
+        let known = Method::of(&method).filter(|_| version == "2.0");
+        let method = known.ok_or_else(|| {
+            let method: String = method.chars().take(64).collect();
+            refuse(format!(
+                "expected an agent card, agent/card/register, update, get, delete or list, or methods/list; this is JSON-RPC with the method {method:?}"
+            ))
+        })?;
+        let id = id.map(|id| Text::from(id.get()));
+        let is_id = |id: &Text| !id.starts_with(['{', '[', 't', 'f']);
+        if !id.as_ref().is_none_or(is_id) {
+            return Err(refuse("the id is neither a string nor a number".to_owned()));
+        }
+        Ok(Self::Request { id, method, params })
+    }
+}

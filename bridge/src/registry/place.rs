@@ -1,0 +1,180 @@
+//! Where do the requests of an announced agent go?
+
+use std::collections::BTreeMap;
+
+use a2abus_plugin::{Event, Text, extension};
+use a2abus_transports::{Topic, TopicFilter};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use super::card::Card;
+use crate::config::{AsText, Config, DestinationConfig, PlaceConfig, RouteConfig};
+use crate::names::{Name, Template};
+use crate::route::{Route, RouteError};
+
+/// The places of the configuration.
+#[derive(Debug)]
+pub(super) struct Places {
+    places: Vec<Place>,
+    /// What the bridge itself reads and writes, by transport: no card may name it.
+    own: Vec<(Name, TopicFilter)>,
+    max_hops: u32,
+}
+
+#[derive(Debug)]
+struct Place {
+    to: DestinationConfig,
+    topics: GlobSet,
+}
+
+// === impl Places ===
+
+impl Places {
+    /// Those of a configuration.
+    ///
+    /// # Errors
+    /// When a pattern is no glob.
+    pub(super) fn new(config: &Config) -> Result<Self, globset::Error> {
+        let places = config.registry.places.iter().map(Place::new);
+        Ok(Self {
+            places: places.collect::<Result<_, _>>()?,
+            own: own(config),
+            max_hops: config.limits.max_hops,
+        })
+    }
+
+    /// Whether there is a place on a transport.
+    pub(super) fn has(&self, transport: &Name) -> bool {
+        self.places
+            .iter()
+            .any(|place| place.to.transport == *transport)
+    }
+
+    /// The route of an agent whose card or announcement names this transport; `None` where the configuration has no
+    /// places and the card names none.
+    ///
+    /// # Errors
+    /// Why its card may not name that place, or its name cannot be part of one.
+    pub(super) fn route(
+        &self,
+        agent: &Name,
+        transport: Option<&Name>,
+        card: &Card,
+    ) -> Result<Option<Route>, String> {
+        let wanted = |place: &&Place| transport.is_none_or(|name| place.to.transport == *name);
+        let mut places = self.places.iter().filter(wanted).peekable();
+        if places.peek().is_none() {
+            return match (transport, &card.topic) {
+                (None, None) => Ok(None),
+                (Some(transport), _) => Err(format!(
+                    "requests cannot go to the transport {transport}: registry.places has none there"
+                )),
+                (None, Some(_)) => {
+                    Err("a card may not name a topic: registry.places is empty".to_owned())
+                }
+            };
+        }
+        let Some(topic) = &card.topic else {
+            let place = places.next().map(|place| place.to.clone());
+            return place.map(|to| self.route_to(agent, to)).transpose();
+        };
+        let topic = Topic::new(topic.clone()).map_err(|error| error.to_string())?;
+        for place in places {
+            let named = self.route_to(agent, place.to.clone())?;
+            let is_default = topic_of(&named, agent).is_ok_and(|own| own == topic);
+            if is_default {
+                return Ok(Some(named));
+            }
+            if place.topics.is_match(topic.as_str()) {
+                self.check_own(&place.to.transport, &topic)?;
+                let to = DestinationConfig {
+                    topic: AsText(Template::new(topic.as_str()).map_err(|e| e.to_string())?),
+                    ..place.to.clone()
+                };
+                return self.route_to(agent, to).map(Some);
+            }
+        }
+        Err(format!(
+            "requests cannot go to the topic {topic}: registry.places[].topics does not allow it"
+        ))
+    }
+
+    /// The bridge publishes with its own permissions: nobody else chooses the topics that are its own.
+    fn check_own(&self, transport: &Name, topic: &Topic) -> Result<(), String> {
+        let is_own =
+            |(own, filter): &&(Name, TopicFilter)| own == transport && filter.matches(topic);
+        if topic.as_str().starts_with(['_', '$']) || self.own.iter().any(|own| is_own(&own)) {
+            return Err(format!(
+                "requests cannot go to the topic {topic}: it is one of the bridge's own"
+            ));
+        }
+        Ok(())
+    }
+
+    fn route_to(&self, agent: &Name, to: DestinationConfig) -> Result<Route, String> {
+        let config = RouteConfig {
+            name: Name::new(&format!("agent-{agent}"))?,
+            when: BTreeMap::new(),
+            to: vec![to],
+            convert: None,
+            validate: false,
+        };
+        let route = Route::announced(&config, self.max_hops).map_err(|error| error.to_string())?;
+        match topic_of(&route, agent) {
+            // What else the template is made of, the requests have.
+            Ok(_) | Err(RouteError::MissingAttribute { .. }) => Ok(route),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// The topic of the requests for an agent.
+fn topic_of(route: &Route, agent: &Name) -> Result<Topic, RouteError> {
+    let bad = |error: &dyn std::fmt::Display| RouteError::BadTopic(error.to_string());
+    let event = Event::new("1".into(), "/a2abus".into(), "request".into());
+    let mut event = event.map_err(|error| bad(&error))?;
+    event
+        .set(extension::TARGET_AGENT, agent.text().clone())
+        .map_err(|error| bad(&error))?;
+    let to = route.destinations().first();
+    let to = to.ok_or_else(|| bad(&"there is no destination"))?;
+    to.resolve(&event, "", None)
+        .map(|resolved| resolved.address.topic)
+}
+
+// === impl Place ===
+
+impl Place {
+    fn new(config: &PlaceConfig) -> Result<Self, globset::Error> {
+        let mut topics = GlobSetBuilder::new();
+        for pattern in &config.topics {
+            let text = pattern.text().as_str();
+            let literal = globset::escape(text);
+            let text = if pattern.is_glob() { text } else { &literal };
+            topics.add(GlobBuilder::new(text).build()?);
+        }
+        Ok(Self {
+            to: config.to.clone(),
+            topics: topics.build()?,
+        })
+    }
+}
+
+/// The topics of the bridge itself: those that it reads, its dead letters, answers and logs.
+fn own(config: &Config) -> Vec<(Name, TopicFilter)> {
+    let mut own = Vec::new();
+    for binding in &config.bindings {
+        let read = binding.topics.iter().map(|topics| topics.0.clone());
+        own.extend(read.map(|topics| (binding.transport.clone(), topics)));
+        let letters = TopicFilter::from(binding.dead_letter.topic.0.clone());
+        own.push((binding.dead_letter_transport().clone(), letters));
+    }
+    let everywhere = [&config.calls.reply_topic.0, &config.state.prefix.0];
+    for transport in config.transports.keys() {
+        for topic in everywhere {
+            own.push((transport.clone(), TopicFilter::from(topic.clone())));
+            let below = TopicFilter::new(Text::from(format!("{topic}.>")));
+            own.extend(below.ok().map(|below| (transport.clone(), below)));
+        }
+    }
+    own
+}

@@ -1,0 +1,267 @@
+//! What the log of the agents holds: the last announcement of each.
+//!
+//! A record is an announcement as a bridge writes it, or a card as an agent writes it that may write into the log itself:
+//! its key is the agent then. The fold reads nothing but the last record of a key, so a replica that has lost the earlier
+//! ones to compaction has the same state. One that cannot be used ends the announcement before it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::card::{Card, Faults, check_name};
+use crate::clock;
+use crate::names::Name;
+use crate::state::{Applied, Fold, Record};
+
+/// The largest card in the log, whatever a replica takes itself: all have to come to the same state.
+const LARGEST: usize = 512 << 10;
+/// How far the time of a record may be ahead of this replica's clock.
+const AHEAD: Duration = Duration::from_secs(10 * 60);
+
+/// An agent in the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Announced {
+    /// The record: the same bytes again renew the lease and change nothing else.
+    pub(crate) body: Bytes,
+    pub(crate) card: Arc<Card>,
+    /// The card as the agent wrote it.
+    pub(crate) document: Bytes,
+    pub(crate) owner: Owner,
+    /// Where it announced itself, for an agent whose card names no transport.
+    pub(crate) transport: Option<Name>,
+    lease: Option<Duration>,
+    /// In milliseconds since 1970.
+    pub(crate) renewed: u64,
+}
+
+/// Whose agent it is, where that is said: the organisation and its unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) org: Option<Text>,
+    pub(crate) unit: Option<Text>,
+}
+
+/// An announcement as a bridge writes it.
+#[derive(Serialize, Deserialize)]
+struct Written<'a> {
+    /// The version of this form.
+    v: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    org: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transport: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
+    #[serde(borrow)]
+    card: &'a RawValue,
+}
+
+/// How long leases are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leases {
+    pub(crate) default: Duration,
+    pub(crate) longest: Duration,
+}
+
+/// The fold of the log.
+#[derive(Debug)]
+pub(crate) struct AgentFold;
+
+/// The body of a record.
+///
+/// # Errors
+/// When the card is not JSON.
+pub(super) fn write(
+    card: &[u8],
+    owner: &Owner,
+    transport: Option<&Name>,
+    lease: Option<Duration>,
+) -> Result<Bytes, serde_json::Error> {
+    let written = Written {
+        v: 1,
+        org: owner.org.as_ref().map(Text::to_string),
+        unit: owner.unit.as_ref().map(Text::to_string),
+        transport: transport.map(Name::to_string),
+        lease_ms: lease.map(clock::whole_milliseconds),
+        card: serde_json::from_slice(card)?,
+    };
+    serde_json::to_vec(&written).map(Bytes::from)
+}
+
+// === impl Announced ===
+
+impl Announced {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn read(agent: &str, body: &Bytes, time: u64) -> Result<Self, Faults> {
+        check_name(agent).map_err(Faults::one)?;
+        let written: Option<Written<'_>> = serde_json::from_slice(body).ok();
+        let document = match &written {
+            Some(written) => body.slice_ref(written.card.get().as_bytes()),
+            None => body.clone(),
+        };
+        let card = Card::read(&document, LARGEST)?;
+        let Some(written) = written else {
+            // Nobody has checked it before.
+            if card.agent.as_deref() != Some(agent) {
+                let named = card.agent.as_deref().unwrap_or_default();
+                return Err(Faults::one(format!(
+                    "the card is of {named:?}, but the key of its record is {agent:?}"
+                )));
+            }
+            return Ok(Self {
+                lease: card.lease,
+                card: Arc::new(card),
+                body: body.clone(),
+                document,
+                owner: Owner::default(),
+                transport: None,
+                renewed: time,
+            });
+        };
+        let transport = written.transport.as_deref();
+        Ok(Self {
+            lease: written.lease_ms.map(Duration::from_millis).or(card.lease),
+            card: Arc::new(card),
+            body: body.clone(),
+            document,
+            owner: Owner {
+                org: written.org.map(Text::from),
+                unit: written.unit.map(Text::from),
+            },
+            transport: transport.and_then(|name| Name::new(name).ok()),
+            renewed: time,
+        })
+    }
+
+    /// How long it is known.
+    pub(crate) fn lease(&self, leases: Leases) -> Duration {
+        self.lease.unwrap_or(leases.default).min(leases.longest)
+    }
+
+    /// When its lease runs out, in milliseconds since 1970.
+    pub(crate) fn expires(&self, leases: Leases) -> u64 {
+        let lease = clock::whole_milliseconds(self.lease(leases));
+        self.renewed.saturating_add(lease)
+    }
+
+    /// Whether its lease has not run out. A record from the future is not believed.
+    pub(crate) fn is_live(&self, now: u64, leases: Leases) -> bool {
+        let ahead = clock::whole_milliseconds(AHEAD);
+        self.renewed <= now.saturating_add(ahead) && now < self.expires(leases)
+    }
+
+    /// The transport where its requests go, as far as its card and its announcement say.
+    pub(crate) fn transport(&self) -> Option<&Name> {
+        self.card.transport.as_ref().or(self.transport.as_ref())
+    }
+}
+
+// === impl AgentFold ===
+
+impl Fold for AgentFold {
+    type Entry = Announced;
+
+    fn apply(&self, entry: &mut Option<Announced>, record: &Record) -> Applied {
+        let Some(body) = &record.body else {
+            return Applied::Unknown;
+        };
+        if let Some(known) = entry
+            && known.body == *body
+        {
+            known.renewed = record.time;
+            return Applied::Changed;
+        }
+        // Followers read one that is wrong again, and say why.
+        *entry = Announced::read(&record.key, body, record.time).ok();
+        Applied::Changed
+    }
+
+    fn size_bytes(&self, entry: &Announced) -> usize {
+        size_of::<Announced>() + size_of::<Card>() + entry.body.len() * 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Position;
+
+    const CARD: &str = r#"{"name":"weather","description":"The weather."}"#;
+    const LEASES: Leases = Leases {
+        default: Duration::from_secs(60),
+        longest: Duration::from_secs(600),
+    };
+
+    fn record(offset: u64, time: u64, body: &str) -> Record {
+        let position = Position {
+            partition: 0,
+            offset,
+        };
+        Record {
+            key: "weather".into(),
+            position,
+            time,
+            body: Some(Bytes::copy_from_slice(body.as_bytes())),
+        }
+    }
+
+    fn folded(records: &[Record]) -> Option<Announced> {
+        let mut entry = None;
+        for record in records {
+            AgentFold.apply(&mut entry, record);
+        }
+        entry
+    }
+
+    #[test]
+    fn the_last_record_alone_decides() {
+        let other = CARD.replace("The weather", "Rain");
+        let records = [
+            record(0, 1_000, CARD),
+            record(1, 2_000, "{"),
+            record(2, 3_000, &other),
+            record(3, 4_000, &other),
+        ];
+        for start in 0..records.len() {
+            let state = folded(&records[start..]).unwrap();
+            assert_eq!(
+                (state.renewed, state.body.as_ref()),
+                (4_000, other.as_bytes())
+            );
+        }
+        assert!(folded(&records[..2]).is_none());
+    }
+
+    #[test]
+    fn leases_are_counted_from_the_record() {
+        let state = folded(&[record(0, 1_000, CARD)]).unwrap();
+        assert!(state.is_live(60_999, LEASES) && !state.is_live(61_000, LEASES));
+        let body = write(
+            CARD.as_bytes(),
+            &Owner::default(),
+            None,
+            Some(LEASES.longest * 9),
+        )
+        .unwrap();
+        let state = Announced::read("weather", &body, 0).unwrap();
+        assert_eq!(state.expires(LEASES), 600_000);
+        assert_eq!(state.document, CARD);
+        let future = folded(&[record(0, 4_000_000, CARD)]).unwrap();
+        assert!(!future.is_live(1_000, LEASES));
+    }
+
+    #[test]
+    fn a_card_under_another_key_is_forged() {
+        let forged = Announced::read("maps", &Bytes::from_static(CARD.as_bytes()), 0);
+        assert!(forged.unwrap_err().to_string().contains("maps"));
+    }
+}

@@ -1,0 +1,347 @@
+//! Requests to the registry: `agent/card/register|update|get|delete|list` and `methods/list`, from any door.
+//!
+//! Source: docs/protocols/eventmesh-a2a.md §4.
+
+use a2abus_plugin::Text;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::{Announced, Claim, Origin, Owner, Refused, Registry};
+use crate::calls::failure::{Failure, Reason};
+use crate::clock;
+use crate::config::AgentCardConfig;
+
+/// What can be asked of the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    Register,
+    Update,
+    Get,
+    Delete,
+    List,
+    /// What can be called.
+    Methods,
+}
+
+/// The parameters of all methods.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Params {
+    #[serde(default)]
+    pub(crate) org_id: Option<String>,
+    #[serde(default)]
+    pub(crate) unit_id: Option<String>,
+    #[serde(default)]
+    pub(crate) agent_id: Option<String>,
+    /// The agent as other methods name it.
+    #[serde(default, rename = "_agentId")]
+    target: Option<String>,
+    #[serde(default)]
+    card: Option<Box<RawValue>>,
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+    #[serde(default)]
+    pub(crate) offset: Option<usize>,
+}
+
+/// An agent as lists show it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    pub(crate) agent_id: Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    org_id: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit_id: Option<Text>,
+    /// `configuration` or `announced`.
+    source: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<Text>,
+    /// RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Text>,
+    card: Box<RawValue>,
+}
+
+/// Entries of one answer, where the request says nothing, and at most.
+const PAGE: (usize, usize) = (100, 1_000);
+/// Stands for any segment of an identity.
+const ANY: &str = "+";
+
+// === impl Method ===
+
+impl Method {
+    /// The method of this name, if the registry has it.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "agent/card/register" => Self::Register,
+            "agent/card/update" => Self::Update,
+            "agent/card/get" => Self::Get,
+            "agent/card/delete" => Self::Delete,
+            "agent/card/list" => Self::List,
+            "methods/list" => Self::Methods,
+            _ => return None,
+        })
+    }
+
+    /// Whether it changes which agents there are.
+    pub(crate) fn is_change(self) -> bool {
+        matches!(self, Self::Register | Self::Update | Self::Delete)
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// The result of a request, as JSON. `named` is the agent that a path names, which wins.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn answer(
+        &self,
+        method: Method,
+        params: Option<&RawValue>,
+        named: Option<&str>,
+        origin: Origin,
+    ) -> Result<String, Failure> {
+        let params = params.map_or("{}", RawValue::get);
+        let params: Option<Params> = serde_json::from_str(params)
+            .map_err(|error| Failure::bad_params(&error.to_string()))?;
+        let mut params = params.unwrap_or_default();
+        if let Some(named) = named {
+            params.agent_id = Some(named.to_owned());
+        }
+        params.agent_id = params.agent_id.or(params.target.take());
+        match method {
+            Method::Register => self.registered(&params, origin).await,
+            Method::Update => {
+                let agent = params.agent()?;
+                if self.announced(&agent).is_none() {
+                    return Err(Refused::Unknown(agent).into());
+                }
+                self.registered(&params, origin).await
+            }
+            Method::Delete => {
+                let claim = params.claim(origin)?;
+                self.remove(&claim).await?;
+                Ok(json!({ "agent_id": claim.agent.as_deref(), "deleted": true }).to_string())
+            }
+            Method::Get => {
+                let agent = params.agent()?;
+                let entry = self.entry(&agent).filter(|entry| params.takes(entry));
+                let entry = entry.ok_or(Refused::Unknown(agent))?;
+                serde_json::to_string(&entry).map_err(|error| unwritable(&error))
+            }
+            Method::List => self.list(&params),
+            Method::Methods => self.methods(&params, &origin).await,
+        }
+    }
+
+    async fn registered(&self, params: &Params, origin: Origin) -> Result<String, Failure> {
+        let card = params.card.as_ref();
+        let card = card.ok_or_else(|| Failure::bad_params("card is missing"))?;
+        let claim = params.claim(origin)?;
+        let (agent, announced) = self.register(card.get().as_bytes(), &claim).await?;
+        Ok(self.receipt(&agent, &announced))
+    }
+
+    /// What an agent gets for its announcement.
+    pub(crate) fn receipt(&self, agent: &str, announced: &Announced) -> String {
+        let expires = clock::rfc3339(clock::since_1970(self.expires(announced)));
+        let is_listed = !self.now().is_announced(agent);
+        let status = if is_listed { "listed" } else { "registered" };
+        json!({ "agent_id": agent, "status": status, "expires_at": expires.as_str() }).to_string()
+    }
+
+    /// All agents that the parameters take, in the order of their names.
+    pub(crate) fn list(&self, params: &Params) -> Result<String, Failure> {
+        #[derive(Serialize)]
+        struct Page {
+            cards: Vec<Entry>,
+            total: usize,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            next_offset: Option<usize>,
+        }
+        params.check(true)?;
+        let (limit, offset) = params.page()?;
+        let agents = self.now();
+        let names: Vec<&Text> = agents.iter().map(|(name, _)| name).collect();
+        let is_any = |wanted: Option<&str>| wanted.is_none_or(|wanted| wanted == ANY);
+        let agent = params.agent_id.as_deref();
+        let names = names
+            .into_iter()
+            .filter(|name| is_any(agent) || agent == Some(name.as_str()));
+        let entries = names.filter_map(|name| self.entry(name));
+        let mut total = 0;
+        let mut cards = Vec::new();
+        for entry in entries.filter(|entry| params.takes(entry)) {
+            if (offset..offset.saturating_add(limit)).contains(&total) {
+                cards.push(entry);
+            }
+            total += 1;
+        }
+        let reached = offset.saturating_add(cards.len());
+        let page = Page {
+            next_offset: (reached < total && !cards.is_empty()).then_some(reached),
+            cards,
+            total,
+        };
+        serde_json::to_string(&page).map_err(|error| unwritable(&error))
+    }
+
+    /// One agent, as lists show it.
+    pub(crate) fn entry(&self, agent: &str) -> Option<Entry> {
+        let agents = self.now();
+        let (name, shown) = agents.get(agent)?;
+        let announced = agents.is_announced(agent).then(|| self.announced(agent));
+        let Some(announced) = announced.flatten() else {
+            let card = listed_card(name, shown);
+            let place = shown.to.as_ref();
+            return Some(Entry {
+                agent_id: name.clone(),
+                org_id: None,
+                unit_id: None,
+                source: "configuration",
+                transport: place.map(|to| to.transport.text().clone()),
+                topic: place.map(|to| to.topic.0.to_string().into()),
+                expires_at: None,
+                card: RawValue::from_string(card.to_string()).ok()?,
+            });
+        };
+        let expires = clock::since_1970(self.expires(&announced));
+        let document = std::str::from_utf8(&announced.document).ok()?;
+        Some(Entry {
+            agent_id: name.clone(),
+            source: "announced",
+            transport: announced.transport().map(|name| name.text().clone()),
+            topic: announced.card.topic.clone(),
+            expires_at: Some(clock::rfc3339(expires)),
+            org_id: announced.owner.org,
+            unit_id: announced.owner.unit,
+            card: RawValue::from_string(document.to_owned()).ok()?,
+        })
+    }
+}
+
+/// The card of an agent that the configuration lists.
+fn listed_card(name: &str, shown: &AgentCardConfig) -> serde_json::Value {
+    json!({
+        "name": name,
+        "description": shown.description,
+        "version": shown.version,
+        "capabilities": { "streaming": shown.streaming },
+        "defaultInputModes": shown.input_modes,
+        "defaultOutputModes": shown.output_modes,
+        "skills": shown.skills.iter().map(|skill| json!({
+            "id": skill.id,
+            "name": skill.name.as_deref().unwrap_or(&skill.id),
+            "description": skill.description,
+            "tags": skill.tags,
+            "examples": skill.examples,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn unwritable(error: &serde_json::Error) -> Failure {
+    Failure::new(
+        Reason::BadAgentReply,
+        format!("the answer cannot be written: {error}"),
+    )
+}
+
+// === impl Params ===
+
+impl Params {
+    /// Those of an identity.
+    pub(crate) fn of(org: Option<String>, unit: Option<String>, agent: String) -> Self {
+        Self {
+            org_id: org,
+            unit_id: unit,
+            agent_id: Some(agent),
+            ..Self::default()
+        }
+    }
+
+    /// The agent that they name.
+    pub(super) fn agent(&self) -> Result<Text, Failure> {
+        let agent = self.agent_id.as_deref();
+        let agent = agent.ok_or_else(|| Failure::bad_params("agent_id is missing"))?;
+        Ok(Text::from(agent))
+    }
+
+    /// How many entries after how many others.
+    pub(super) fn page(&self) -> Result<(usize, usize), Failure> {
+        let limit = self.limit.unwrap_or(PAGE.0);
+        if !(1..=PAGE.1).contains(&limit) {
+            return Err(Failure::bad_params(&format!("limit is 1 to {}", PAGE.1)));
+        }
+        Ok((limit, self.offset.unwrap_or(0)))
+    }
+
+    /// What they say about the owner and the name of an agent.
+    pub(crate) fn claim(&self, origin: Origin) -> Result<Claim, Failure> {
+        self.check(false)?;
+        let text = |segment: &Option<String>| segment.as_deref().map(Text::from);
+        Ok(Claim {
+            agent: text(&self.agent_id),
+            owner: Owner {
+                org: text(&self.org_id),
+                unit: text(&self.unit_id),
+            },
+            lease: None,
+            origin,
+        })
+    }
+
+    /// Checks the segments of the identity.
+    fn check(&self, may_be_any: bool) -> Result<(), Failure> {
+        let segments = [
+            ("org_id", &self.org_id),
+            ("unit_id", &self.unit_id),
+            ("agent_id", &self.agent_id),
+        ];
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        for (name, segment) in segments {
+            let Some(segment) = segment else { continue };
+            let is_any = may_be_any && segment == ANY;
+            let is_legal = (1..=64).contains(&segment.len()) && segment.bytes().all(legal);
+            if !is_any && !is_legal {
+                let message = format!("{name} is not 1 to 64 letters, digits, '.', '_' or '-'");
+                return Err(Failure::bad_params(&message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry belongs to whom they name.
+    fn takes(&self, entry: &Entry) -> bool {
+        let fits = |wanted: &Option<String>, is: &Option<Text>| {
+            let wanted = wanted.as_deref().filter(|wanted| *wanted != ANY);
+            wanted.is_none_or(|wanted| is.as_deref() == Some(wanted))
+        };
+        fits(&self.org_id, &entry.org_id) && fits(&self.unit_id, &entry.unit_id)
+    }
+}
+
+// === impl Refused ===
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Disabled => Self::new(Reason::Unsupported, message),
+            Refused::Invalid(faults) => {
+                Self::new(Reason::InvalidParams, message).detail("reasons", faults.0)
+            }
+            Refused::Taken { agent, .. } => {
+                Self::new(Reason::InvalidParams, message).detail("agentName", agent.as_str())
+            }
+            Refused::Full(most) => Self::new(Reason::Exhausted, message).detail("limit", most),
+            Refused::Unknown(agent) => {
+                Self::new(Reason::AgentNotFound, message).detail("agentName", agent.as_str())
+            }
+            Refused::NotStored(_) => Self::new(Reason::AgentUnavailable, message),
+        }
+    }
+}
