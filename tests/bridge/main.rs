@@ -17,6 +17,7 @@ mod exchanges;
 mod http;
 mod memory_battery;
 mod readiness;
+mod registry;
 mod reload;
 mod rest;
 mod schedules;

@@ -14,6 +14,7 @@ mod nats;
 mod path;
 mod plain;
 mod poison;
+mod registry;
 mod reloads;
 mod requests;
 mod rolling;

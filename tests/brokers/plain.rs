@@ -104,6 +104,14 @@ impl Plain {
             .unwrap();
     }
 
+    /// Publishes a body with a key.
+    pub(crate) async fn publish_key(&self, topic: &str, key: &str, body: &str) {
+        let record = FutureRecord::to(topic).key(key).payload(body);
+        within("the record is stored", self.producer.send(record, TIMEOUT))
+            .await
+            .unwrap();
+    }
+
     /// Publishes a body with headers; the value of one may be null.
     pub(crate) async fn publish_with(
         &self,

@@ -1,0 +1,790 @@
+//! Agents that announce themselves, through every door: a topic, JSON-RPC, REST and the gateway of EventMesh.
+
+use std::time::Duration;
+
+use a2abus_bridge::config::Config;
+use a2abus_transports::{
+    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::a2a::read_events;
+use crate::http::{Front, SOON, request};
+
+const CONFIG: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+bindings:
+  - { name: discovery, transport: local, topics: ["discovery.*", announcements], role: discovery, dead_letter: { topic: letters } }
+agents:
+  maps: { description: Maps., to: { transport: local, topic: agents.maps } }
+registry:
+  enabled: true
+  places: [ { to: { transport: local, topic: "agents.{targetagent}" }, topics: ["agents.team-*", "team.*"] } ]
+  unknown_agents: known
+  max_agents: 1100
+  max_card: 4KiB
+default_route: [ { transport: local, topic: "agents.{targetagent}" } ]
+calls: { timeout: 10s }
+http: { listen: "127.0.0.1:0", drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+"#;
+
+fn card(name: &str) -> Value {
+    json!({
+        "name": name, "description": format!("What {name} does."), "version": "2.0",
+        "capabilities": { "streaming": true },
+        "skills": [{ "id": "main", "name": "Main", "description": "Does it.", "tags": ["t"] }],
+    })
+}
+
+/// A card whose extension has these parameters.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers write json! in place"
+)]
+fn card_with(name: &str, params: Value) -> Value {
+    let mut card = card(name);
+    card["capabilities"]["extensions"] = json!([{ "uri": "urn:a2abus:bus", "params": params }]);
+    card
+}
+
+async fn open() -> Front {
+    Front::open_with(CONFIG).await
+}
+
+fn ask(front: &Front, method: Method, path: &str) -> RequestBuilder {
+    let url = format!("{}{path}", front.base);
+    Client::new().request(method, url).timeout(SOON)
+}
+
+async fn json_of(response: Response) -> Value {
+    response.json().await.unwrap()
+}
+
+async fn announce(front: &Front, topic: &str, body: impl Into<String>) {
+    let to = Address::topic(Topic::new(topic.to_owned()).unwrap());
+    let sent = front.memory.send(&to, Message::plain(body.into())).await;
+    sent.unwrap().await.unwrap();
+}
+
+/// Announces, and returns the answer at an inbox.
+async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("inbox.>").unwrap()],
+        reading: Reading::Group("inbox".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut inbox = front.memory.subscribe(subscription).await.unwrap();
+    let mut to = Address::topic(Topic::new(topic.to_owned()).unwrap());
+    to.reply_to = Some(Topic::new("inbox.me").unwrap());
+    let sent = front
+        .memory
+        .send(&to, Message::plain(body.to_string()))
+        .await;
+    sent.unwrap().await.unwrap();
+    let heard = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
+    heard.acknowledger.settle(Outcome::Settled).unwrap();
+    serde_json::from_slice(heard.message.body.as_ref().unwrap()).unwrap()
+}
+
+/// Waits until an agent is known, or is not.
+async fn until(front: &Front, agent: &str, is_known: bool) {
+    until_within(SOON, front, agent, is_known).await;
+}
+
+async fn until_within(most: Duration, front: &Front, agent: &str, is_known: bool) {
+    let begun = Instant::now();
+    loop {
+        let found = ask(front, Method::GET, &format!("/a2a/agents/{agent}")).send();
+        let wanted = if is_known {
+            StatusCode::OK
+        } else {
+            StatusCode::NOT_FOUND
+        };
+        if found.await.unwrap().status() == wanted {
+            return;
+        }
+        assert!(begun.elapsed() < most, "{agent}: not {wanted} in time");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn put(front: &Front, agent: &str, query: &str, card: &Value) -> Response {
+    let path = format!("/a2a/agents/{agent}{query}");
+    let request = ask(front, Method::PUT, &path).body(card.to_string());
+    request.send().await.unwrap()
+}
+
+fn send_message(text: &str) -> String {
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [{ "kind": "text", "text": text }] });
+    request("1", "message/send", json!({ "message": message }))
+}
+
+#[tokio::test]
+async fn an_announced_agent_has_a_card_a_url_and_a_route() {
+    let mut front = open().await;
+    announce(&front, "discovery.weather", card("weather").to_string()).await;
+    until(&front, "weather", true).await;
+    for path in [
+        "/card",
+        "/.well-known/agent-card.json",
+        "/.well-known/agent-card",
+    ] {
+        let path = format!("/a2a/agents/weather{path}");
+        let found = json_of(ask(&front, Method::GET, &path).send().await.unwrap()).await;
+        assert_eq!(found["name"], "weather", "{path}");
+        assert_eq!(found["skills"][0]["id"], "main");
+        assert_eq!(found["capabilities"]["streaming"], true);
+    }
+    let list = json_of(
+        ask(&front, Method::GET, "/a2a/agents")
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    let names: Vec<&str> = list["agents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| a["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["maps", "weather"]);
+    let answer = front
+        .to("/a2a/agents/weather", send_message("Oslo"))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+    assert_eq!(front.next_seen().await["topic"], "agents.weather");
+    let answer = front
+        .to("/rpc/weather", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+}
+
+#[tokio::test]
+async fn an_unknown_agent_is_refused_at_once_with_those_that_there_are() {
+    let front = open().await;
+    let answer = front
+        .to("/a2a/agents/nobody", send_message("Oslo"))
+        .send()
+        .await
+        .unwrap();
+    let error = json_of(answer).await;
+    assert_eq!(error["error"]["data"]["availableAgents"], json!(["maps"]));
+    // The default route would publish it.
+    let answer = front
+        .to("/rpc/nobody", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    let error = json_of(answer).await;
+    assert_eq!(
+        error["error"]["data"]["reason"], "agent_not_found",
+        "{error}"
+    );
+    let answer = front
+        .to("/rpc/maps", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+}
+
+#[tokio::test]
+async fn a_lease_runs_out_unless_it_is_renewed() {
+    let front = open().await;
+    let params = json!({ "lease": "3s" });
+    announce(
+        &front,
+        "discovery.short",
+        card_with("short", params).to_string(),
+    )
+    .await;
+    until(&front, "short", true).await;
+    assert_eq!(
+        put(&front, "long", "?lease=1h", &card("long"))
+            .await
+            .status(),
+        StatusCode::OK
+    );
+    until(&front, "short", false).await;
+    until(&front, "long", true).await;
+    let answer = front
+        .to("/rpc/short", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        json_of(answer).await["error"]["data"]["reason"],
+        "agent_not_found"
+    );
+    let metrics = front.admin("/metrics").await;
+    assert!(
+        metrics.contains("a2abus_agent_announcements_total{outcome=\"expired\"} 1"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("a2abus_announced_agents 1"));
+    // It comes back.
+    announce(&front, "discovery.short", card("short").to_string()).await;
+    until(&front, "short", true).await;
+}
+
+#[tokio::test]
+async fn a_bad_card_is_refused_with_every_reason() {
+    let front = open().await;
+    let bad = json!({ "name": "bad", "version": 7, "skills": [{ "id": "a" }], "capabilities": [] });
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("letters").unwrap()],
+        reading: Reading::Group("letters".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut letters = front.memory.subscribe(subscription).await.unwrap();
+    let expected = [
+        "/description: is missing",
+        "/version:",
+        "/skills/0/description: is missing",
+        "/capabilities: is not an object",
+    ];
+    let answer = announce_and_hear(&front, "discovery.bad", &bad).await;
+    let over_http = put(&front, "bad", "", &bad).await;
+    assert_eq!(over_http.status(), StatusCode::BAD_REQUEST);
+    let over_http = json_of(over_http).await;
+    for answer in [&answer, &over_http] {
+        let reasons = answer["error"]["data"]["reasons"].to_string();
+        for reason in expected {
+            assert!(reasons.contains(reason), "{reason}: {answer}");
+        }
+    }
+    let letter = timeout(SOON, letters.recv())
+        .await
+        .unwrap()
+        .unwrap()
+        .message;
+    assert_eq!(letter.body.as_deref(), Some(bad.to_string().as_bytes()));
+    let detail = letter.headers.get("bus-dlq-detail").unwrap();
+    for reason in expected {
+        assert!(String::from_utf8_lossy(detail).contains(reason), "{reason}");
+    }
+    let metrics = front.admin("/metrics").await;
+    assert!(
+        metrics.contains("a2abus_agent_announcements_total{outcome=\"refused\"} 2"),
+        "{metrics}"
+    );
+    until(&front, "bad", false).await;
+}
+
+#[tokio::test]
+async fn forged_cards_are_refused() {
+    let front = open().await;
+    let long = "x".repeat(5_000);
+    let mut large = card("large");
+    large["comment"] = long.into();
+    let cases = [
+        ("discovery.weather", card("forged"), "forged"),
+        ("discovery.large", large, "registry.max_card"),
+        ("discovery.x", card("../maps"), "not a name"),
+        ("discovery.x", card(&"n".repeat(60)), "at most 58"),
+        (
+            "discovery.x",
+            card_with("x", json!({ "topic": "letters" })),
+            "does not allow",
+        ),
+        (
+            "discovery.x",
+            card_with("x", json!({ "topic": "agents.maps" })),
+            "does not allow",
+        ),
+        (
+            "discovery.x",
+            card_with("x", json!({ "topic": "a2abus.replies" })),
+            "does not allow",
+        ),
+        (
+            "discovery.x",
+            card_with("x", json!({ "transport": "other" })),
+            "registry.places",
+        ),
+        ("discovery.x", json!([card("x")]), "not a JSON object"),
+        (
+            "discovery.x",
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "agent/card/steal" }),
+            "agent/card/register",
+        ),
+    ];
+    for (topic, card, reason) in cases {
+        let answer = announce_and_hear(&front, topic, &card).await;
+        let error = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(error.contains(reason), "{reason}: {answer}");
+    }
+    let list = json_of(
+        ask(&front, Method::GET, "/a2a/agents")
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(list["agents"].as_array().unwrap().len(), 1, "{list}");
+}
+
+#[tokio::test]
+async fn the_configuration_wins_over_announcements() {
+    let mut front = open().await;
+    let other = card_with("maps", json!({ "topic": "agents.team-x" }));
+    let receipt = json_of(put(&front, "maps", "", &other).await).await;
+    assert_eq!(receipt["status"], "listed");
+    let found = json_of(
+        ask(&front, Method::GET, "/a2a/agents/maps")
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(found["description"], "Maps.");
+    let answer = front
+        .to("/rpc/maps", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+    assert_eq!(front.next_seen().await["topic"], "agents.maps");
+    // A topic that the configuration allows.
+    assert_eq!(
+        put(
+            &front,
+            "own",
+            "",
+            &card_with("own", json!({ "topic": "agents.team-x" }))
+        )
+        .await
+        .status(),
+        200
+    );
+    let answer = front
+        .to("/rpc/own", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+    assert_eq!(front.next_seen().await["topic"], "agents.team-x");
+}
+
+#[tokio::test]
+async fn requests_to_the_registry_are_answered_at_every_door() {
+    let front = open().await;
+    let identity = json!({ "org_id": "acme", "unit_id": "web", "agent_id": "shop" });
+    let with = |more: Value| {
+        let mut params = identity.clone();
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        params
+    };
+    let rpc = async |path: &str, method: &str, params: Value| {
+        json_of(
+            front
+                .to(path, request("9", method, params))
+                .send()
+                .await
+                .unwrap(),
+        )
+        .await
+    };
+    let absent = rpc(
+        "/rpc",
+        "agent/card/update",
+        with(json!({ "card": card("shop") })),
+    )
+    .await;
+    assert_eq!(
+        absent["error"]["data"]["reason"], "agent_not_found",
+        "{absent}"
+    );
+    let registered = rpc(
+        "/rpc",
+        "agent/card/register",
+        with(json!({ "card": card("Shop of Acme") })),
+    )
+    .await;
+    assert_eq!(registered["result"]["status"], "registered", "{registered}");
+    let got = rpc("/a2a", "agent/card/get", identity.clone()).await;
+    assert_eq!(got["result"]["card"]["name"], "Shop of Acme", "{got}");
+    assert_eq!(got["id"], 9);
+    let other = rpc(
+        "/a2a/agents/shop",
+        "agent/card/register",
+        json!({ "org_id": "evil", "unit_id": "x", "card": card("shop") }),
+    )
+    .await;
+    assert!(
+        other["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("acme/web"),
+        "{other}"
+    );
+    let list = rpc(
+        "/rpc",
+        "agent/card/list",
+        json!({ "org_id": "acme", "unit_id": "+", "agent_id": "+" }),
+    )
+    .await;
+    assert_eq!(list["result"]["total"], 1, "{list}");
+    let all = rpc("/rpc", "agent/card/list", json!({})).await;
+    assert_eq!(all["result"]["total"], 2, "{all}");
+    // Over the bus.
+    let beat =
+        json!({ "jsonrpc": "2.0", "id": "u-1", "method": "agent/card/get", "params": identity });
+    let heard = announce_and_hear(&front, "discovery.anything", &beat).await;
+    assert_eq!(
+        (&heard["id"], &heard["result"]["agent_id"]),
+        (&json!("u-1"), &json!("shop"))
+    );
+    let gone = rpc("/rpc", "agent/card/delete", identity.clone()).await;
+    assert_eq!(gone["result"]["deleted"], true, "{gone}");
+    until(&front, "shop", false).await;
+}
+
+#[tokio::test]
+async fn methods_list_has_skills_and_tools() {
+    let front = open().await;
+    assert_eq!(
+        put(&front, "weather", "", &card("weather")).await.status(),
+        200
+    );
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("team.tools").unwrap()],
+        reading: Reading::Group("tools".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut asked = front.memory.subscribe(subscription).await.unwrap();
+    let card = card_with("tools", json!({ "topic": "team.tools" }));
+    assert_eq!(put(&front, "tools", "", &card).await.status(), 200);
+    let memory = front.memory.connect();
+    tokio::spawn(async move {
+        let mut count = 0;
+        while let Some(delivery) = asked.recv().await {
+            let request: Value =
+                serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap();
+            assert_eq!(request["method"], "tools/list");
+            count += 1;
+            let tool =
+                json!({ "name": format!("get-{count}"), "inputSchema": { "type": "object" } });
+            let answer =
+                json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "tools": [tool] } });
+            let to = Address::topic(delivery.reply_to.unwrap());
+            memory
+                .send(&to, Message::plain(answer.to_string()))
+                .await
+                .unwrap()
+                .await
+                .unwrap();
+        }
+    });
+    for _ in 0..2 {
+        // The second time from memory.
+        let one = json_of(
+            front
+                .to("/rpc/tools", request("1", "methods/list", json!({})))
+                .send()
+                .await
+                .unwrap(),
+        )
+        .await;
+        let methods = one["result"]["methods"].as_array().unwrap();
+        let of = |method: &str| methods.iter().find(|it| it["method"] == method).unwrap();
+        assert_eq!(of("message/send")["skill"]["id"], "main", "{one}");
+        assert!(
+            methods.iter().any(|it| it["tool"]["name"] == "get-1"),
+            "{one}"
+        );
+    }
+    let all = json_of(
+        front
+            .to("/rpc", request("1", "methods/list", json!({})))
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    for agent in ["maps", "tools", "weather"] {
+        let is_there = all["result"]["methods"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|it| it["agent"] == agent);
+        assert!(is_there, "{agent}: {all}");
+    }
+}
+
+#[tokio::test]
+async fn agents_are_watched_and_removed_over_rest() {
+    let front = open().await;
+    let mut watched = ask(&front, Method::GET, "/a2a/agents")
+        .header("accept", "text/event-stream")
+        .send()
+        .await
+        .unwrap();
+    let mut text = String::new();
+    let mut next = async || loop {
+        let end = text.find("\n\n").map(|end| end + 2);
+        if let Some(end) = end {
+            let event: String = text.drain(..end).collect();
+            if let Some(event) = read_events(&event).first() {
+                return serde_json::from_str::<Value>(&event.data).unwrap();
+            }
+            continue;
+        }
+        let chunk = timeout(SOON, watched.chunk())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+    };
+    assert_eq!(next().await["changes"][0]["agent"]["name"], "maps");
+    assert_eq!(
+        put(&front, "weather", "", &card("weather")).await.status(),
+        200
+    );
+    let change = next().await;
+    assert_eq!(change["changes"][0]["change"], "registered", "{change}");
+    let gone = ask(&front, Method::DELETE, "/a2a/agents/weather")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(gone.status(), StatusCode::NO_CONTENT);
+    assert_eq!(next().await["changes"][0]["change"], "removed");
+    let again = ask(&front, Method::DELETE, "/a2a/agents/weather")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(again.status(), StatusCode::NOT_FOUND);
+    // A page of another site changes nothing.
+    let foreign = ask(&front, Method::PUT, "/a2a/agents/x")
+        .header("origin", "https://evil.example")
+        .body("{}");
+    assert_eq!(
+        foreign.send().await.unwrap().status(),
+        StatusCode::FORBIDDEN
+    );
+}
+
+#[tokio::test]
+async fn a_thousand_agents_announce_themselves() {
+    let front = open().await;
+    for number in 0..1_000 {
+        let name = format!("agent-{number}");
+        announce(&front, "announcements", card(&name).to_string()).await;
+    }
+    until_within(6 * SOON, &front, "agent-999", true).await;
+    let list = json_of(
+        ask(&front, Method::GET, "/a2a/agents")
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(list["agents"].as_array().unwrap().len(), 1_001);
+    let answer = front
+        .to("/rpc/agent-500", request("1", "echo", json!({})))
+        .send()
+        .await
+        .unwrap();
+    assert!(json_of(answer).await.get("result").is_some());
+    // There is room for a hundred more.
+    for number in 0..100 {
+        let name = format!("more-{number}");
+        assert_eq!(put(&front, &name, "", &card(&name)).await.status(), 200);
+    }
+    let full = put(&front, "last", "", &card("last")).await;
+    assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        put(&front, "more-1", "", &card("more-1")).await.status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn clients_of_eventmesh_find_their_gateway() {
+    let front = open().await;
+    let path = "/a2a/cards/card/acme/web/shop";
+    let posted = ask(&front, Method::POST, path)
+        .body(card("shop").to_string())
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(posted.status(), StatusCode::NO_CONTENT);
+    let found = json_of(ask(&front, Method::GET, path).send().await.unwrap()).await;
+    assert_eq!(found, card("shop"));
+    let list = ask(
+        &front,
+        Method::GET,
+        "/a2a/cards/list?org_id=acme&unit_id=+&agent_id=+",
+    )
+    .send()
+    .await
+    .unwrap();
+    assert_eq!(json_of(list).await["total"], 1);
+    let beat = json!({ "orgId": "acme", "unitId": "web", "agentId": "shop" }).to_string();
+    let beaten = ask(&front, Method::POST, "/a2a/heartbeat")
+        .body(beat)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(json_of(beaten).await["status"], "ok");
+    let stranger = json!({ "orgId": "evil", "unitId": "web", "agentId": "shop" }).to_string();
+    let beaten = ask(&front, Method::POST, "/a2a/heartbeat")
+        .body(stranger)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(beaten.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(
+        ask(&front, Method::DELETE, path)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::NO_CONTENT
+    );
+    assert_eq!(
+        ask(&front, Method::GET, path)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::NOT_FOUND
+    );
+}
+
+#[tokio::test]
+async fn tasks_of_eventmesh_are_those_of_a2a() {
+    let front = open().await;
+    let create = |mode: &str, agent: &str, message: Value| {
+        let body = json!({ "targetAgent": agent, "message": message }).to_string();
+        ask(&front, Method::POST, &format!("/a2a/tasks{mode}"))
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+    };
+    let done = create("?mode=sync", "maps", json!("Oslo")).await.unwrap();
+    assert_eq!(done.status(), StatusCode::OK);
+    let done = json_of(done).await;
+    assert_eq!(
+        (&done["state"], &done["targetAgent"]),
+        (&json!("COMPLETED"), &json!("maps")),
+        "{done}"
+    );
+    let accepted = create("?mode=async", "maps", json!({ "city": "Oslo" }))
+        .await
+        .unwrap();
+    assert_eq!(accepted.status(), StatusCode::ACCEPTED);
+    let accepted = json_of(accepted).await;
+    assert_eq!(accepted["status"], "accepted");
+    let id = accepted["taskId"].as_str().unwrap().to_owned();
+    let waited = ask(
+        &front,
+        Method::GET,
+        &format!("/a2a/tasks/{id}/wait?timeout=10000"),
+    )
+    .send()
+    .await
+    .unwrap();
+    assert_eq!(json_of(waited).await["state"], "COMPLETED");
+    let streamed = ask(&front, Method::GET, &format!("/a2a/tasks/{id}/stream"))
+        .send()
+        .await
+        .unwrap();
+    let events = read_events(&streamed.text().await.unwrap());
+    let last: Value = serde_json::from_str(&events.last().unwrap().data).unwrap();
+    assert_eq!(
+        (&last["taskId"], &last["state"]),
+        (&json!(id), &json!("COMPLETED"))
+    );
+    let list = ask(&front, Method::GET, "/a2a/tasks?state=COMPLETED&limit=1")
+        .send()
+        .await
+        .unwrap();
+    let list = json_of(list).await;
+    assert_eq!(
+        (&list["total"], &list["count"], &list["hasMore"]),
+        (&json!(2), &json!(1), &json!(true)),
+        "{list}"
+    );
+    // The same task through A2A.
+    let get = front
+        .to(
+            "/a2a/agents/maps",
+            request("1", "tasks/get", json!({ "id": id })),
+        )
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(json_of(get).await["result"]["status"]["state"], "completed");
+    let over = ask(&front, Method::DELETE, &format!("/a2a/tasks/{id}"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(over.status(), StatusCode::CONFLICT);
+    for (path, status) in [
+        ("/a2a/tasks/none", 404),
+        ("/a2a/tasks?limit=0", 400),
+        ("/a2a/tasks?state=odd", 400),
+    ] {
+        assert_eq!(
+            ask(&front, Method::GET, path)
+                .send()
+                .await
+                .unwrap()
+                .status(),
+            status,
+            "{path}"
+        );
+    }
+    let unknown = create("", "nobody", json!("x")).await.unwrap();
+    assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
+    assert_eq!(
+        json_of(unknown).await["error"]["data"]["availableAgents"],
+        json!(["maps"])
+    );
+}
+
+#[test]
+fn discovery_needs_the_registry() {
+    let without = CONFIG.replace("enabled: true", "enabled: false");
+    let problems = Config::read("test.yaml", &without, [])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        problems.contains("needs registry.enabled: true"),
+        "{problems}"
+    );
+    let short = CONFIG.replace("max_card: 4KiB", "max_lease: 10s");
+    let problems = Config::read("test.yaml", &short, [])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        problems.contains("is longer than registry.max_lease"),
+        "{problems}"
+    );
+    let elsewhere = CONFIG.replace(
+        "places: [ { to: { transport: local",
+        "places: [ { to: { transport: locl",
+    );
+    let problems = Config::read("test.yaml", &elsewhere, [])
+        .unwrap_err()
+        .to_string();
+    assert!(problems.contains("did you mean local"), "{problems}");
+}

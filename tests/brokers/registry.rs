@@ -1,0 +1,315 @@
+//! Agents that announce themselves over real Kafka and real NATS: replicas agree, a restart forgets nothing, and the
+//! commands of the README do what it says.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use support::battery::{DEADLINE, within};
+use support::running::Running;
+use support::server::{Kind, named, program};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use crate::plain::{Plain, unique};
+
+const README: &str = include_str!("../../README.md");
+
+async fn get(bridge: &Running, path: &str) -> (StatusCode, Value) {
+    let response = reqwest::get(format!("{}{path}", bridge.door))
+        .await
+        .unwrap();
+    let status = response.status();
+    (status, response.json().await.unwrap())
+}
+
+async fn until(bridge: &Running, agent: &str, wanted: StatusCode) -> Value {
+    let begun = Instant::now();
+    loop {
+        let (status, body) = get(bridge, &format!("/a2a/agents/{agent}")).await;
+        if status == wanted {
+            return body;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{agent}: {status} {body}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn card(name: &str, lease: &str) -> String {
+    let params = json!({ "lease": lease });
+    let extensions = json!([{ "uri": "urn:a2abus:bus", "params": params }]);
+    json!({
+        "name": name, "description": format!("What {name} does."),
+        "capabilities": { "extensions": extensions },
+    })
+    .to_string()
+}
+
+/// The names that a bridge lists.
+async fn names(bridge: &Running) -> Vec<String> {
+    let (_, list) = get(bridge, "/a2a/agents").await;
+    let agents = list["agents"].as_array().unwrap().iter();
+    agents
+        .map(|agent| agent["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn config(u: &str, transport: &str, topics: &str) -> String {
+    format!(
+        "
+instance: test
+transports: {{ bus: {transport} }}
+bindings: [{{ name: discovery, transport: bus, topics: ['{topics}'], group: {u}, role: discovery, dead_letter: {{ topic: {u}.dlq }} }}]
+registry: {{ enabled: true, lease: 10m, places: [{{ to: {{ transport: bus, topic: '{u}.agents.{{targetagent}}' }} }}] }}
+state: {{ log: bus, create: true, prefix: {u}.state }}
+calls: {{ reply_topic: {u}.replies, reply_partitions: 2 }}
+"
+    )
+}
+
+/// Two bridges know the same agents; a third, started later, too; a lease runs out on all of them.
+async fn replicas_agree(config: &str, announce: &impl AsyncFn(&str, String)) {
+    let (one, other) = (Running::start(config).await, Running::start(config).await);
+    for number in 0..20 {
+        let name = format!("agent-{number:02}");
+        announce(&name, card(&name, "10m")).await;
+    }
+    announce("short", card("short", "10s")).await;
+    for bridge in [&one, &other] {
+        until(bridge, "short", StatusCode::OK).await;
+        until(bridge, "agent-19", StatusCode::OK).await;
+        until(bridge, "agent-00", StatusCode::OK).await;
+    }
+    // A bad card, and a forged one: neither changes anything.
+    announce("bad", r#"{"name":"bad"}"#.to_owned()).await;
+    announce("agent-01", card("agent-02", "1s")).await;
+    until(&one, "short", StatusCode::NOT_FOUND).await;
+    until(&other, "short", StatusCode::NOT_FOUND).await;
+    let removed = reqwest::Client::new()
+        .delete(format!("{}/a2a/agents/agent-00", one.door))
+        .send();
+    assert_eq!(removed.await.unwrap().status(), StatusCode::NO_CONTENT);
+    until(&other, "agent-00", StatusCode::NOT_FOUND).await;
+    let expected: Vec<String> = (1..20).map(|number| format!("agent-{number:02}")).collect();
+    assert_eq!(names(&one).await, expected);
+    assert_eq!(names(&other).await, expected);
+    one.stop().await;
+    let third = Running::start(config).await;
+    assert_eq!(names(&third).await, expected);
+    let refused = other.metrics.render().unwrap() + &third.metrics.render().unwrap();
+    assert!(refused.contains("a2abus_announced_agents 19"), "{refused}");
+    other.stop().await;
+    third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_agree_on_agents_over_kafka() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let u = unique("registry");
+    let plain = Plain::new(&kafka);
+    let topic = format!("{u}.discovery");
+    plain.create(&topic, 2).await;
+    let transport = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    replicas_agree(
+        &config(&u, &transport, &topic),
+        &async |key: &str, card: String| {
+            plain.publish_key(&topic, key, &card).await;
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_agree_on_agents_over_nats() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let u = unique("registry");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let transport = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&u, &transport, &format!("{u}.discovery.*"));
+    replicas_agree(&config, &async |key: &str, card: String| {
+        let subject = format!("{u}.discovery.{key}");
+        let answer = client.request(subject, card.into());
+        within("the bridge answers", answer).await.unwrap();
+    })
+    .await;
+}
+
+/// An agent on NATS that announces itself there is called over HTTP, whatever the bridge was told about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_agent_is_called_over_nats() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let u = unique("registry");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let mut requests = client.subscribe(format!("{u}.agents.echo")).await.unwrap();
+    let agent = client.clone();
+    tokio::spawn(async move {
+        while let Some(message) = requests.next().await {
+            let request: Value = serde_json::from_slice(&message.payload).unwrap();
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "echo": request["params"] } });
+            let to = message.reply.unwrap();
+            agent.publish(to, answer.to_string().into()).await.unwrap();
+        }
+    });
+    let transport = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let bridge = Running::start(&config(&u, &transport, &format!("{u}.discovery.*"))).await;
+    let subject = format!("{u}.discovery.echo");
+    let receipt = client.request(subject, card("echo", "1m").into());
+    let receipt = within("the receipt", receipt).await.unwrap();
+    let receipt: Value = serde_json::from_slice(&receipt.payload).unwrap();
+    assert_eq!(receipt["result"]["status"], "registered", "{receipt}");
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "n": 1 } });
+    let answer = bridge.post("/rpc/echo", request.to_string()).await;
+    let answer: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(answer["result"]["echo"]["n"], 1, "{answer}");
+    bridge.stop().await;
+}
+
+// === the README ===
+
+/// The blocks of a language in the section about agents that announce themselves.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let (_, section) = README.split_once("## An agent announces itself\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let blocks = section
+        .split(&format!("```{language}\n"))
+        .skip(1)
+        .collect::<Vec<_>>();
+    blocks
+        .iter()
+        .map(|rest| rest.split_once("```").unwrap().0)
+        .collect()
+}
+
+/// The commands of a block, without their output.
+fn commands(block: &str) -> String {
+    let mut commands = String::new();
+    let mut is_command = false;
+    let mut depth = 0_i32;
+    for line in block.lines() {
+        let text = line.strip_prefix("$ ");
+        is_command = text.is_some() || is_command && (depth > 0 || commands.ends_with("|\n"));
+        if is_command {
+            let text = text.unwrap_or(line);
+            let count = |c: char| i32::try_from(text.matches(c).count()).unwrap();
+            depth += count('(') - count(')');
+            commands.push_str(text);
+            commands.push('\n');
+        }
+    }
+    commands
+}
+
+/// Runs commands of the README in bash, where `a2abus` is the program and the names are those of this test.
+async fn run(before: &str, commands: &str, directory: &tempfile::TempDir) -> String {
+    let script = format!(
+        "set -euo pipefail\na2abus() {{ '{}' \"$@\"; }}\n{before}\n{commands}",
+        program().display()
+    );
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(directory.path())
+        .env_remove("A2ABUS_CONFIG")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within("the commands end", output).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}\n{text}\n{errors}");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readme_announces_agents_over_kafka_and_nats() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let u = unique("readme").replace('.', "-");
+    let own = |text: &str| {
+        text.replace("127.0.0.1:9092", &kafka)
+            .replace("nats://127.0.0.1:4222", &nats)
+            .replace(
+                "127.0.0.1/4222",
+                &nats.trim_start_matches("nats://").replace(':', "/"),
+            )
+            .replace("agents.discovery", &format!("{u}.discovery"))
+    };
+    let text = own(blocks("yaml")[0]).replace(
+        "role: discovery",
+        &format!("group: {u}, role: discovery, dead_letter: {{topic: {u}.dlq}}"),
+    );
+    let text = text.replace(
+        "create: true}",
+        &format!("create: true, prefix: {u}.state}}"),
+    );
+    let config = format!("{text}\ncalls: {{ reply_topic: {u}.replies, reply_partitions: 2 }}\n");
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(
+        directory.path().join("a2abus.yaml"),
+        format!("{config}\nadmin: {{ enabled: false }}\n"),
+    )
+    .unwrap();
+    let [over_kafka, over_nats] = blocks("console")[..] else {
+        panic!("two blocks of commands");
+    };
+    // The topics, as the first command makes them; the bridge runs in this process, so that its port is free.
+    let over_kafka = own(&commands(over_kafka));
+    let (apply, rest) = over_kafka.split_once('\n').unwrap();
+    assert_eq!(apply, "a2abus topics apply -c a2abus.yaml");
+    let applied = Command::new(program())
+        .args(apply.split(' ').skip(1))
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .output();
+    let applied = within("topics apply", applied).await.unwrap();
+    let applied = String::from_utf8_lossy(&applied.stdout).into_owned();
+    for made in [
+        format!("topic {u}.discovery"),
+        format!("topic {u}.state.agents"),
+    ] {
+        assert!(applied.contains(&made), "{made}: {applied}");
+    }
+    let (serve, rest) = rest.split_once('\n').unwrap();
+    assert_eq!(serve, "a2abus serve -c a2abus.yaml &");
+    let bridge = Running::start(&config).await;
+    // Kafka's own tools need their jars: a plain client sends what they would.
+    let (producer, show) = rest.split_once("kafka ConsoleProducer --topic ").unwrap();
+    let (topic, show) = show.split_once('\n').unwrap();
+    let card = run("", producer.trim_end().trim_end_matches('|'), &directory).await;
+    Plain::new(&kafka).publish(topic, None, card.trim()).await;
+    until(&bridge, "weather", StatusCode::OK).await;
+    let at_bridge = |commands: &str| -> String {
+        let lines = commands
+            .lines()
+            .map(|line| match line.starts_with("a2abus agents") {
+                true => format!("{line} --url {}\n", bridge.door),
+                false => format!("{line}\n"),
+            });
+        lines.collect()
+    };
+    let shown = run("", &at_bridge(show), &directory).await;
+    assert!(
+        shown.starts_with("weather 1.0.0: The weather of a city.\n"),
+        "{shown}"
+    );
+    let heard = own(&commands(over_nats)).replace("timeout 5 cat <&3", "timeout 5 cat <&3 || true");
+    let heard = run("", &at_bridge(&heard), &directory).await;
+    assert!(heard.contains(r#""status":"registered""#), "{heard}");
+    for agent in ["maps", "weather"] {
+        let line = heard.lines().find(|line| line.starts_with(agent));
+        assert!(
+            line.is_some_and(|line| line.contains("announced")),
+            "{heard}"
+        );
+    }
+    bridge.stop().await;
+}
