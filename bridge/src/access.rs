@@ -9,7 +9,7 @@ use crate::config::{
     TransportType, answering,
 };
 use crate::names::{Name, Names, TemplatePart};
-use crate::state::{AGENTS, LOGS, LogSpec, Place};
+use crate::state::{AGENTS, LOGS, LogSpec, PUSH, Place};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -161,7 +161,10 @@ fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<
         return Vec::new();
     }
     let log = |spec| log_use(config, kind?, spec);
-    let is_used = |spec: &LogSpec| config.registry.enabled || *spec != AGENTS;
+    let is_used = |spec: &LogSpec| {
+        (config.registry.enabled || *spec != AGENTS)
+            && (config.a2a.push_notifications.enabled || *spec != PUSH)
+    };
     LOGS.into_iter().filter(is_used).filter_map(log).collect()
 }
 

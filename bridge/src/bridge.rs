@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use a2abus_executor::Environment;
+use a2abus_executor::{Client, ClientError, ClientOptions, Environment};
 use a2abus_plugin::Text;
 use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::config::{Config, HttpConfig, Name, Role};
-use crate::doors::a2a::{PartLimits, Settings};
+use crate::doors::a2a::{AllowedUrls, Deliveries, PartLimits, PushSettings, Settings};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::pipeline::intake::Intake;
@@ -44,6 +44,7 @@ use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
 use crate::state::{Logs, StateError};
 use crate::tasks::Tasks;
+use crate::tasks::push::Webhooks;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
 use crate::workflows::{Workflows, WorkflowsError};
@@ -78,6 +79,9 @@ pub enum BridgeError {
     /// Workflows cannot be executed.
     #[error(transparent)]
     Workflows(#[from] WorkflowsError),
+    /// Webhooks cannot be called.
+    #[error("webhooks cannot be called")]
+    Client(#[source] ClientError),
     /// The state cannot be opened.
     #[error(transparent)]
     State(#[from] StateError),
@@ -105,6 +109,7 @@ pub struct Bridge {
     pub(crate) passed: PassedHeaders,
     pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
+    pub(crate) deliveries: Option<Deliveries>,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
     pub(crate) state: Arc<Logs>,
@@ -183,7 +188,7 @@ impl Bridge {
         let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let a2a = Box::pin(a2a(&config, &registry, &state, &log)).await?;
+        let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
         Ok(Self {
             buses,
             calls,
@@ -200,6 +205,7 @@ impl Bridge {
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
             a2a,
+            deliveries,
             workflows,
             reload,
             state,
@@ -449,18 +455,49 @@ async fn a2a(
     config: &Config,
     registry: &Arc<Registry>,
     state: &Logs,
-    log: &LogLimits,
-) -> Result<Option<Settings>, BridgeError> {
+    (metrics, log): (&Arc<Metrics>, &LogLimits),
+) -> Result<(Option<Settings>, Option<Deliveries>), BridgeError> {
     if registry.is_closed() {
-        return Ok(None);
+        return Ok((None, None));
     }
-    Ok(Some(Settings {
+    let tasks = Tasks::open(state, log, metrics).await?;
+    let deliveries = deliveries(config, state, &tasks, metrics, log).await?;
+    let settings = Settings {
         registry: Arc::clone(registry),
-        tasks: Tasks::open(state, log).await?,
+        push: deliveries.as_ref().map(|it| Arc::clone(&it.push)),
+        tasks,
         public_url: config.a2a.public_url.clone(),
         instance: config.instance.text().clone(),
         limits: PartLimits::new(&config.a2a),
-    }))
+    };
+    Ok((Some(settings), deliveries))
+}
+
+/// What calls the webhooks of tasks, if clients may set them.
+async fn deliveries(
+    config: &Config,
+    state: &Logs,
+    tasks: &Arc<Tasks>,
+    metrics: &Arc<Metrics>,
+    log: &LogLimits,
+) -> Result<Option<Deliveries>, BridgeError> {
+    let config = &config.a2a.push_notifications;
+    if !config.enabled {
+        return Ok(None);
+    }
+    let push = PushSettings {
+        webhooks: Webhooks::open(state).await?,
+        allowed: AllowedUrls::new(config),
+        most: config.max_per_task as usize,
+    };
+    let client = Client::new(&ClientOptions::default()).map_err(BridgeError::Client)?;
+    Ok(Some(Deliveries::new(
+        (Arc::new(push), Arc::clone(tasks)),
+        Arc::new(client),
+        metrics,
+        log,
+        (config.timeout.0, config.give_up_after.0),
+    )))
 }
 
 async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {

@@ -40,7 +40,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-pub use self::agents::{A2aConfig, AgentCardConfig, SkillConfig};
+pub use self::agents::{A2aConfig, AgentCardConfig, PushConfig, SkillConfig};
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
     Notifications, OnUnknown, Role, StreamMcptype,

@@ -7,6 +7,7 @@
 //!
 //! Source: docs/design.md §10.
 
+mod a2a;
 mod agents;
 mod label;
 mod registrar;
@@ -27,6 +28,7 @@ use prometheus::{
     TextEncoder,
 };
 
+pub use self::a2a::PushOutcome;
 pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
@@ -36,6 +38,7 @@ pub use self::reload::ConfigReload;
 pub use self::state::StateMetrics;
 pub use self::workflows::{Refused, Reload};
 
+use self::a2a::A2aMetrics;
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
 use self::registry::RegistryMetrics;
 use self::reload::ReloadMetrics;
@@ -90,6 +93,7 @@ pub struct Metrics {
     workflows: WorkflowMetrics,
     state: StateFamilies,
     announcements: RegistryMetrics,
+    a2a: A2aMetrics,
 }
 
 /// The metrics of one binding, resolved.
@@ -190,6 +194,7 @@ impl Metrics {
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
             announcements: RegistryMetrics::new(&mut on)?,
+            a2a: A2aMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
@@ -313,6 +318,26 @@ impl Metrics {
     /// Counts an answer from the bus.
     pub fn reply(&self, outcome: ReplyOutcome) {
         add_one(&self.replies, outcome as usize);
+    }
+
+    /// Counts a request of an A2A client by its method, version, binding and outcome.
+    pub(crate) fn a2a_request(&self, labels: [&'static str; 4]) {
+        self.a2a.request(labels);
+    }
+
+    /// Counts a task that begins.
+    pub(crate) fn task_started(&self) {
+        self.a2a.task_started();
+    }
+
+    /// Counts a task that has ended in this state.
+    pub(crate) fn task_ended(&self, state: &'static str) {
+        self.a2a.task_ended(state);
+    }
+
+    /// Counts a call of a webhook.
+    pub(crate) fn push_delivery(&self, outcome: PushOutcome) {
+        self.a2a.push_delivery(outcome);
     }
 
     /// Counts an HTTP request that was answered; a stream when its head is.
@@ -643,7 +668,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 53);
+        assert_eq!(metrics.definitions().len(), 57);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_config_last_reload_successful",

@@ -24,7 +24,7 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply_reader::ReplyReader;
 use crate::calls::{CallError, Calls, DOOR};
 use crate::config::HttpConfig;
-use crate::doors::a2a::Settings;
+use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
 use crate::doors::{self, Door, Mounted};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
@@ -106,6 +106,7 @@ impl Bridge {
             passed,
             registry,
             a2a,
+            deliveries,
             workflows,
             reload,
             state,
@@ -132,7 +133,7 @@ impl Bridge {
         }
         process.watch_buses();
         process.read_answers();
-        process.start_upkeep(cancels, reload, a2a.as_ref());
+        process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
         }
@@ -218,7 +219,7 @@ impl Process {
         &mut self,
         cancels: mpsc::Receiver<Cancel>,
         reload: Option<Reload>,
-        a2a: Option<&Settings>,
+        (a2a, deliveries): (Option<&Settings>, Option<Deliveries>),
     ) {
         let stop = || self.order.rest.clone();
         let rest = &mut self.rest;
@@ -235,6 +236,9 @@ impl Process {
         if let Some(a2a) = a2a {
             let tasks = Arc::clone(&a2a.tasks);
             rest.spawn(until(stop(), tasks.end_orphans(self.calls.longest())));
+        }
+        if let Some(deliveries) = deliveries {
+            rest.spawn(deliveries.run(stop()));
         }
         let reports = report(self.log.clone(), self.buses.clone());
         rest.spawn(until(stop(), reports));

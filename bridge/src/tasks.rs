@@ -11,6 +11,7 @@
 
 mod fold;
 pub(crate) mod model;
+pub(crate) mod push;
 pub(crate) mod read;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use self::read::{Heard, HeardTask};
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
 use crate::clock;
+use crate::metrics::Metrics;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 
@@ -40,6 +42,7 @@ pub(crate) struct Tasks {
     view: View<TaskFold>,
     drivers: TaskTracker,
     lost: Seldom,
+    metrics: Arc<Metrics>,
 }
 
 /// A part of an agent's answer, as JSON-RPC.
@@ -86,11 +89,16 @@ impl Tasks {
     ///
     /// # Errors
     /// When the log cannot be opened.
-    pub(crate) async fn open(logs: &Logs, log: &LogLimits) -> Result<Arc<Self>, StateError> {
+    pub(crate) async fn open(
+        logs: &Logs,
+        log: &LogLimits,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Arc<Self>, StateError> {
         Ok(Arc::new(Self {
             view: logs.view(TASKS, TaskFold).await?,
             drivers: TaskTracker::new(),
             lost: log.seldom(Level::ERROR, "more events of tasks were not stored"),
+            metrics: Arc::clone(metrics),
         }))
     }
 
@@ -126,8 +134,21 @@ impl Tasks {
     /// # Errors
     /// When it is not stored.
     pub(crate) async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
-        let stored = self.view.commit(id, Some(event.write()), APPLIED).await;
-        stored.map(drop)
+        let stored = self.view.commit(id, Some(event.write()), APPLIED).await?;
+        match event {
+            Event::Created(_) => self.metrics.task_started(),
+            Event::Status(status) if status.state.is_terminal() => {
+                let last = self
+                    .view
+                    .read(|tasks| tasks.get(id).map(|task| task.position));
+                // Of several ends the first one counts.
+                if last == Some(stored) {
+                    self.metrics.task_ended(status.state.as_str());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The task as it is now, and what happens to it from now on; with `after`, what is kept of what happened after that
@@ -143,6 +164,11 @@ impl Tasks {
         let (task, missed) = found?;
         let missed = missed.into_iter();
         Some((task, Subscription { missed, following }))
+    }
+
+    /// What happens to all tasks from now on.
+    pub(crate) fn follow_all(&self) -> Following {
+        self.view.follow(None, BEHIND, |_| ()).1
     }
 
     /// Waits until the task is at rest: ended, or waiting for its caller.
@@ -464,7 +490,7 @@ impl Subscription {
 
 impl Task {
     /// What happened after a position.
-    fn steps_after(&self, after: Position) -> Vec<Step> {
+    pub(crate) fn steps_after(&self, after: Position) -> Vec<Step> {
         let events = self.events.iter();
         let steps = events.filter(|(position, _)| *position > after);
         steps
@@ -473,6 +499,12 @@ impl Task {
                 event: Arc::clone(event),
             })
             .collect()
+    }
+
+    /// Whether anything has happened after a position that followers are shown.
+    pub(crate) fn has_news(&self, after: Position) -> bool {
+        let last = self.events.back();
+        last.is_some_and(|(position, _)| *position > after)
     }
 
     /// Whether everything after a position is kept.

@@ -251,9 +251,27 @@ async fn a_card_has_the_members_of_every_generation() {
     // A2A 0.3 reads `url` and `preferredTransport`, A2A 1.0 `supportedInterfaces`, best first.
     assert_eq!(card["preferredTransport"], "JSONRPC");
     let interfaces = &card["supportedInterfaces"];
-    assert_eq!(interfaces[0]["protocolVersion"], "1.0");
-    assert_eq!(interfaces[1]["protocolVersion"], "0.3");
-    assert_eq!(interfaces[0]["url"], url);
+    let all = [
+        "JSONRPC 1.0",
+        "HTTP+JSON 1.0",
+        "JSONRPC 0.3",
+        "HTTP+JSON 0.3",
+    ];
+    for (interface, expected) in interfaces.as_array().unwrap().iter().zip(all) {
+        let (binding, version) = (&interface["protocolBinding"], &interface["protocolVersion"]);
+        let found = format!(
+            "{} {}",
+            binding.as_str().unwrap(),
+            version.as_str().unwrap()
+        );
+        assert_eq!(found, expected);
+        assert_eq!(interface["url"], url);
+    }
+    let additional = json!([
+        { "url": url, "transport": "JSONRPC" },
+        { "url": url, "transport": "HTTP+JSON" },
+    ]);
+    assert_eq!(card["additionalInterfaces"], additional);
     assert_eq!(card["capabilities"]["streaming"], true);
     assert_eq!(card["skills"][0]["id"], "forecast");
     assert_eq!(card["skills"][0]["name"], "forecast");

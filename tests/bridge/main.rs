@@ -10,12 +10,14 @@
 mod a2a;
 mod adapters;
 mod answers;
+mod binding;
 mod calls;
 mod delivery;
 mod drain;
 mod exchanges;
 mod http;
 mod memory_battery;
+mod push;
 mod readiness;
 mod registry;
 mod reload;

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON, request};
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 instance: test
 transports:
   local: { type: memory }
@@ -29,19 +29,19 @@ admin: { listen: "127.0.0.1:0" }
 "#;
 
 /// A bridge with an agent behind it that does what the text of a message says.
-struct Bus {
-    front: Front,
+pub(crate) struct Bus {
+    pub(crate) front: Front,
     seen: mpsc::Receiver<Value>,
     /// Lets agents finish that hold a task.
-    gate: Arc<Semaphore>,
+    pub(crate) gate: Arc<Semaphore>,
 }
 
 impl Bus {
-    async fn open() -> Self {
+    pub(crate) async fn open() -> Self {
         Self::open_with(CONFIG).await
     }
 
-    async fn open_with(config: &str) -> Self {
+    pub(crate) async fn open_with(config: &str) -> Self {
         let front = Front::open_with(config).await;
         let subscription = Subscription {
             topics: vec![TopicFilter::new("a2a.>").unwrap()],
@@ -68,7 +68,7 @@ impl Bus {
     }
 
     /// The answer to a request of A2A 0.3.
-    async fn ask(&self, method: &str, params: Value) -> Value {
+    pub(crate) async fn ask(&self, method: &str, params: Value) -> Value {
         let response = self
             .post(request("7", method, params))
             .send()
@@ -78,7 +78,7 @@ impl Bus {
     }
 
     /// The answer to a request of A2A 1.0.
-    async fn ask_1_0(&self, method: &str, params: Value) -> Value {
+    pub(crate) async fn ask_1_0(&self, method: &str, params: Value) -> Value {
         let sent = self
             .post(request("7", method, params))
             .header("a2a-version", "1.0");
@@ -100,7 +100,7 @@ impl Bus {
         Stream::of(sent.await.unwrap())
     }
 
-    async fn next_seen(&mut self) -> Value {
+    pub(crate) async fn next_seen(&mut self) -> Value {
         timeout(SOON, self.seen.recv()).await.unwrap().unwrap()
     }
 }
@@ -112,14 +112,14 @@ async fn whole(response: Response) -> Value {
 }
 
 /// A stream that is read event by event.
-struct Stream {
+pub(crate) struct Stream {
     response: Response,
     read: String,
     taken: usize,
 }
 
 impl Stream {
-    fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self {
@@ -130,7 +130,7 @@ impl Stream {
     }
 
     /// The next event; `None` at the end.
-    async fn next(&mut self) -> Option<SseEvent> {
+    pub(crate) async fn next(&mut self) -> Option<SseEvent> {
         loop {
             let end = self.read.rfind("\n\n").map_or(0, |end| end + 2);
             let events = read_events(&self.read[..end]);
@@ -146,7 +146,7 @@ impl Stream {
         }
     }
 
-    async fn rest(mut self) -> Vec<SseEvent> {
+    pub(crate) async fn rest(mut self) -> Vec<SseEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
             events.push(event);
@@ -155,7 +155,7 @@ impl Stream {
     }
 }
 
-fn message(text: &str) -> Value {
+pub(crate) fn message(text: &str) -> Value {
     json!({
         "kind": "message", "role": "user", "messageId": format!("m-{text}"), "contextId": "c-1",
         "parts": [{ "kind": "text", "text": text }],

@@ -19,6 +19,7 @@ mod reloads;
 mod requests;
 mod rolling;
 mod state;
+mod streams;
 mod topics;
 mod trust;
 mod workflows;

@@ -5,11 +5,13 @@
 //!
 //! Source: docs/protocols/a2a.md §5, JSON-RPC 2.0 section 5.1.
 
+mod http;
+
+use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
 use a2abus_plugin::{Family, Refused, Text};
 use bytes::Bytes;
-use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::calls::{Bound, CallError, NotTaken, Silence};
@@ -132,6 +134,11 @@ impl Recipient {
     /// The sender of a request.
     pub(crate) fn new(id: Text, dialect: Dialect) -> Self {
         Self { id, dialect }
+    }
+
+    /// Its dialect.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// The sender of something without an id.

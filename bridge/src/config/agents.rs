@@ -1,7 +1,9 @@
 //! The `agents` and `a2a` sections: the agents that A2A clients find, and where they find them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use a2abus_models::a2e_workflow::target::ApiBase;
 use a2abus_plugin::extension;
 use bytesize::ByteSize;
 use schemars::JsonSchema;
@@ -88,6 +90,50 @@ pub struct A2aConfig {
     /// Largest file or data of a part.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_data_part: AsText<ByteSize>,
+    /// Webhooks that clients set, and that the bridge calls when something happens to their tasks.
+    pub push_notifications: PushConfig,
+}
+
+/// The webhooks of A2A clients. They are kept in the state, and one replica at a time calls each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PushConfig {
+    /// Whether clients may set webhooks. Cards say so.
+    ///
+    /// Wrong: webhooks are URLs that clients choose; the bridge calls them from inside its network.
+    pub enabled: bool,
+    /// Whether a webhook may have any URL with `https` whose addresses are public. Without it only `allowed_urls`.
+    pub public_urls: bool,
+    /// URLs that webhooks may begin with, also with `http` and with private addresses, as
+    /// `http://hooks.internal:8080/a2a`.
+    ///
+    /// Wrong: every client can have anything below these URLs called.
+    pub allowed_urls: Vec<AsText<ApiBase>>,
+    /// How long one call may take.
+    #[schemars(extend("bounds" = ["100ms", "30s"]))]
+    pub timeout: AsText<Duration>,
+    /// How long a delivery that fails is repeated, with pauses from 1 s to 60 s. Then it is given up, which is logged and
+    /// counted, and the next event of the task is delivered.
+    ///
+    /// Wrong: events of a task are delivered in order, so later ones wait for as long.
+    #[schemars(extend("bounds" = ["0s", "24h"]))]
+    pub give_up_after: AsText<Duration>,
+    /// Most webhooks of one task.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub max_per_task: u32,
+}
+
+impl Default for PushConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            public_urls: true,
+            allowed_urls: Vec::new(),
+            timeout: AsText(Duration::from_secs(10)),
+            give_up_after: AsText(Duration::from_secs(10 * 60)),
+            max_per_task: 10,
+        }
+    }
 }
 
 impl Default for A2aConfig {
@@ -98,6 +144,7 @@ impl Default for A2aConfig {
             max_parts: 100,
             max_text_part: AsText(ByteSize::kib(100)),
             max_data_part: AsText(ByteSize::mib(1)),
+            push_notifications: PushConfig::default(),
         }
     }
 }

@@ -15,16 +15,24 @@
 //! | `GET /a2a/agents/{agent}/card`, and below it and `/rpc/{agent}` the three paths of cards | its card |
 //! | `GET /a2a/health`, `/a2a/capabilities` | the state and the abilities of the server |
 //! | `POST /a2a`, `/a2a/agents/{name}` | JSON-RPC of A2A 0.3, A2A 1.0 and the JAF document |
+//! | `/message:send`, `/tasks`, … at the root and below `/a2a/agents/{name}`, and below `/v1` there | HTTP+JSON, see `rest` |
 //!
 //! Source: docs/protocols/a2a.md §8 and §9.
 
 mod agents;
 mod ask;
 mod card;
+mod deliver;
 mod follow;
+mod form;
+mod former;
+mod hooks;
 mod keep;
+mod method;
 mod page;
 mod post;
+mod push;
+mod rest;
 mod send;
 mod shared;
 pub(in crate::doors) mod within;
@@ -32,10 +40,12 @@ mod work;
 mod write;
 
 pub(in crate::doors) use self::agents::refusal_of;
+pub(crate) use self::deliver::Deliveries;
+pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::post::EXPOSED;
 pub(crate) use self::shared::{A2a, PartLimits, Settings};
 
-use self::shared::{agent_url, server_url};
+use self::shared::agent_url;
 
 use std::sync::Arc;
 
@@ -109,7 +119,7 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
             .route(&format!("/a2a/agents/{{agent}}{path}"), page(Page::Card))
             .route(&format!("/rpc/{{agent}}{path}"), page(Page::Card));
     }
-    router.with_state(Arc::clone(a2a))
+    router.merge(rest::router()).with_state(Arc::clone(a2a))
 }
 
 /// `POST /a2a`.
@@ -169,9 +179,11 @@ impl A2a {
             Page::Agents if agents::is_watched(request.headers()) => {
                 return Ok(self.watched(base, request));
             }
-            Page::ServerCard => {
-                card::of_server(&self.settings.instance, &agents, &server_url(&base))
-            }
+            Page::ServerCard => card::of_server(
+                &self.settings.instance,
+                &agents,
+                &self.settings.offer(&base),
+            ),
             Page::Card(name) => self.card(name, &base)?,
             Page::Agents => {
                 let all = agents.iter();
@@ -195,7 +207,11 @@ impl A2a {
     fn card(&self, name: &str, base: &str) -> Result<Value, super::Refusal> {
         let agents = self.settings.registry.now();
         let (name, agent) = agents.get(name).ok_or_else(|| unknown(name, &agents))?;
-        Ok(card::of_agent(name, agent, &agent_url(base, name)))
+        Ok(card::of_agent(
+            name,
+            agent,
+            &self.settings.offer_of(base, name),
+        ))
     }
 
     /// An agent in the list of agents.
@@ -224,10 +240,11 @@ impl A2a {
 
     fn capabilities(&self) -> Value {
         let agents = self.settings.registry.now();
-        let card = card::of_server(&self.settings.instance, &agents, "");
+        let offer = self.settings.offer("");
+        let card = card::of_server(&self.settings.instance, &agents, &offer);
         json!({
             "supportedMethods": ask::methods(),
-            "supportedTransports": ["JSONRPC"],
+            "supportedTransports": ["JSONRPC", "HTTP+JSON"],
             "capabilities": card["capabilities"],
             "inputModes": card["inputModes"],
             "outputModes": card["outputModes"],

@@ -15,6 +15,7 @@ pub(super) mod unit;
 use std::future::{Future, ready};
 use std::sync::Arc;
 
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Text, decode};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -49,13 +50,10 @@ pub(super) async fn to_any_agent(
     State(door): State<Arc<Door>>,
     request: Request<Body>,
 ) -> Response {
-    serve(
-        &door,
-        HttpPath::Rpc,
-        Target::InPayload,
-        request,
-        |common, _, payload| respond(&door, common, payload),
-    )
+    let at = At::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
+    serve(&door, at, request, |common, _, payload| {
+        respond(&door, common, payload)
+    })
     .await
 }
 
@@ -66,21 +64,44 @@ pub(super) async fn to_agent(
     request: Request<Body>,
 ) -> Response {
     let target = Target::of_path(path);
-    serve(
-        &door,
-        HttpPath::RpcAgent,
-        target,
-        request,
-        |common, _, payload| respond(&door, common, payload),
-    )
+    let at = At::json_rpc(HttpPath::RpcAgent, target, request.headers());
+    serve(&door, at, request, |common, _, payload| {
+        respond(&door, common, payload)
+    })
     .await
+}
+
+/// What a path takes, and how it refuses what it does not take.
+pub(super) struct At {
+    pub(super) path: HttpPath,
+    pub(super) target: Target,
+    /// The methods that it takes.
+    pub(super) methods: &'static [Method],
+    /// The dialect of its refusals.
+    pub(super) dialect: Dialect,
+    /// The response to a request that is refused before it is read.
+    pub(super) refusal: fn(StatusCode, &Failure, &Recipient) -> Response,
+}
+
+// === impl At ===
+
+impl At {
+    /// A path that takes JSON-RPC.
+    pub(super) fn json_rpc(path: HttpPath, target: Target, headers: &HeaderMap) -> Self {
+        Self {
+            path,
+            target,
+            methods: &[Method::POST],
+            dialect: negotiate::dialect(headers),
+            refusal,
+        }
+    }
 }
 
 /// Takes a request in, and has it answered by `answered`, which gets its head and its body.
 pub(super) async fn serve<R>(
     door: &Door,
-    path: HttpPath,
-    target: Target,
+    at: At,
     request: Request<Body>,
     answered: impl FnOnce(Common, request::Parts, Bytes) -> R,
 ) -> Response
@@ -88,11 +109,12 @@ where
     R: Future<Output = Result<Response, Refusal>>,
 {
     let arrived = Instant::now();
-    let recipient = Recipient::unknown(negotiate::dialect(request.headers()));
-    let permitted = permit(request.extensions(), Action::Call(target.name()));
+    let recipient = Recipient::unknown(at.dialect);
+    let (path, refused) = (at.path, at.refusal);
+    let permitted = permit(request.extensions(), Action::Call(at.target.name()));
     let Ok(call) = door.calls.legs().new_call() else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
+        return refused(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
     };
     let (caller, served) = match permitted {
         Err(failure) => (Text::default(), Err((StatusCode::FORBIDDEN, failure))),
@@ -101,12 +123,12 @@ where
                 // What the head costs is given back once the response begins.
                 Ok(_charge) => {
                     let caller = caller.clone();
-                    match take_in(door, target, (call, caller), request).await {
+                    match take_in(door, at, (call, caller), request).await {
                         Ok((common, head, body)) => answered(common, head, body).await,
-                        Err(refused) => Err(refused),
+                        Err(refusal) => Err(refusal),
                     }
                 }
-                Err(refused) => Err(refused),
+                Err(refusal) => Err(refusal),
             };
             (caller, served)
         }
@@ -121,7 +143,7 @@ where
             took: arrived.elapsed(),
         };
         line.write();
-        refusal(status, &failure, &recipient)
+        refused(status, &failure, &recipient)
     });
     let headers = response.headers_mut();
     if !headers.contains_key(CALL_ID) {
@@ -134,12 +156,12 @@ where
 /// The head and the body of a request that may be answered.
 async fn take_in(
     door: &Door,
-    target: Target,
+    at: At,
     call: (CallId, Text),
     request: Request<Body>,
 ) -> Result<(Common, request::Parts, Bytes), Refusal> {
     let (head, body) = request.into_parts();
-    let common = read_head(door, target, call, &head)?;
+    let common = read_head(door, at, call, &head)?;
     let payload = read_body(door, &head.headers, body, &common.purse).await?;
     Ok((common, head, payload))
 }
@@ -216,7 +238,7 @@ pub(super) fn check_amplification(
 
 fn read_head(
     door: &Door,
-    target: Target,
+    at: At,
     (call, caller): (CallId, Text),
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
@@ -228,7 +250,7 @@ fn read_head(
         let failure = Failure::new(Reason::InvalidRequest, message);
         return Err((StatusCode::FORBIDDEN, failure));
     }
-    if head.method != Method::POST {
+    if !at.methods.contains(&head.method) {
         let failure = Failure::new(Reason::InvalidRequest, "requests are sent with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
     }
@@ -261,7 +283,7 @@ fn read_head(
         registry: Arc::clone(&door.registry),
         may_announce: permit(&head.extensions, Action::Announce).map(drop),
         call,
-        target,
+        target: at.target,
         caller,
         headers: door.passed.of_request(&head.headers),
         purse: door.purse(&head.extensions),

@@ -51,6 +51,8 @@ pub enum HttpPath {
     A2aAgent,
     /// `/a2a/tasks` and below.
     A2aTasks,
+    /// The paths of the HTTP+JSON binding of A2A.
+    A2aRest,
     /// The cards and lists of agents, and what else A2A clients read.
     A2aCards,
     /// Below `/api`.
@@ -131,6 +133,7 @@ impl HttpPath {
             Self::A2a => "/a2a",
             Self::A2aAgent => "/a2a/agents/{agent}",
             Self::A2aTasks => "/a2a/tasks",
+            Self::A2aRest => "a2a rest",
             Self::A2aCards => "agent cards",
             Self::Api => "/api",
             Self::Health => "/health",

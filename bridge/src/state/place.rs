@@ -21,8 +21,16 @@ pub const AGENTS: LogSpec = LogSpec {
     kind: Kind::Latest,
 };
 
+/// The webhooks of tasks, and what was delivered to them.
+pub const PUSH: LogSpec = LogSpec {
+    name: "push",
+    kind: Kind::Events {
+        max_age: Duration::from_secs(DAY),
+    },
+};
+
 /// All of them.
-pub const LOGS: [LogSpec; 2] = [TASKS, AGENTS];
+pub const LOGS: [LogSpec; 3] = [TASKS, AGENTS, PUSH];
 
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;

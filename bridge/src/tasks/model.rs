@@ -124,6 +124,21 @@ impl State {
         }
     }
 
+    /// The name that A2A 0.3 has for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Submitted => "submitted",
+            Self::Working => "working",
+            Self::InputRequired => "input-required",
+            Self::AuthRequired => "auth-required",
+            Self::Completed => "completed",
+            Self::Canceled => "canceled",
+            Self::Failed => "failed",
+            Self::Rejected => "rejected",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether the task never leaves it.
     pub(crate) fn is_terminal(self) -> bool {
         matches!(

@@ -9,6 +9,8 @@ use http::request::Parts;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::form::{Envelope, Form};
+use super::method::{Method, Push};
 use crate::calls::failure::{Failure, Reason, Recipient};
 
 /// One request, ready to be done.
@@ -21,20 +23,8 @@ pub(super) struct Ask {
     /// Its name, for the access log.
     pub(super) name: &'static str,
     pub(super) dialect: Dialect,
-}
-
-/// What A2A defines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
-    Send,
-    Stream,
-    Get,
-    List,
-    Cancel,
-    Follow,
-    /// Push notifications, in any way.
-    Push,
-    Card,
+    /// What its answer is put into.
+    pub(super) envelope: Envelope,
 }
 
 /// The version that the head of a request names.
@@ -58,10 +48,16 @@ const EARLIER: [Named; 13] = [
     ("tasks/list", Method::List),
     ("tasks/cancel", Method::Cancel),
     ("tasks/resubscribe", Method::Follow),
-    ("tasks/pushNotificationConfig/set", Method::Push),
-    ("tasks/pushNotificationConfig/get", Method::Push),
-    ("tasks/pushNotificationConfig/list", Method::Push),
-    ("tasks/pushNotificationConfig/delete", Method::Push),
+    ("tasks/pushNotificationConfig/set", Method::Push(Push::Set)),
+    ("tasks/pushNotificationConfig/get", Method::Push(Push::Get)),
+    (
+        "tasks/pushNotificationConfig/list",
+        Method::Push(Push::List),
+    ),
+    (
+        "tasks/pushNotificationConfig/delete",
+        Method::Push(Push::Delete),
+    ),
     ("agent/getAuthenticatedExtendedCard", Method::Card),
     ("agent/getExtendedCard", Method::Card),
 ];
@@ -74,10 +70,13 @@ const CURRENT: [Named; 11] = [
     ("ListTasks", Method::List),
     ("CancelTask", Method::Cancel),
     ("SubscribeToTask", Method::Follow),
-    ("CreateTaskPushNotificationConfig", Method::Push),
-    ("GetTaskPushNotificationConfig", Method::Push),
-    ("ListTaskPushNotificationConfigs", Method::Push),
-    ("DeleteTaskPushNotificationConfig", Method::Push),
+    ("CreateTaskPushNotificationConfig", Method::Push(Push::Set)),
+    ("GetTaskPushNotificationConfig", Method::Push(Push::Get)),
+    ("ListTaskPushNotificationConfigs", Method::Push(Push::List)),
+    (
+        "DeleteTaskPushNotificationConfig",
+        Method::Push(Push::Delete),
+    ),
     ("GetExtendedAgentCard", Method::Card),
 ];
 
@@ -90,14 +89,25 @@ pub(super) fn methods() -> Vec<&'static str> {
         .collect()
 }
 
+/// The name of a method in an official dialect.
+pub(super) fn name_of(method: Method, dialect: Dialect) -> &'static str {
+    let names: &[Named] = match dialect {
+        Dialect::A2a10 => &CURRENT,
+        _ => &EARLIER,
+    };
+    let named = names.iter().find(|(_, named)| *named == method);
+    // Each method has a name in both.
+    named.map_or("", |(name, _)| name)
+}
+
 /// The versions that are served.
-const VERSIONS: [&str; 2] = ["1.0", "0.3"];
+pub(super) const VERSIONS: [&str; 2] = ["1.0", "0.3"];
 
 /// The header, or member of the query, that names a version.
 const VERSION: &str = "A2A-Version";
 
 #[derive(Deserialize)]
-struct Envelope {
+struct Request {
     method: String,
     #[serde(default)]
     params: Option<Box<RawValue>>,
@@ -173,13 +183,13 @@ impl Ask {
         let id = id.unwrap_or_else(no_id);
         let is_jaf = message.dialect == Dialect::JafDoc;
         let refuse = |failure, dialect| (failure, Recipient::new(id.clone(), dialect));
-        let envelope: Envelope = serde_json::from_slice(&unit.bytes).map_err(|error| {
+        let request: Request = serde_json::from_slice(&unit.bytes).map_err(|error| {
             let failure = Failure::new(Reason::InvalidRequest, error.to_string());
             refuse(failure, fallback)
         })?;
-        let ((name, method), dialect) = Self::known(&envelope.method, version, is_jaf)
+        let ((name, method), dialect) = Self::known(&request.method, version, is_jaf)
             .map_err(|failure| refuse(failure, version.dialect(fallback)))?;
-        let params = envelope.params.as_ref().map_or("{}", |params| params.get());
+        let params = request.params.as_ref().map_or("{}", |params| params.get());
         if !params.starts_with('{') && params != "null" {
             let failure = Failure::new(Reason::InvalidParams, "params must be an object");
             return Err(refuse(failure, dialect));
@@ -189,8 +199,19 @@ impl Ask {
             method,
             name,
             dialect,
+            envelope: Envelope::JsonRpc,
             unit,
         })
+    }
+
+    /// How its answers are written.
+    pub(super) fn form(&self) -> Form {
+        Form {
+            envelope: self.envelope,
+            method: self.method,
+            id: self.id.clone(),
+            dialect: self.dialect,
+        }
     }
 
     /// The method of a name, and the dialect of its answer.

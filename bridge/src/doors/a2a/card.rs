@@ -14,12 +14,23 @@ pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 /// Agents in the card of the server, at most.
 const MOST_AGENTS: usize = 100;
 
-/// The card of one agent, whose requests go to `url`.
-pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, url: &str) -> Value {
+/// What clients may use, and where.
+#[derive(Debug, Clone)]
+pub(super) struct Offer {
+    /// As JSON-RPC.
+    pub(super) json_rpc: String,
+    /// As HTTP+JSON; what the paths of the binding are below.
+    pub(super) http: String,
+    /// Whether webhooks are called.
+    pub(super) push: bool,
+}
+
+/// The card of one agent.
+pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &Offer) -> Value {
     let skills = agent.skills.iter().map(|skill| written(&skill.id, skill));
     card(
         (name, &agent.description, &agent.version),
-        url,
+        offer,
         agent.streaming,
         (&agent.input_modes, &agent.output_modes),
         &skills.collect::<Vec<_>>(),
@@ -28,7 +39,7 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, url: &str) -> Value 
 
 /// The card of the server: the skills of all agents, as `<agent>-<skill>`. An agent without skills is one skill,
 /// `<agent>-main`, as JAF writes it.
-pub(super) fn of_server(instance: &str, agents: &Agents, url: &str) -> Value {
+pub(super) fn of_server(instance: &str, agents: &Agents, offer: &Offer) -> Value {
     let mut skills = Vec::new();
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     for (name, agent) in agents.iter().take(MOST_AGENTS) {
@@ -59,7 +70,7 @@ pub(super) fn of_server(instance: &str, agents: &Agents, url: &str) -> Value {
     let streaming = agents.iter().any(|(_, agent)| agent.streaming);
     card(
         (instance, &description, env!("CARGO_PKG_VERSION")),
-        url,
+        offer,
         streaming,
         (&inputs, &outputs),
         &skills,
@@ -68,26 +79,36 @@ pub(super) fn of_server(instance: &str, agents: &Agents, url: &str) -> Value {
 
 fn card(
     (name, description, version): (&str, &str, &str),
-    url: &str,
+    offer: &Offer,
     streaming: bool,
     (inputs, outputs): (&[String], &[String]),
     skills: &[Value],
 ) -> Value {
+    let Offer {
+        json_rpc,
+        http,
+        push,
+    } = offer;
     json!({
         "name": name,
         "description": description,
         "version": version,
         "protocolVersion": PROTOCOL_VERSION,
-        "url": url,
+        "url": json_rpc,
         "preferredTransport": "JSONRPC",
-        "additionalInterfaces": [{ "url": url, "transport": "JSONRPC" }],
+        "additionalInterfaces": [
+            { "url": json_rpc, "transport": "JSONRPC" },
+            { "url": http, "transport": "HTTP+JSON" },
+        ],
         "supportedInterfaces": [
-            { "url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0" },
-            { "url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3" },
+            { "url": json_rpc, "protocolBinding": "JSONRPC", "protocolVersion": "1.0" },
+            { "url": http, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0" },
+            { "url": json_rpc, "protocolBinding": "JSONRPC", "protocolVersion": "0.3" },
+            { "url": http, "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3" },
         ],
         "capabilities": {
             "streaming": streaming,
-            "pushNotifications": false,
+            "pushNotifications": push,
             "stateTransitionHistory": true,
             "contextAccumulation": false,
             "extendedAgentCard": true,

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::dialect::Dialect;
 use axum::response::Response;
-use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
+use super::form::Form;
 use super::write::{Of, Written};
 use crate::budget::Purse;
 use crate::calls::CallError;
-use crate::calls::failure::{Failure, Recipient};
+use crate::calls::failure::Failure;
 use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::{Subscription, Task, Tasks};
@@ -24,9 +23,8 @@ pub(super) struct Reader {
     pub(super) tasks: Arc<Tasks>,
     /// The task.
     pub(super) task: Text,
-    /// The caller's id, as its JSON token.
-    pub(super) id: Text,
-    pub(super) dialect: Dialect,
+    /// How its events are written.
+    pub(super) form: Form,
     /// How long the stream may last.
     pub(super) most: Duration,
 }
@@ -56,7 +54,7 @@ impl Reader {
             Some(_) => None,
             None => Some(self.frame(
                 task.position,
-                Of::task(self.dialect, &self.task, &task).first(&task),
+                Of::task(self.form.dialect, &self.task, &task).first(&task),
             )),
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
@@ -75,23 +73,19 @@ impl Reader {
     }
 
     fn frame(&self, position: Position, written: Written) -> Frame {
-        let (id, result) = (&self.id, written.result);
         Frame {
             event: written.event,
             id: Some(position.to_string()),
-            data: Bytes::from(format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-            )),
+            data: self.form.result(&written.result),
         }
     }
 
     /// Why the stream ends before its task.
     fn failure(&self, error: &CallError) -> Frame {
-        let recipient = Recipient::new(self.id.clone(), self.dialect);
         Frame {
-            event: (self.dialect == Dialect::JafDoc).then_some("error"),
+            event: self.form.error_event(),
             id: None,
-            data: Failure::call(error).render(&recipient),
+            data: self.form.failure(&Failure::call(error)).1,
         }
     }
 }
@@ -116,7 +110,7 @@ impl Following {
                 }
                 Ok(Ok(Some(step))) => {
                     let of = Of {
-                        dialect: self.reader.dialect,
+                        dialect: self.reader.form.dialect,
                         task: Some(&self.reader.task),
                         context: Some(&self.context),
                     };

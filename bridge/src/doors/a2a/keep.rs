@@ -197,8 +197,7 @@ impl Turn<'_> {
         let reader = Reader {
             tasks: Arc::clone(&self.a2a.settings.tasks),
             task,
-            id: self.ask.id,
-            dialect: self.ask.dialect,
+            form: self.ask.form(),
             most: self.a2a.door.calls.stream_timeout(),
         };
         let response = reader.response(subscribed, missed_since, self.common.purse);

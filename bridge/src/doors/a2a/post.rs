@@ -1,5 +1,6 @@
 //! `POST /a2a` and `POST /a2a/agents/{name}`: JSON-RPC in the three dialects of A2A.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -12,12 +13,14 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Version as HttpVersion};
 use serde_json::Value;
 
-use super::ask::{Ask, Method, Version};
+use super::ask::{Ask, Version};
+use super::method::Method;
 use super::shared::A2a;
 use super::work::{Head, Reply, Turn};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::rpc;
+use crate::doors::rpc::At;
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
 use crate::http::negotiate;
@@ -39,12 +42,26 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
         Target::InPayload => HttpPath::A2a,
         Target::Agent(_) | Target::NotAName => HttpPath::A2aAgent,
     };
-    let http_1 = request.version() < HttpVersion::HTTP_2;
-    let trace = request.headers().get(TRACE).cloned();
-    let mut response = rpc::serve(&a2a.door, path, target, request, |common, head, body| {
+    let at = At::json_rpc(path, target, request.headers());
+    framed(a2a, at, request, |common, head, body| {
         respond(a2a, common, head, body)
     })
-    .await;
+    .await
+}
+
+/// Has a request of any binding answered, with the headers that all answers to A2A clients have.
+pub(super) async fn framed<R>(
+    a2a: &A2a,
+    at: At,
+    request: Request<Body>,
+    answered: impl FnOnce(Common, Parts, Bytes) -> R,
+) -> Response
+where
+    R: Future<Output = Result<Response, Refusal>>,
+{
+    let http_1 = request.version() < HttpVersion::HTTP_2;
+    let trace = request.headers().get(TRACE).cloned();
+    let mut response = rpc::serve(&a2a.door, at, request, answered).await;
     let is_stream = response.headers().get("content-type");
     let is_stream = is_stream.is_some_and(|value| value == "text/event-stream");
     let headers = response.headers_mut();
@@ -64,13 +81,8 @@ async fn respond(
     payload: Bytes,
 ) -> Result<Response, Refusal> {
     let version = Version::of(&head);
-    let head = Head {
-        fallback: version.dialect(negotiate::dialect(&head.headers)),
-        version,
-        trace: trace_of(&head.headers),
-        last_event: text(&head.headers, LAST_EVENT),
-        base: a2a.base(&head.uri, &head.headers)?,
-    };
+    let fallback = version.dialect(negotiate::dialect(&head.headers));
+    let head = head_of(a2a, &head, version, fallback)?;
     let limits = a2a.door.calls.rules().limits;
     let units = decode(&payload, &common.hint, &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
@@ -89,6 +101,22 @@ async fn respond(
     }
 }
 
+/// What a head says. `fallback` is the dialect of errors about what cannot be read.
+pub(super) fn head_of(
+    a2a: &A2a,
+    head: &Parts,
+    version: Version,
+    fallback: Dialect,
+) -> Result<Head, Refusal> {
+    Ok(Head {
+        fallback,
+        version,
+        trace: trace_of(&head.headers),
+        last_event: text(&head.headers, LAST_EVENT),
+        base: a2a.base(&head.uri, &head.headers)?,
+    })
+}
+
 async fn one(
     a2a: &Arc<A2a>,
     common: &Common,
@@ -96,7 +124,7 @@ async fn one(
     unit: Result<Unit, Refused>,
 ) -> Response {
     let (reply, dialect) = reply(a2a, common, head, unit, false).await;
-    let mut response = match reply {
+    let response = match reply {
         Reply::Whole(body) => common.whole(body),
         Reply::Stream(response) => *response,
         Reply::Refused(status, body) => {
@@ -109,6 +137,11 @@ async fn one(
             response
         }
     };
+    of_dialect(response, dialect)
+}
+
+/// A response that names its version.
+pub(super) fn of_dialect(mut response: Response, dialect: Dialect) -> Response {
     let version = match dialect {
         Dialect::A2a10 => Some((CURRENT, "1.0")),
         Dialect::JafDoc => Some((JAF, "0.3.0")),
@@ -174,8 +207,7 @@ async fn reply(
         }
     };
     let dialect = ask.dialect;
-    let recipient = Recipient::new(ask.id.clone(), dialect);
-    let id = ask.id.clone();
+    let (id, form) = (ask.id.clone(), ask.form());
     let streams = matches!(ask.method, Method::Stream | Method::Follow);
     let done = if in_batch && streams {
         let message = "streaming is not available in a batch: send this request by itself";
@@ -190,14 +222,13 @@ async fn reply(
         };
         Box::pin(turn.done()).await
     };
-    let reply = done.unwrap_or_else(|failure| {
-        let failure = of_request(failure, &id, head);
-        let body = failure.render(&recipient);
-        match failure.status() {
-            Some(status) if !in_batch => Reply::Refused(status, body),
-            _ => Reply::Whole(body),
-        }
-    });
+    let reply =
+        done.unwrap_or_else(
+            |failure| match form.failure(&of_request(failure, &id, head)) {
+                (Some(status), body) if !in_batch => Reply::Refused(status, body),
+                (_, body) => Reply::Whole(body),
+            },
+        );
     (reply, dialect)
 }
 
@@ -209,7 +240,7 @@ async fn of_registry(common: &Common, unit: &Unit) -> Option<Bytes> {
 }
 
 /// A failure with what ties it to its request in logs.
-fn of_request(failure: Failure, id: &str, head: &Head) -> Failure {
+pub(super) fn of_request(failure: Failure, id: &str, head: &Head) -> Failure {
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let failure = if id.is_null() {
         failure

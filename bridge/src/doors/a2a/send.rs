@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::ask::Method;
-use super::work::{Reply, Turn, gone, no_push, not_found, not_stored, of_call};
+use super::method::Method;
+use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
 use super::write::Of;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Answer, CallError};
@@ -48,13 +48,25 @@ struct Addressed<'a> {
 #[derive(Deserialize)]
 struct Framing<'a> {
     #[serde(borrow)]
-    params: MessageOnly<'a>,
+    params: Sent<'a>,
 }
 
 #[derive(Deserialize)]
-struct MessageOnly<'a> {
+struct Sent<'a> {
     #[serde(borrow)]
     message: &'a RawValue,
+    #[serde(borrow, default)]
+    configuration: Option<Private<'a>>,
+}
+
+/// What is between the client and the bridge.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Private<'a> {
+    #[serde(borrow, default)]
+    push_notification_config: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    task_push_notification_config: Option<&'a RawValue>,
 }
 
 /// A message that is ready to be sent.
@@ -81,17 +93,9 @@ impl Turn<'_> {
     pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
         let params: SendParams = self.ask.params()?;
         let configuration = params.configuration.unwrap_or_default();
-        let wants_push = [
-            &configuration.push_notification_config,
-            &configuration.task_push_notification_config,
-        ];
-        if wants_push
-            .into_iter()
-            .flatten()
-            .any(|raw| raw.get() != "null")
-        {
-            return Err(no_push());
-        }
+        let former = configuration.push_notification_config.as_deref();
+        let current = configuration.task_push_notification_config.as_deref();
+        let webhook = self.brought(current.or(former))?;
         let streams = self.ask.method == Method::Stream;
         if streams && !self.agent(agent)?.streaming {
             let message = "this agent does not stream: send the message without streaming";
@@ -111,9 +115,14 @@ impl Turn<'_> {
             }
         }
         self.begin(agent, &outbound).await?;
+        let kept = match webhook {
+            Some(webhook) => self.keep_brought(&outbound.task, webhook).await,
+            None => Ok(()),
+        };
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
         let subscribed = tasks.follow(&id, None);
         tasks.drive(id.clone(), answer, first);
+        kept?;
         if streams {
             return self.stream(id, subscribed.ok_or_else(|| gone(&outbound.task))?, None);
         }
@@ -144,7 +153,12 @@ impl Turn<'_> {
                 context: Some(context),
             };
             return Ok(match Said::of(part) {
-                Some(Said::Error(part)) => First::Reply(Reply::Whole(part.body)),
+                Some(Said::Error(part)) => {
+                    First::Reply(match self.ask.form().agents_failure(part.body) {
+                        (Some(status), body) => Reply::Refused(status, body),
+                        (None, body) => Reply::Whole(body),
+                    })
+                }
                 Some(Said::Result(Heard::Message(message))) if last && !is_jaf => {
                     First::Reply(self.whole(&of.message(&message)))
                 }
@@ -197,7 +211,7 @@ impl Turn<'_> {
             }
             None => None,
         };
-        let mut edits = Vec::new();
+        let mut edits = framing.params.without_webhooks(bytes);
         let context = match (&context_id, &task) {
             (Some((context, _)), _) => Text::from(context.as_str()),
             (None, task) => {
@@ -322,6 +336,21 @@ impl Turn<'_> {
             return Err(Failure::new(Reason::Unsupported, message));
         }
         Ok(task)
+    }
+}
+
+impl Sent<'_> {
+    /// The edits that remove webhooks: the bridge calls them. An agent would call them again, and they hold secrets of
+    /// the client.
+    fn without_webhooks(&self, bytes: &[u8]) -> Vec<(std::ops::Range<usize>, String)> {
+        let private = self.configuration.iter().flat_map(|it| {
+            [
+                it.push_notification_config,
+                it.task_push_notification_config,
+            ]
+        });
+        let places = private.flatten().map(|raw| span(bytes, raw.get()));
+        places.map(|place| (place, "null".to_owned())).collect()
     }
 }
 

@@ -7,6 +7,8 @@ use a2abus_plugin::Text;
 use bytesize::ByteSize;
 use http::{HeaderMap, StatusCode, Uri};
 
+use super::card::Offer;
+use super::hooks::PushSettings;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::A2aConfig;
 use crate::doors::{Door, Refusal};
@@ -27,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) instance: Text,
     /// What a message may hold.
     pub(crate) limits: PartLimits,
+    /// The webhooks of tasks, if clients may set them.
+    pub(crate) push: Option<Arc<PushSettings>>,
 }
 
 /// What the parts of a message may be.
@@ -60,6 +64,29 @@ impl PartLimits {
     }
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// What the card of the server offers.
+    pub(super) fn offer(&self, base: &str) -> Offer {
+        Offer {
+            json_rpc: format!("{base}/a2a"),
+            http: base.to_owned(),
+            push: self.push.is_some(),
+        }
+    }
+
+    /// What the card of an agent offers.
+    pub(super) fn offer_of(&self, base: &str, name: &str) -> Offer {
+        let url = agent_url(base, name);
+        Offer {
+            json_rpc: url.clone(),
+            http: url,
+            push: self.push.is_some(),
+        }
+    }
+}
+
 // === impl A2a ===
 
 impl A2a {
@@ -78,11 +105,6 @@ impl A2a {
         })?;
         Ok(format!("http://{authority}"))
     }
-}
-
-/// Where requests for the default agent go.
-pub(super) fn server_url(base: &str) -> String {
-    format!("{base}/a2a")
 }
 
 /// Where requests for an agent go.

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::ask::{Ask, Method, Version};
+use super::ask::{Ask, Version};
 use super::card;
-use super::shared::{A2a, agent_url, server_url};
+use super::method::Method;
+use super::shared::A2a;
 use crate::account::Line;
 use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
@@ -55,8 +56,17 @@ pub(super) enum Reply {
 // === impl Turn ===
 
 impl Turn<'_> {
-    /// Does it.
-    pub(super) async fn done(mut self) -> Result<Reply, Failure> {
+    /// Does it, and counts it.
+    pub(super) async fn done(self) -> Result<Reply, Failure> {
+        let metrics = Arc::clone(&self.a2a.door.metrics);
+        let [method, version, binding] = self.ask.form().labels();
+        let done = Box::pin(self.answered()).await;
+        let outcome = done.as_ref().map_or_else(Failure::word, |_| "ok");
+        metrics.a2a_request([method, version, binding, outcome]);
+        done
+    }
+
+    async fn answered(mut self) -> Result<Reply, Failure> {
         let method = self.ask.method;
         if matches!(method, Method::Send | Method::Stream) {
             let agent = self.target()?;
@@ -74,9 +84,7 @@ impl Turn<'_> {
             Method::Cancel => self.cancel().await?,
             Method::Follow => return self.follow(),
             Method::Card => self.card(),
-            Method::Push => {
-                return Err(no_push());
-            }
+            Method::Push(what) => self.push(what).await?,
             Method::Send | Method::Stream => String::new(),
         };
         let agent = self.named().unwrap_or_default();
@@ -85,10 +93,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn whole(&self, result: &str) -> Reply {
-        let id = &self.ask.id;
-        Reply::Whole(Bytes::from(format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-        )))
+        Reply::Whole(self.ask.form().result(result))
     }
 
     // === agents ===
@@ -139,8 +144,8 @@ impl Turn<'_> {
         let agents = settings.registry.now();
         let named = self.named();
         let card = match named.as_ref().and_then(|name| agents.get(name)) {
-            Some((name, agent)) => card::of_agent(name, agent, &agent_url(base, name)),
-            None => card::of_server(&settings.instance, &agents, &server_url(base)),
+            Some((name, agent)) => card::of_agent(name, agent, &settings.offer_of(base, name)),
+            None => card::of_server(&settings.instance, &agents, &settings.offer(base)),
         };
         if self.ask.dialect == Dialect::A2a10 {
             return card::current_only(card).to_string();

@@ -207,15 +207,7 @@ pub(super) fn state(state: State, dialect: Dialect) -> &'static str {
         (State::InputRequired | State::AuthRequired | State::Unknown, Dialect::JafDoc) => "working",
         (State::Rejected, Dialect::JafDoc) => "failed",
         (State::Canceled, Dialect::JafDoc) => "cancelled",
-        (State::Submitted, _) => "submitted",
-        (State::Working, _) => "working",
-        (State::InputRequired, _) => "input-required",
-        (State::AuthRequired, _) => "auth-required",
-        (State::Completed, _) => "completed",
-        (State::Canceled, _) => "canceled",
-        (State::Failed, _) => "failed",
-        (State::Rejected, _) => "rejected",
-        (State::Unknown, _) => "unknown",
+        (state, _) => state.as_str(),
     }
 }
 

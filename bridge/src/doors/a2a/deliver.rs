@@ -1,0 +1,453 @@
+//! Calls webhooks: one owner of all deliveries of this replica.
+//!
+//! ```text
+//! an event of a task, a new webhook, or time ──> due ──> claim ──> POST ──> done │ again later │ given up
+//! ```
+//!
+//! Each webhook gets the events of its task in their order, each until it is taken. A delivery that fails is repeated, less
+//! and less often, until it is given up; the next event is tried again. Another replica takes over when this one is away, so
+//! a webhook may see the last event of the former owner twice.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_executor::{HttpClient, HttpError, HttpRequest};
+use a2abus_models::a2e_workflow::operation::Method;
+use a2abus_models::a2e_workflow::target::Target;
+use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::Level;
+
+use super::hooks::PushSettings;
+use super::write::Of;
+use crate::metrics::{Metrics, PushOutcome};
+use crate::seldom::{LogLimits, Seldom};
+use crate::state::{Lagged, Position};
+use crate::tasks::push::{Kept, RENEW, Turn, is_set};
+use crate::tasks::{Task, Tasks};
+
+/// What calls webhooks, and how.
+pub(crate) struct Deliveries {
+    pub(crate) push: Arc<PushSettings>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) client: Arc<dyn HttpClient>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The longest that one call may take.
+    pub(crate) timeout: Duration,
+    /// How long one delivery is repeated.
+    pub(crate) give_up_after: Duration,
+    retried: Seldom,
+    dropped: Seldom,
+}
+
+/// One step towards a delivery is over.
+struct Landed {
+    key: Text,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    /// Nothing is to be delivered here.
+    Idle,
+    /// There may be more.
+    Done,
+    /// It is not time yet.
+    Wait,
+    /// It failed, and may go better later.
+    Failed,
+}
+
+/// A delivery that has failed.
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    since: Instant,
+    times: u32,
+    next: Instant,
+}
+
+/// What is to be done, when.
+#[derive(Default)]
+struct Plan {
+    due: BTreeSet<(Instant, Text)>,
+    flying: HashSet<Text>,
+    /// Something has happened meanwhile.
+    again: HashSet<Text>,
+    failing: HashMap<Text, Failing>,
+}
+
+/// One call.
+struct Call {
+    body: Bytes,
+    /// The event that it reports.
+    reached: Position,
+    /// Nothing follows it.
+    last: bool,
+}
+
+/// Why a call has failed.
+enum Refused {
+    /// It may go better later.
+    ForNow(String),
+    /// It will fail again.
+    ForGood(String),
+}
+
+type Flights<'a> = FuturesUnordered<BoxFuture<'a, Landed>>;
+
+/// Calls at a time.
+const MOST: usize = 64;
+/// How long after the first failure the second attempt is made, and the longest pause.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How often webhooks are looked for whose owner is away.
+const LOOK: Duration = Duration::from_secs(20);
+/// How much is read of an answer.
+const MAX_ANSWER: usize = 64 << 10;
+/// The header that shows a client that it is called by whom it has asked.
+const TOKEN: &str = "X-A2A-Notification-Token";
+
+// === impl Deliveries ===
+
+impl fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deliveries").finish_non_exhaustive()
+    }
+}
+
+impl Deliveries {
+    /// Those of one bridge.
+    pub(crate) fn new(
+        (push, tasks): (Arc<PushSettings>, Arc<Tasks>),
+        client: Arc<dyn HttpClient>,
+        metrics: &Arc<Metrics>,
+        log: &LogLimits,
+        (timeout, give_up_after): (Duration, Duration),
+    ) -> Self {
+        Self {
+            push,
+            tasks,
+            client,
+            metrics: Arc::clone(metrics),
+            timeout,
+            give_up_after,
+            retried: log.seldom(Level::WARN, "more push notifications are sent again later"),
+            dropped: log.seldom(Level::ERROR, "more push notifications were given up"),
+        }
+    }
+
+    /// Until the bridge stops. Then the other replicas go on at once.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.deliver()).await;
+        self.push.webhooks.release().await;
+    }
+
+    async fn deliver(&self) {
+        let mut plan = Plan::default();
+        let mut flights = Flights::new();
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut events = self.tasks.follow_all();
+            let mut webhooks = self.push.webhooks.follow();
+            plan.add(self.push.webhooks.open_keys());
+            loop {
+                plan.start(self, &mut flights);
+                let flying = flights.len();
+                tokio::select! {
+                    event = events.next() => match event {
+                        Ok(Some(record)) => plan.add(self.push.webhooks.keys_of(&record.key)),
+                        Ok(None) => return,
+                        Err(Lagged) => break,
+                    },
+                    webhook = webhooks.next() => match webhook {
+                        Ok(Some(record)) if is_set(&record) => plan.add(vec![record.key]),
+                        Ok(Some(_)) => {}
+                        Ok(None) => return,
+                        Err(Lagged) => break,
+                    },
+                    _ = looks.tick() => plan.add(self.push.webhooks.open_keys()),
+                    Some(landed) = flights.next() => plan.land(landed),
+                    () = plan.next_due(flying) => {}
+                }
+            }
+        }
+    }
+
+    /// One step for a webhook: its next event, if this replica may deliver it.
+    async fn step(&self, key: Text, failing: Option<Failing>) -> Landed {
+        let outcome = self.try_step(&key, failing).await;
+        Landed { key, outcome }
+    }
+
+    async fn try_step(&self, key: &Text, failing: Option<Failing>) -> Outcome {
+        let webhooks = &self.push.webhooks;
+        let Some(kept) = webhooks.kept(key) else {
+            return Outcome::Idle;
+        };
+        let Some(call) = self.next_call(&kept) else {
+            return Outcome::Idle;
+        };
+        match webhooks.claim(key).await {
+            Ok(Turn::Ours) => {}
+            Ok(Turn::Theirs) => return Outcome::Idle,
+            Err(error) => {
+                tracing::warn!(webhook = %key, %error, "a webhook could not be claimed: trying again");
+                return Outcome::Failed;
+            }
+        }
+        if failing.is_some_and(|failing| Instant::now() < failing.next) {
+            return Outcome::Wait;
+        }
+        let outcome = match self.send(&kept, call.body).await {
+            Ok(()) => PushOutcome::Delivered,
+            Err(refused) => {
+                let since = failing.map_or(Duration::ZERO, |failing| failing.since.elapsed());
+                let (why, is_over) = match refused {
+                    Refused::ForGood(why) => (why, true),
+                    Refused::ForNow(why) => (why, since >= self.give_up_after),
+                };
+                if !is_over {
+                    self.metrics.push_delivery(PushOutcome::Retried);
+                    if let Some(suppressed) = self.retried.allow() {
+                        tracing::warn!(webhook = %key, why, suppressed, "a push notification is sent again later");
+                    }
+                    return Outcome::Failed;
+                }
+                if let Some(suppressed) = self.dropped.allow() {
+                    tracing::error!(webhook = %key, event = %call.reached, why, suppressed, "a push notification was given up");
+                }
+                PushOutcome::Dropped
+            }
+        };
+        match webhooks.done(key, call.reached, call.last).await {
+            Ok(()) => {
+                self.metrics.push_delivery(outcome);
+                Outcome::Done
+            }
+            Err(error) => {
+                tracing::warn!(webhook = %key, %error, "a delivery was not written down: it is repeated");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// What a webhook is to be told next.
+    fn next_call(&self, kept: &Kept) -> Option<Call> {
+        let task = self.tasks.get(&kept.task)?;
+        if !task.has_news(kept.reached) {
+            return None;
+        }
+        let is_over = task.status.state.is_terminal();
+        let dialect = match kept.webhook.is_1_0 {
+            true => Dialect::A2a10,
+            false => Dialect::A2a03,
+        };
+        let of = Of::task(dialect, &kept.task, &task);
+        let whole = |body: String| Call {
+            body: body.into(),
+            reached: task.position,
+            last: is_over,
+        };
+        if !kept.webhook.is_1_0 {
+            return Some(whole(of.whole(&task, None, true)));
+        }
+        // What is not kept any more is told by the task as it is.
+        if !task.remembers(kept.reached) {
+            return Some(whole(of.first(&task).result));
+        }
+        let mut steps = task.steps_after(kept.reached).into_iter();
+        let step = steps.next()?;
+        let written = of.step(&step, || Some(Task::clone(&task)))?;
+        Some(Call {
+            body: written.result.into(),
+            reached: step.position,
+            last: is_over && steps.next().is_none(),
+        })
+    }
+
+    async fn send(&self, kept: &Kept, body: Bytes) -> Result<(), Refused> {
+        let webhook = &kept.webhook;
+        // What was allowed when it was set may be forbidden now.
+        let target =
+            Target::parse(&webhook.url).map_err(|error| Refused::ForGood(error.to_string()))?;
+        let reach = self.push.allowed.reach(&target).map_err(Refused::ForGood)?;
+        let media_type = match webhook.is_1_0 {
+            true => "application/a2a+json",
+            false => "application/json",
+        };
+        let mut headers = vec![("Content-Type".to_owned(), media_type.to_owned())];
+        if let Some(token) = &webhook.token {
+            headers.push((TOKEN.to_owned(), token.clone()));
+        }
+        if let Some(it) = &webhook.authentication
+            && let Some(credentials) = &it.credentials
+        {
+            let value = format!("{} {credentials}", it.scheme);
+            headers.push(("Authorization".to_owned(), value));
+        }
+        let request = HttpRequest {
+            method: Method::Post,
+            target,
+            headers,
+            body: Some(body),
+            timeout: self.timeout,
+            max_response_bytes: MAX_ANSWER,
+            reach,
+        };
+        match self.client.send(request).await {
+            Ok(response) => match response.status {
+                // A redirect is not followed: it may lead anywhere.
+                200..=299 => Ok(()),
+                status @ (408 | 425 | 429 | 500..=599) => {
+                    Err(Refused::ForNow(format!("status {status}")))
+                }
+                status => Err(Refused::ForGood(format!("status {status}"))),
+            },
+            // It was taken; only what it says is too long.
+            Err(HttpError::TooLarge) => Ok(()),
+            Err(error @ HttpError::Forbidden) => Err(Refused::ForGood(error.to_string())),
+            Err(error) => Err(Refused::ForNow(error.to_string())),
+        }
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Something may be to be done for these.
+    fn add(&mut self, keys: Vec<Text>) {
+        let now = Instant::now();
+        for key in keys {
+            if self.flying.contains(&key) {
+                self.again.insert(key);
+            } else if !self.failing.contains_key(&key) {
+                self.due.insert((now, key));
+            }
+        }
+    }
+
+    /// Begins what is due, as far as there is room.
+    fn start<'a>(&mut self, deliveries: &'a Deliveries, flights: &mut Flights<'a>) {
+        let now = Instant::now();
+        while flights.len() < MOST {
+            let Some((due, _)) = self.due.first() else {
+                return;
+            };
+            if *due > now {
+                return;
+            }
+            let Some((_, key)) = self.due.pop_first() else {
+                return;
+            };
+            if self.flying.insert(key.clone()) {
+                let failing = self.failing.get(&key).copied();
+                flights.push(Box::pin(deliveries.step(key, failing)));
+            }
+        }
+    }
+
+    /// Waits until something is due that there is room for.
+    async fn next_due(&self, flying: usize) {
+        match self.due.first() {
+            Some((due, _)) if flying < MOST => sleep_until(*due).await,
+            _ => pending().await,
+        }
+    }
+
+    fn land(&mut self, Landed { key, outcome }: Landed) {
+        self.flying.remove(&key);
+        let again = self.again.remove(&key);
+        let now = Instant::now();
+        match outcome {
+            Outcome::Idle => {
+                self.failing.remove(&key);
+                if again {
+                    self.due.insert((now, key));
+                }
+            }
+            Outcome::Done => {
+                self.failing.remove(&key);
+                self.due.insert((now, key));
+            }
+            Outcome::Wait => {
+                let next = self.failing.get(&key).map_or(now, |failing| failing.next);
+                self.due.insert((next.min(now + RENEW), key));
+            }
+            Outcome::Failed => {
+                let failing = Failing::after(self.failing.get(&key), now);
+                self.due
+                    .insert((failing.next.min(now + RENEW), key.clone()));
+                self.failing.insert(key, failing);
+            }
+        }
+    }
+}
+
+// === impl Failing ===
+
+impl Failing {
+    /// One more failure.
+    fn after(before: Option<&Self>, now: Instant) -> Self {
+        let times = before.map_or(0, |before| before.times + 1);
+        let pause = PAUSES.0.saturating_mul(1 << times.min(10)).min(PAUSES.1);
+        Self {
+            since: before.map_or(now, |before| before.since),
+            times,
+            next: now + pause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_repeated_less_and_less_often() {
+        let start = Instant::now();
+        let mut failing = None;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let now = Instant::now();
+            let next = Failing::after(failing.as_ref(), now);
+            assert_eq!(next.since, start);
+            pauses.push((next.next - now).as_secs());
+            failing = Some(next);
+            tokio::time::advance(next.next - now).await;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_during_a_step_is_looked_at_after_it() {
+        let mut plan = Plan::default();
+        let key = Text::from("t/c");
+        plan.flying.insert(key.clone());
+        plan.add(vec![key.clone()]);
+        assert!(plan.due.is_empty());
+        let outcome = Outcome::Idle;
+        plan.land(Landed {
+            key: key.clone(),
+            outcome,
+        });
+        assert_eq!(plan.due.len(), 1);
+        // A delivery that fails waits for its time, whatever else happens.
+        plan.due.clear();
+        let outcome = Outcome::Failed;
+        plan.land(Landed {
+            key: key.clone(),
+            outcome,
+        });
+        plan.add(vec![key]);
+        assert_eq!(plan.due.len(), 1);
+        assert!(plan.due.first().unwrap().0 > Instant::now());
+    }
+}

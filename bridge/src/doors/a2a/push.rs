@@ -1,0 +1,282 @@
+//! Webhooks of tasks: what clients set, read and remove.
+//!
+//! Source: docs/protocols/a2a.md §11; docs/design.md §T11.
+
+use a2abus_models::a2e_workflow::target::Target;
+use a2abus_plugin::protocol::dialect::Dialect;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::hooks::PushSettings;
+use super::method::Push;
+use super::work::{Turn, gone, no_push, not_stored};
+use crate::calls::failure::{Failure, Reason};
+use crate::state::Position;
+use crate::tasks::push::{Authentication, Kept, Webhook};
+
+/// The parameters of every method, in both versions: a configuration of A2A 1.0 is flat, one of 0.3 is a member.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params {
+    #[serde(default, alias = "task_id")]
+    task_id: Option<String>,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default, alias = "push_notification_config_id")]
+    push_notification_config_id: Option<String>,
+    #[serde(default, alias = "push_notification_config")]
+    push_notification_config: Option<Wire>,
+    /// Around it in requests of gRPC, which some clients send over HTTP.
+    #[serde(default)]
+    config: Option<Inner>,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    authentication: Option<WireAuthentication>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Inner {
+    #[serde(alias = "push_notification_config")]
+    push_notification_config: Wire,
+}
+
+/// A configuration as clients write it.
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    authentication: Option<WireAuthentication>,
+}
+
+/// A2A 1.0 has one scheme, 0.3 a list.
+#[derive(Deserialize)]
+struct WireAuthentication {
+    #[serde(default)]
+    scheme: Option<String>,
+    #[serde(default)]
+    schemes: Vec<String>,
+    #[serde(default)]
+    credentials: Option<String>,
+}
+
+/// A configuration that may be kept.
+pub(super) struct Checked {
+    id: Option<String>,
+    webhook: Webhook,
+}
+
+/// The largest URL, and the largest token or credentials, in bytes.
+const LARGEST: usize = 4_096;
+/// The longest id.
+const LONGEST_ID: usize = 256;
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    pub(super) async fn push(&self, what: Push) -> Result<String, Failure> {
+        let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
+        let params: Params = self.ask.params()?;
+        let (task, id) = params.names();
+        let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
+        let kept = self.task(&task)?;
+        let is_1_0 = self.ask.dialect == Dialect::A2a10;
+        match what {
+            Push::Set => {
+                let checked = push.check(params.into_wire(), is_1_0)?;
+                let id = self.set(push, &task, kept.position, checked).await?;
+                let kept = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
+                Ok(shown(&kept, is_1_0).to_string())
+            }
+            Push::Get => {
+                let found = match &id {
+                    Some(id) => push.webhooks.get(&task, id),
+                    None => push.webhooks.of_task(&task).into_iter().next(),
+                };
+                let found = found.ok_or_else(|| no_webhook(&task, id.as_deref()))?;
+                Ok(shown(&found, is_1_0).to_string())
+            }
+            Push::List => {
+                let all = push.webhooks.of_task(&task);
+                let all: Value = all.iter().map(|kept| shown(kept, is_1_0)).collect();
+                Ok(match is_1_0 {
+                    true => json!({ "configs": all, "nextPageToken": "" }).to_string(),
+                    false => all.to_string(),
+                })
+            }
+            Push::Delete => {
+                let id = id.ok_or_else(|| Failure::bad_params("params name no configuration"))?;
+                let deleted = push.webhooks.delete(&task, &id).await;
+                deleted.map_err(|error| not_stored(&error))?;
+                Ok(if is_1_0 { "{}" } else { "null" }.to_owned())
+            }
+        }
+    }
+
+    /// The webhook that a message brings along, once it is checked.
+    pub(super) fn brought(&self, raw: Option<&RawValue>) -> Result<Option<Checked>, Failure> {
+        let Some(raw) = raw.filter(|raw| raw.get() != "null") else {
+            return Ok(None);
+        };
+        let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
+        let wire: Wire = serde_json::from_str(raw.get())
+            .map_err(|error| Failure::bad_params(&format!("pushNotificationConfig: {error}")))?;
+        let is_1_0 = self.ask.dialect == Dialect::A2a10;
+        push.check(wire, is_1_0).map(Some)
+    }
+
+    /// Keeps the webhook that a message has brought along.
+    pub(super) async fn keep_brought(&self, task: &str, checked: Checked) -> Result<(), Failure> {
+        let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
+        let kept = self
+            .a2a
+            .settings
+            .tasks
+            .get(task)
+            .ok_or_else(|| gone(task))?;
+        self.set(push, task, kept.position, checked).await?;
+        Ok(())
+    }
+
+    /// Keeps a webhook; its id is that of the task where the client has not chosen one.
+    async fn set(
+        &self,
+        push: &PushSettings,
+        task: &str,
+        after: Position,
+        checked: Checked,
+    ) -> Result<String, Failure> {
+        let id = checked.id.unwrap_or_else(|| task.to_owned());
+        let others = push.webhooks.of_task(task);
+        let has_it = others.iter().any(|kept| *kept.id == *id);
+        if !has_it && others.len() >= push.most {
+            let most = push.most;
+            return Err(Failure::bad_params(&format!(
+                "the task has {most} push notification configurations already (a2a.push_notifications.max_per_task): delete one"
+            )));
+        }
+        let stored = push.webhooks.set(task, &id, checked.webhook, after).await;
+        stored.map_err(|error| not_stored(&error))?;
+        Ok(id)
+    }
+}
+
+// === impl PushSettings ===
+
+impl PushSettings {
+    fn check(&self, wire: Wire, is_1_0: bool) -> Result<Checked, Failure> {
+        let bad = |why: String| Failure::bad_params(&format!("push notification: {why}"));
+        let url = wire.url.ok_or_else(|| bad("there is no url".to_owned()))?;
+        if url.len() > LARGEST {
+            return Err(bad(format!("the url has more than {LARGEST} bytes")));
+        }
+        let target = Target::parse(&url).map_err(|error| bad(format!("url: {error}")))?;
+        self.allowed
+            .reach(&target)
+            .map_err(|why| bad(format!("url: {why}")))?;
+        let id = wire.id.filter(|id| !id.is_empty());
+        if id.as_ref().is_some_and(|id| id.len() > LONGEST_ID) {
+            return Err(bad(format!("the id has more than {LONGEST_ID} bytes")));
+        }
+        let token = wire.token.filter(|token| !token.is_empty());
+        let authentication = wire.authentication.and_then(Authentication::of);
+        let credentials = authentication
+            .as_ref()
+            .and_then(|it| it.credentials.as_ref());
+        let scheme = authentication.as_ref().map(|it| &it.scheme);
+        for (name, text) in [
+            ("token", token.as_ref()),
+            ("authentication.scheme", scheme),
+            ("authentication.credentials", credentials),
+        ] {
+            let is_sent = |text: &String| {
+                text.len() <= LARGEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+            };
+            if !text.is_none_or(is_sent) {
+                return Err(bad(format!(
+                    "{name} is no header: it has 1 to {LARGEST} bytes of visible ASCII"
+                )));
+            }
+        }
+        let webhook = Webhook {
+            url,
+            token,
+            authentication,
+            is_1_0,
+        };
+        Ok(Checked { id, webhook })
+    }
+}
+
+// === impl Params ===
+
+impl Params {
+    /// The task, and the configuration where one is named.
+    fn names(&self) -> (Option<String>, Option<String>) {
+        let own = || self.push_notification_config_id.clone();
+        let named = match &self.task_id {
+            Some(task) => (Some(task.clone()), self.id.clone().or_else(own)),
+            None => (self.id.clone(), own()),
+        };
+        (named.0, named.1.filter(|id| !id.is_empty()))
+    }
+
+    fn into_wire(self) -> Wire {
+        let inner = self.config.map(|inner| inner.push_notification_config);
+        self.push_notification_config.or(inner).unwrap_or(Wire {
+            id: self.id,
+            url: self.url,
+            token: self.token,
+            authentication: self.authentication,
+        })
+    }
+}
+
+// === impl Authentication ===
+
+impl Authentication {
+    fn of(wire: WireAuthentication) -> Option<Self> {
+        let scheme = wire.scheme.or_else(|| wire.schemes.into_iter().next())?;
+        Some(Self {
+            scheme: Some(scheme).filter(|scheme| !scheme.is_empty())?,
+            credentials: wire.credentials.filter(|text| !text.is_empty()),
+        })
+    }
+}
+
+/// A webhook as clients read it. Nobody reads credentials back.
+fn shown(kept: &Kept, is_1_0: bool) -> Value {
+    let webhook = &kept.webhook;
+    let mut config = json!({ "id": kept.id.as_str(), "url": webhook.url });
+    if let Some(token) = &webhook.token {
+        config["token"] = token.as_str().into();
+    }
+    if let Some(authentication) = &webhook.authentication {
+        config["authentication"] = match is_1_0 {
+            true => json!({ "scheme": authentication.scheme }),
+            false => json!({ "schemes": [authentication.scheme] }),
+        };
+    }
+    if is_1_0 {
+        config["taskId"] = kept.task.as_str().into();
+        return config;
+    }
+    json!({ "taskId": kept.task.as_str(), "pushNotificationConfig": config })
+}
+
+fn no_webhook(task: &str, id: Option<&str>) -> Failure {
+    let message = match id {
+        Some(id) => format!("the task {task:?} has no push notification configuration {id:?}"),
+        None => format!("the task {task:?} has no push notification configuration"),
+    };
+    Failure::new(Reason::TaskNotFound, message)
+}

@@ -1,0 +1,450 @@
+//! The HTTP+JSON binding: the methods of A2A as paths. It makes the requests that JSON-RPC has, and answers them without
+//! an envelope.
+//!
+//! | path, below the URL of the server or of an agent | method |
+//! |---|---|
+//! | `POST /message:send`, `POST /message:stream` | send a message |
+//! | `GET /tasks`, `GET /tasks/{id}` | list tasks, read one |
+//! | `POST /tasks/{id}:cancel`, `GET` or `POST /tasks/{id}:subscribe` | cancel it, follow it |
+//! | `POST` or `GET /tasks/{id}/pushNotificationConfigs` | add or list webhooks |
+//! | `GET` or `DELETE /tasks/{id}/pushNotificationConfigs/{config}` | read or remove one |
+//! | `GET /extendedAgentCard`, in A2A 0.3 `GET /v1/card` | the card |
+//!
+//! Paths that begin with `/v1` are those of A2A 0.3. A tenant, as the first segment at the URL of the server, is an agent.
+//!
+//! Source: docs/protocols/a2a.md §10; A2A 1.0 section 11, A2A 0.3 section 3.2.3.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Text, Unit};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::any;
+use bytes::{Bytes, BytesMut};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderValue, Method as Verb, Request, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::ask::{Ask, VERSIONS, Version, name_of};
+use super::form::{Envelope, Form};
+use super::former;
+use super::method::{Method, Push};
+use super::post;
+use super::shared::A2a;
+use super::work::{Reply, Turn};
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::doors::Refusal;
+use crate::doors::rpc::At;
+use crate::doors::rpc::common::{Common, Target};
+use crate::http::respond::json_response;
+use crate::metrics::HttpPath;
+
+/// What a path is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Send,
+    Stream,
+    Tasks,
+    /// A task, or what is done with it: `{id}:cancel`.
+    Task,
+    Configs,
+    Config,
+    Card,
+}
+
+/// One request, as its path and verb have it.
+#[derive(Debug, Clone)]
+struct Asked {
+    method: Method,
+    task: Option<String>,
+    config: Option<String>,
+    dialect: Dialect,
+}
+
+/// The places below a URL.
+const PLACES: [(&str, Place); 6] = [
+    ("/message:send", Place::Send),
+    ("/message:stream", Place::Stream),
+    ("/tasks", Place::Tasks),
+    ("/tasks/{task}", Place::Task),
+    ("/tasks/{task}/pushNotificationConfigs", Place::Configs),
+    (
+        "/tasks/{task}/pushNotificationConfigs/{config}",
+        Place::Config,
+    ),
+];
+
+/// The URLs of A2A 1.0: those of the server, of a tenant and of an agent.
+const CURRENT: [&str; 3] = ["", "/{agent}", "/a2a/agents/{agent}"];
+/// Those of A2A 0.3.
+const FORMER: [&str; 2] = ["/v1", "/a2a/agents/{agent}/v1"];
+
+/// The media type of A2A 1.0.
+const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json");
+
+/// The members of a query, and those that are no text.
+const TEXTS: [&str; 4] = ["contextId", "status", "pageToken", "statusTimestampAfter"];
+const NUMBERS: [&str; 2] = ["pageSize", "historyLength"];
+const FLAGS: [&str; 1] = ["includeArtifacts"];
+
+/// The paths.
+pub(super) fn router() -> Router<Arc<A2a>> {
+    let mut router = Router::new();
+    for (bases, card, dialect) in [
+        (&CURRENT[..], "/extendedAgentCard", Dialect::A2a10),
+        (&FORMER[..], "/card", Dialect::A2a03),
+    ] {
+        for base in bases {
+            for (path, place) in PLACES.into_iter().chain([(card, Place::Card)]) {
+                let serve = move |State(a2a): State<Arc<A2a>>,
+                                  names: Result<Path<BTreeMap<String, String>>, PathRejection>,
+                                  request: Request<Body>| async move {
+                    serve(&a2a, place, dialect, names, request).await
+                };
+                router = router.route(&format!("{base}{path}"), any(serve));
+            }
+        }
+    }
+    router
+}
+
+async fn serve(
+    a2a: &Arc<A2a>,
+    place: Place,
+    dialect: Dialect,
+    names: Result<Path<BTreeMap<String, String>>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let mut names = names.map(|Path(names)| names);
+    let target = match &mut names {
+        Err(_) => Target::NotAName,
+        Ok(names) => names
+            .remove("agent")
+            .map_or(Target::InPayload, |name| Target::of_path(Ok(Path(name)))),
+    };
+    let mut names = names.unwrap_or_default();
+    let asked = place
+        .asked(request.method(), names.remove("task"))
+        .map(|(method, task)| Asked {
+            method,
+            task,
+            config: names.remove("config"),
+            dialect,
+        });
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(allowed) => {
+            let message = format!("this path takes {allowed}");
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            let recipient = Recipient::unknown(dialect);
+            let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, &failure, &recipient);
+            let allowed = HeaderValue::from_static(allowed);
+            response.headers_mut().insert(ALLOW, allowed);
+            a2a.door
+                .metrics
+                .http_request(HttpPath::A2aRest, response.status());
+            return response;
+        }
+    };
+    let at = At {
+        path: HttpPath::A2aRest,
+        target,
+        methods: &[Verb::GET, Verb::POST, Verb::DELETE],
+        dialect,
+        refusal,
+    };
+    post::framed(a2a, at, request, |common, head, body| {
+        respond(a2a, common, asked, head, body)
+    })
+    .await
+}
+
+/// An error before there is a request.
+fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
+    let dialect = recipient.dialect();
+    let mut response = crate::http::respond::refusal(status, failure, recipient);
+    *response.body_mut() = Body::from(failure.document(status, dialect));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, media_type(dialect));
+    response
+}
+
+fn media_type(dialect: Dialect) -> HeaderValue {
+    match dialect {
+        Dialect::A2a10 => MEDIA_TYPE,
+        _ => HeaderValue::from_static("application/json"),
+    }
+}
+
+async fn respond(
+    a2a: &Arc<A2a>,
+    common: Common,
+    asked: Asked,
+    parts: Parts,
+    payload: Bytes,
+) -> Result<Response, Refusal> {
+    let version = Version::of(&parts);
+    let dialect = match (&version, asked.dialect) {
+        // A client may have a URL that ends with /v1.
+        (Version::V1_0, _) => Dialect::A2a10,
+        (_, dialect) => dialect,
+    };
+    let asked = Asked { dialect, ..asked };
+    let form = Form {
+        envelope: Envelope::Http,
+        method: asked.method,
+        id: Text::from_static("null"),
+        dialect,
+    };
+    let ask = asked
+        .check(&version)
+        .and_then(|()| asked.ask(a2a, &common, &parts, &payload));
+    drop(payload);
+    let done = match ask {
+        Ok(ask) => {
+            let head = post::head_of(a2a, &parts, version, dialect)?;
+            let turn = Turn {
+                a2a,
+                common,
+                head: &head,
+                ask,
+                in_batch: false,
+            };
+            let done = Box::pin(turn.done()).await;
+            done.map_err(|failure| post::of_request(failure, "null", &head))
+        }
+        Err(failure) => {
+            common.note_refusal(failure.word());
+            Err(failure)
+        }
+    };
+    let (status, body) = match done {
+        Ok(Reply::Stream(response)) => return Ok(post::of_dialect(*response, dialect)),
+        Ok(Reply::Whole(body)) => (StatusCode::OK, body),
+        Ok(Reply::Refused(status, body)) => (status, body),
+        Err(failure) => {
+            let (status, body) = form.failure(&failure);
+            (status.unwrap_or(StatusCode::OK), body)
+        }
+    };
+    let mut response = json_response(status, body);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, media_type(dialect));
+    Ok(post::of_dialect(response, dialect))
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The method of a verb here, and the task that is named; otherwise the verbs that are taken.
+    fn asked(
+        self,
+        verb: &Verb,
+        task: Option<String>,
+    ) -> Result<(Method, Option<String>), &'static str> {
+        let verb = match *verb {
+            Verb::GET => "GET",
+            Verb::POST => "POST",
+            Verb::DELETE => "DELETE",
+            _ => "",
+        };
+        let of_task = |suffix| task.as_deref().and_then(|task| task.strip_suffix(suffix));
+        if self == Self::Task {
+            if let Some(id) = of_task(":cancel") {
+                return match verb {
+                    "POST" => Ok((Method::Cancel, Some(id.to_owned()))),
+                    _ => Err("POST"),
+                };
+            }
+            if let Some(id) = of_task(":subscribe") {
+                return match verb {
+                    "GET" | "POST" => Ok((Method::Follow, Some(id.to_owned()))),
+                    _ => Err("GET, POST"),
+                };
+            }
+        }
+        let method = match (self, verb) {
+            (Self::Send, "POST") => Method::Send,
+            (Self::Stream, "POST") => Method::Stream,
+            (Self::Tasks, "GET") => Method::List,
+            (Self::Task, "GET") => Method::Get,
+            (Self::Configs, "POST") => Method::Push(Push::Set),
+            (Self::Configs, "GET") => Method::Push(Push::List),
+            (Self::Config, "GET") => Method::Push(Push::Get),
+            (Self::Config, "DELETE") => Method::Push(Push::Delete),
+            (Self::Card, "GET") => Method::Card,
+            (Self::Send | Self::Stream, _) => return Err("POST"),
+            (Self::Tasks | Self::Task | Self::Card, _) => return Err("GET"),
+            (Self::Configs, _) => return Err("GET, POST"),
+            (Self::Config, _) => return Err("GET, DELETE"),
+        };
+        Ok((method, task))
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// Whether the version of the header is that of the path.
+    fn check(&self, version: &Version) -> Result<(), Failure> {
+        match (version, self.dialect) {
+            (Version::Other(version), _) => Err(Failure::version(
+                &format!(
+                    "A2A {version} is not served: send A2A-Version: 1.0, or 0.3 to the paths below /v1"
+                ),
+                &VERSIONS,
+            )),
+            (Version::V0_3, Dialect::A2a10) => Err(Failure::version(
+                "this is a path of A2A 1.0: those of A2A 0.3 begin with /v1",
+                &VERSIONS,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The request as JSON-RPC has it.
+    fn ask(
+        &self,
+        a2a: &A2a,
+        common: &Common,
+        head: &Parts,
+        payload: &Bytes,
+    ) -> Result<Ask, Failure> {
+        let name = name_of(self.method, self.dialect);
+        let request = match self.method {
+            Method::Send | Method::Stream if self.dialect == Dialect::A2a10 => {
+                request(name, object(payload)?.get())
+            }
+            Method::Send | Method::Stream => request(name, &former::params(payload)?.to_string()),
+            _ => request(
+                name,
+                &Value::Object(self.params(head, payload)?).to_string(),
+            ),
+        };
+        Ok(Ask {
+            unit: unit(a2a, common, &request)?,
+            id: Text::from_static("null"),
+            method: self.method,
+            name,
+            dialect: self.dialect,
+            envelope: Envelope::Http,
+        })
+    }
+
+    /// What the path, the query and, for a configuration, the body say.
+    fn params(&self, head: &Parts, payload: &Bytes) -> Result<Map<String, Value>, Failure> {
+        let mut params = match self.method {
+            Method::Push(Push::Set) => serde_json::from_str(object(payload)?.get())
+                .map_err(|error| Failure::bad_params(&error.to_string()))?,
+            _ => of_query(head)?,
+        };
+        let is_push = matches!(self.method, Method::Push(_));
+        let task = if is_push { "taskId" } else { "id" };
+        if let Some(id) = &self.task {
+            params.insert(task.to_owned(), id.as_str().into());
+        }
+        if let Some(id) = &self.config {
+            params.insert("id".to_owned(), id.as_str().into());
+        }
+        Ok(params)
+    }
+}
+
+fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
+    let mut params = Map::new();
+    let members = head.uri.query().unwrap_or_default().split('&');
+    for (name, text) in members.filter_map(|member| member.split_once('=')) {
+        // A plus sign is a space, as in forms.
+        let spaced = text.replace('+', " ");
+        let text = percent_decode_str(&spaced).decode_utf8().map_err(|_| {
+            Failure::bad_params(&format!("{name} is not UTF-8 once its escapes are undone"))
+        })?;
+        let bad = |what| Failure::bad_params(&format!("{name} is {what}, not {text:?}"));
+        let value = match name {
+            known if TEXTS.contains(&known) => Value::from(&*text),
+            known if NUMBERS.contains(&known) => {
+                let number: u64 = text.parse().map_err(|_| bad("a number from 0 on"))?;
+                number.into()
+            }
+            known if FLAGS.contains(&known) => {
+                let flag: bool = text.parse().map_err(|_| bad("true or false"))?;
+                flag.into()
+            }
+            _ => continue,
+        };
+        params.insert(name.to_owned(), value);
+    }
+    Ok(params)
+}
+
+/// A body that is one JSON object, as it was written.
+fn object(payload: &[u8]) -> Result<&RawValue, Failure> {
+    let body: &RawValue = serde_json::from_slice(payload)
+        .map_err(|error| Failure::new(Reason::Parse, format!("the body is not JSON: {error}")))?;
+    if !body.get().starts_with('{') {
+        return Err(Failure::bad_params("the body must be an object"));
+    }
+    Ok(body)
+}
+
+/// The bytes of `params` are in it as they are.
+fn request(method: &str, params: &str) -> Bytes {
+    let head = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":"#);
+    let mut request = BytesMut::with_capacity(head.len() + params.len() + 1);
+    request.extend_from_slice(head.as_bytes());
+    request.extend_from_slice(params.as_bytes());
+    request.extend_from_slice(b"}");
+    request.freeze()
+}
+
+fn unit(a2a: &A2a, common: &Common, request: &Bytes) -> Result<Unit, Failure> {
+    let limits = a2a.door.calls.rules().limits;
+    let unit = a2abus_plugin::decode(request, &common.hint, &limits).into_only();
+    let one = unit.map_err(|_| Failure::new(Reason::InvalidRequest, "this is not one request"))?;
+    one.map_err(|refused| Failure::refused(&refused))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_and_a_verb_make_a_method() {
+        let asked = |place: Place, verb: Verb, task: &str| {
+            let asked = place.asked(&verb, Some(task.to_owned()));
+            asked.map(|(method, task)| (method, task.unwrap()))
+        };
+        let method = |method, task: &str| Ok((method, task.to_owned()));
+        assert_eq!(
+            asked(Place::Task, Verb::GET, "a:b"),
+            method(Method::Get, "a:b")
+        );
+        assert_eq!(
+            asked(Place::Task, Verb::POST, "a:cancel"),
+            method(Method::Cancel, "a")
+        );
+        for verb in [Verb::GET, Verb::POST] {
+            assert_eq!(
+                asked(Place::Task, verb, "a:subscribe"),
+                method(Method::Follow, "a")
+            );
+        }
+        assert_eq!(asked(Place::Task, Verb::GET, "a:cancel"), Err("POST"));
+        assert_eq!(asked(Place::Task, Verb::POST, "a"), Err("GET"));
+        assert_eq!(asked(Place::Config, Verb::PUT, "a"), Err("GET, DELETE"));
+        assert_eq!(
+            asked(Place::Config, Verb::DELETE, "a"),
+            method(Method::Push(Push::Delete), "a")
+        );
+    }
+}

@@ -1,0 +1,513 @@
+//! Webhooks: the URLs that clients want to be called at when something happens to a task.
+//!
+//! They are the fold of a log that all replicas have. One replica at a time owns a webhook and calls it: the one that owns
+//! it claims it in the log, and loses the claim when it says nothing for [`LEASE`]. What was delivered is in the log too, so
+//! another replica goes on where the last one stopped. Source: docs/protocols/a2a.md §11.
+
+use std::future::ready;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+
+use tokio::time::timeout;
+
+use super::model::new_id;
+use crate::clock;
+use crate::state::{Applied, Fold, Following, Logs, PUSH, Position, Record, StateError, View};
+
+/// The webhooks of all tasks.
+#[derive(Debug)]
+pub(crate) struct Webhooks {
+    view: View<WebhookFold>,
+    /// This process, among those that share the log.
+    replica: Text,
+}
+
+/// Where a client wants to be called, and what shows it that the caller is the bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Webhook {
+    pub(crate) url: String,
+    /// Sent with each call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) authentication: Option<Authentication>,
+    /// Whether the client speaks A2A 1.0, and so understands single events; others are sent the task.
+    pub(crate) is_1_0: bool,
+}
+
+/// What is sent in `Authorization`. `Debug` does not show the credentials.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Authentication {
+    pub(crate) scheme: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credentials: Option<String>,
+}
+
+/// A webhook of a task, as its records make it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) task: Text,
+    pub(crate) id: Text,
+    pub(crate) webhook: Webhook,
+    /// The last event of the task that was delivered, or given up.
+    pub(crate) reached: Position,
+    owner: Text,
+    /// When the owner has said so last, in milliseconds since 1970.
+    claimed: u64,
+    /// Nothing more is to be delivered.
+    is_over: bool,
+}
+
+/// What happened to a webhook. The body of a record is its JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Event {
+    Set {
+        task: Text,
+        id: Text,
+        webhook: Webhook,
+        /// What happened to the task before is not delivered.
+        after: String,
+        owner: Text,
+    },
+    Claimed {
+        owner: Text,
+    },
+    /// The owner goes away: others need not wait until it is silent for long enough.
+    Released {
+        owner: Text,
+    },
+    /// Delivered, or given up.
+    Done {
+        reached: String,
+        /// The task has ended.
+        last: bool,
+    },
+    Deleted {},
+}
+
+/// Makes webhooks of records.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WebhookFold;
+
+/// Whose turn it is to call a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// This replica, for longer than a call takes.
+    Ours,
+    /// Another one.
+    Theirs,
+}
+
+/// How long a replica owns a webhook without saying so again.
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
+/// How old a claim may be when a call begins.
+pub(crate) const RENEW: Duration = Duration::from_secs(20);
+/// How long this replica takes to leave its webhooks to others, and how many at a time.
+const RELEASE: Duration = Duration::from_secs(2);
+const RELEASED_AT_A_TIME: usize = 64;
+/// How long the log may take to show what was appended.
+const APPLIED: Duration = Duration::from_secs(10);
+/// Records that a follower may be behind before it looks at everything again.
+const BEHIND: usize = 1_024;
+
+// === impl Webhooks ===
+
+impl Webhooks {
+    /// The webhooks that the log has.
+    ///
+    /// # Errors
+    /// When the log cannot be opened.
+    pub(crate) async fn open(logs: &Logs) -> Result<Self, StateError> {
+        Ok(Self {
+            view: logs.view(PUSH, WebhookFold).await?,
+            replica: new_id(),
+        })
+    }
+
+    /// The webhook of this id.
+    pub(crate) fn get(&self, task: &str, id: &str) -> Option<Kept> {
+        self.kept(&key(task, id))
+    }
+
+    /// The webhook of this key.
+    pub(crate) fn kept(&self, key: &str) -> Option<Kept> {
+        self.view.read(|kept| kept.get(key).cloned())
+    }
+
+    /// Those of a task, in the order of their ids.
+    pub(crate) fn of_task(&self, task: &str) -> Vec<Kept> {
+        let mut found: Vec<_> = self
+            .view
+            .read(|kept| kept.group(task).map(|(_, kept)| kept.clone()).collect());
+        found.sort_by(|a: &Kept, b| a.id.cmp(&b.id));
+        found
+    }
+
+    /// The keys of those that wait for something.
+    pub(crate) fn open_keys(&self) -> Vec<Text> {
+        self.view.read(|kept| {
+            let open = kept.iter().filter(|(_, kept)| !kept.is_over);
+            open.map(|(key, _)| Text::from(key)).collect()
+        })
+    }
+
+    /// The keys of a task's webhooks.
+    pub(crate) fn keys_of(&self, task: &str) -> Vec<Text> {
+        self.view
+            .read(|kept| kept.group(task).map(|(key, _)| Text::from(key)).collect())
+    }
+
+    /// Keeps a webhook, in place of one with the same id. It is called for what happens to the task after a position.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn set(
+        &self,
+        task: &str,
+        id: &str,
+        webhook: Webhook,
+        after: Position,
+    ) -> Result<(), StateError> {
+        let event = Event::Set {
+            task: task.into(),
+            id: id.into(),
+            webhook,
+            after: after.to_string(),
+            owner: self.replica.clone(),
+        };
+        self.record(&key(task, id), &event).await
+    }
+
+    /// Forgets a webhook.
+    ///
+    /// # Errors
+    /// When that is not stored.
+    pub(crate) async fn delete(&self, task: &str, id: &str) -> Result<(), StateError> {
+        self.record(&key(task, id), &Event::Deleted {}).await
+    }
+
+    /// Writes down how far a webhook is; `last` when nothing more comes.
+    ///
+    /// # Errors
+    /// When it is not stored.
+    pub(crate) async fn done(
+        &self,
+        key: &str,
+        reached: Position,
+        last: bool,
+    ) -> Result<(), StateError> {
+        let reached = reached.to_string();
+        self.record(key, &Event::Done { reached, last }).await
+    }
+
+    /// Claims a webhook, if nobody else owns it or this replica's claim is getting old.
+    ///
+    /// # Errors
+    /// When the claim is not stored.
+    pub(crate) async fn claim(&self, key: &str) -> Result<Turn, StateError> {
+        let now = clock::milliseconds(clock::now());
+        let age = |kept: &Kept| Duration::from_millis(now.saturating_sub(kept.claimed));
+        let Some(kept) = self.kept(key) else {
+            return Ok(Turn::Theirs);
+        };
+        let is_ours = kept.owner == self.replica;
+        if is_ours && age(&kept) < RENEW {
+            return Ok(Turn::Ours);
+        }
+        if !is_ours && age(&kept) < LEASE {
+            return Ok(Turn::Theirs);
+        }
+        let owner = self.replica.clone();
+        self.record(key, &Event::Claimed { owner }).await?;
+        let kept = self.kept(key);
+        let is_ours = kept.is_some_and(|kept| kept.owner == self.replica);
+        Ok(if is_ours { Turn::Ours } else { Turn::Theirs })
+    }
+
+    /// Leaves the webhooks that this replica owns to the others.
+    pub(crate) async fn release(&self) {
+        let now = clock::milliseconds(clock::now());
+        let is_owned = |kept: &Kept| {
+            let age = Duration::from_millis(now.saturating_sub(kept.claimed));
+            kept.owner == self.replica && !kept.is_over && age < LEASE
+        };
+        let keys: Vec<Text> = self.view.read(|kept| {
+            let owned = kept.iter().filter(|(_, kept)| is_owned(kept));
+            owned.map(|(key, _)| Text::from(key)).collect()
+        });
+        let owner = self.replica.clone();
+        let event = write(&Event::Released { owner });
+        let released = stream::iter(keys).map(|key| {
+            let event = event.clone();
+            async move { self.view.append(&key, Some(event)).await }
+        });
+        let failed = released
+            .buffer_unordered(RELEASED_AT_A_TIME)
+            .filter(|released| ready(released.is_err()))
+            .count();
+        let failed = timeout(RELEASE, failed).await;
+        if failed != Ok(0) {
+            tracing::warn!(
+                "not all webhooks were left to the other replicas: those wait up to a minute before they call them"
+            );
+        }
+    }
+
+    /// The keys of webhooks from now on, as they are set.
+    pub(crate) fn follow(&self) -> Following {
+        self.view.follow(None, BEHIND, |_| ()).1
+    }
+
+    async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
+        let stored = self.view.commit(key, Some(write(event)), APPLIED).await;
+        stored.map(drop)
+    }
+}
+
+/// Whether a record of the log sets a webhook.
+pub(crate) fn is_set(record: &Record) -> bool {
+    matches!(read(record), Some(Event::Set { .. }))
+}
+
+/// Task ids are those of the bridge, which have no slash.
+fn key(task: &str, id: &str) -> String {
+    format!("{task}/{id}")
+}
+
+/// Nothing in it can fail to be written.
+fn write(event: &Event) -> Bytes {
+    serde_json::to_vec(event).unwrap_or_default().into()
+}
+
+fn read(record: &Record) -> Option<Event> {
+    serde_json::from_slice(record.body.as_deref()?).ok()
+}
+
+// === impl WebhookFold ===
+
+impl Fold for WebhookFold {
+    type Entry = Kept;
+
+    fn apply(&self, entry: &mut Option<Kept>, record: &Record) -> Applied {
+        match (read(record), entry) {
+            (None, _) => Applied::Unknown,
+            (
+                Some(Event::Set {
+                    task,
+                    id,
+                    webhook,
+                    after,
+                    owner,
+                }),
+                entry,
+            ) => {
+                let Ok(after) = after.parse() else {
+                    return Applied::Unknown;
+                };
+                *entry = Some(Kept {
+                    task,
+                    id,
+                    webhook,
+                    reached: after,
+                    owner,
+                    claimed: record.time,
+                    is_over: false,
+                });
+                Applied::Changed
+            }
+            (Some(Event::Deleted {}), entry) => match entry.take() {
+                Some(_) => Applied::Changed,
+                None => Applied::Unchanged,
+            },
+            (Some(_), None) => Applied::Unchanged,
+            (Some(Event::Claimed { owner }), Some(kept)) => {
+                let free = kept.claimed + clock::whole_milliseconds(LEASE);
+                if kept.owner != owner && record.time < free {
+                    return Applied::Unchanged;
+                }
+                kept.owner = owner;
+                kept.claimed = record.time;
+                Applied::Changed
+            }
+            (Some(Event::Released { owner }), Some(kept)) => {
+                if kept.owner != owner {
+                    return Applied::Unchanged;
+                }
+                kept.claimed = 0;
+                Applied::Changed
+            }
+            (Some(Event::Done { reached, last }), Some(kept)) => {
+                let Ok(reached) = reached.parse() else {
+                    return Applied::Unknown;
+                };
+                kept.reached = kept.reached.max(reached);
+                kept.is_over |= last;
+                Applied::Changed
+            }
+        }
+    }
+
+    fn size_bytes(&self, kept: &Kept) -> usize {
+        let Webhook {
+            url,
+            token,
+            authentication,
+            ..
+        } = &kept.webhook;
+        let texts = [
+            token,
+            &authentication
+                .as_ref()
+                .and_then(|it| it.credentials.clone()),
+        ];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Kept>() + url.len() + texts + kept.task.len() + kept.id.len()
+    }
+
+    fn has_ended(&self, kept: &Kept) -> bool {
+        kept.is_over
+    }
+
+    fn group<'a>(&self, kept: &'a Kept) -> Option<&'a str> {
+        Some(&kept.task)
+    }
+}
+
+// === impl Authentication ===
+
+impl std::fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authentication")
+            .field("scheme", &self.scheme)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(owner: &str) -> Event {
+        Event::Set {
+            task: "t".into(),
+            id: "c".into(),
+            webhook: Webhook {
+                url: "https://hooks.example.com/".to_owned(),
+                token: None,
+                authentication: None,
+                is_1_0: true,
+            },
+            after: "0-7".to_owned(),
+            owner: owner.into(),
+        }
+    }
+
+    fn claimed(owner: &str) -> Event {
+        let owner = owner.into();
+        Event::Claimed { owner }
+    }
+
+    fn done(offset: u64, last: bool) -> Event {
+        let reached = format!("0-{offset}");
+        Event::Done { reached, last }
+    }
+
+    /// What events at these times make, and what each of them did.
+    fn fold(events: &[(u64, Event)]) -> (Option<Kept>, Vec<Applied>) {
+        let mut entry = None;
+        let applied = events.iter().zip(0..).map(|((time, event), offset)| {
+            let record = Record {
+                key: "t/c".into(),
+                position: Position {
+                    partition: 0,
+                    offset,
+                },
+                time: *time,
+                body: Some(Bytes::from(serde_json::to_vec(event).unwrap())),
+            };
+            WebhookFold.apply(&mut entry, &record)
+        });
+        let applied = applied.collect();
+        (entry, applied)
+    }
+
+    #[test]
+    fn one_replica_owns_a_webhook_until_it_is_silent() {
+        use Applied::{Changed, Unchanged};
+        let lease = clock::whole_milliseconds(LEASE);
+        let (kept, applied) = fold(&[
+            (0, set("a")),
+            (lease - 1, claimed("b")),
+            (lease - 1, claimed("a")),
+            (lease, claimed("b")),
+            (2 * lease, claimed("b")),
+            (2 * lease, claimed("c")),
+        ]);
+        assert_eq!(
+            applied,
+            [Changed, Unchanged, Changed, Unchanged, Changed, Unchanged]
+        );
+        assert_eq!(kept.unwrap().owner, "b");
+    }
+
+    #[test]
+    fn a_webhook_that_its_owner_has_left_is_free() {
+        use Applied::{Changed, Unchanged};
+        let released = |owner: &str| {
+            let owner = owner.into();
+            Event::Released { owner }
+        };
+        let lease = clock::whole_milliseconds(LEASE);
+        let (kept, applied) = fold(&[
+            (lease, set("a")),
+            (lease, released("b")),
+            (lease, claimed("b")),
+            (lease, released("a")),
+            (lease, claimed("b")),
+            (lease, claimed("c")),
+        ]);
+        assert_eq!(
+            applied,
+            [Changed, Unchanged, Unchanged, Changed, Changed, Unchanged]
+        );
+        assert_eq!(kept.unwrap().owner, "b");
+    }
+
+    #[test]
+    fn what_was_delivered_is_not_taken_back() {
+        let (kept, _) = fold(&[(0, set("a")), (1, done(9, false)), (2, done(8, false))]);
+        let kept = kept.unwrap();
+        assert_eq!(kept.reached.offset, 9);
+        assert!(!WebhookFold.has_ended(&kept));
+        let (kept, _) = fold(&[(0, set("a")), (1, done(9, true))]);
+        assert!(WebhookFold.has_ended(&kept.unwrap()));
+    }
+
+    #[test]
+    fn a_webhook_that_was_deleted_stays_away() {
+        use Applied::{Changed, Unchanged};
+        let deleted = Event::Deleted {};
+        let (kept, applied) = fold(&[
+            (0, set("a")),
+            (1, deleted.clone()),
+            (2, deleted),
+            (3, done(9, false)),
+        ]);
+        assert!(kept.is_none());
+        assert_eq!(applied, [Changed, Changed, Unchanged, Unchanged]);
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let authentication = Authentication {
+            scheme: "Bearer".to_owned(),
+            credentials: Some("s3cret".to_owned()),
+        };
+        assert!(!format!("{authentication:?}").contains("s3cret"));
+    }
+}

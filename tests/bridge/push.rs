@@ -1,0 +1,330 @@
+//! Webhooks of tasks: set in every way, called in order, by one replica.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::http::SOON;
+use crate::tasks::{Bus, CONFIG, message};
+
+const AGENT: &str = "/a2a/agents/weather";
+
+/// A client's listener, which answers as it is told and shows what it was sent.
+struct Hook {
+    url: String,
+    called: mpsc::Receiver<(HeaderMap, Value)>,
+    answers: Answers,
+}
+
+/// The statuses of the next answers; 200 where nothing is said.
+type Answers = Arc<Mutex<VecDeque<u16>>>;
+
+impl Hook {
+    async fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        let (tell, called) = mpsc::channel(1_000);
+        let answers = Answers::default();
+        let router = Router::new()
+            .route("/hook", post(Self::called))
+            .with_state((tell, Arc::clone(&answers)));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self {
+            url,
+            called,
+            answers,
+        }
+    }
+
+    async fn called(
+        State((tell, answers)): State<(mpsc::Sender<(HeaderMap, Value)>, Answers)>,
+        headers: HeaderMap,
+        body: String,
+    ) -> StatusCode {
+        let status = answers.lock().unwrap().pop_front().unwrap_or(200);
+        let body = serde_json::from_str(&body).unwrap();
+        tell.send((headers, body)).await.unwrap();
+        StatusCode::from_u16(status).unwrap()
+    }
+
+    fn answer(&self, statuses: &[u16]) {
+        self.answers.lock().unwrap().extend(statuses);
+    }
+
+    async fn next(&mut self) -> (HeaderMap, Value) {
+        timeout(SOON, self.called.recv()).await.unwrap().unwrap()
+    }
+
+    /// The bridge that may call it.
+    async fn bus(&self) -> Bus {
+        Bus::open_with(&self.config()).await
+    }
+
+    fn config(&self) -> String {
+        let allowed = &self.url;
+        let push = format!(
+            "push_notifications: {{ enabled: true, allowed_urls: [\"{allowed}\"], give_up_after: 1s, max_per_task: 2 }}"
+        );
+        CONFIG.replace(
+            "max_text_part: 1KiB",
+            &format!("max_text_part: 1KiB, {push}"),
+        )
+    }
+}
+
+fn state(update: &Value) -> &Value {
+    &update["statusUpdate"]["status"]["state"]
+}
+
+#[tokio::test]
+async fn a_webhook_that_a_message_brings_along_gets_every_event_in_order() {
+    let mut hook = Hook::open().await;
+    let mut bus = hook.bus().await;
+    let sent = bus
+        .ask_1_0(
+            "SendMessage",
+            json!({ "message": message("task"), "configuration": { "taskPushNotificationConfig": {
+                "id": "h", "url": hook.url, "token": "t0k",
+                "authentication": { "scheme": "Bearer", "credentials": "s3cret" },
+            }}}),
+        )
+        .await;
+    let id = &sent["result"]["task"]["id"];
+    // The agent does not learn of it.
+    let seen = bus.next_seen().await;
+    assert_eq!(
+        seen["params"]["configuration"],
+        json!({ "taskPushNotificationConfig": null })
+    );
+    let (headers, first) = hook.next().await;
+    assert_eq!(headers["content-type"], "application/a2a+json");
+    assert_eq!(headers["x-a2a-notification-token"], "t0k");
+    assert_eq!(headers["authorization"], "Bearer s3cret");
+    assert_eq!(state(&first), "TASK_STATE_WORKING");
+    assert_eq!(&first["statusUpdate"]["taskId"], id);
+    for text in ["sun", "ny"] {
+        let (_, chunk) = hook.next().await;
+        let part = &chunk["artifactUpdate"]["artifact"]["parts"][0];
+        assert_eq!(part, &json!({ "text": text }));
+    }
+    assert_eq!(state(&hook.next().await.1), "TASK_STATE_COMPLETED");
+    // Nobody reads the credentials back.
+    let kept = bus
+        .ask_1_0(
+            "GetTaskPushNotificationConfig",
+            json!({ "taskId": id, "id": "h" }),
+        )
+        .await;
+    let expected = json!({
+        "taskId": id, "id": "h", "url": hook.url, "token": "t0k", "authentication": { "scheme": "Bearer" },
+    });
+    assert_eq!(kept["result"], expected);
+    let card = bus
+        .front
+        .to("/a2a/agents/weather/card", "")
+        .build()
+        .unwrap();
+    let card: Value = reqwest::get(card.url().clone())
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(card["capabilities"]["pushNotifications"], true);
+}
+
+#[tokio::test]
+async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
+    let mut hook = Hook::open().await;
+    let bus = hook.bus().await;
+    let params = json!({ "message": message("hold"), "configuration": { "blocking": false } });
+    let sent = bus.ask("message/send", params).await;
+    let id = sent["result"]["id"].as_str().unwrap().to_owned();
+    // A2A 0.3: its id is that of the task, where it has none.
+    let config = json!({ "url": hook.url, "authentication": { "schemes": ["Basic"] } });
+    let set = json!({ "taskId": id, "pushNotificationConfig": config });
+    let set = bus.ask("tasks/pushNotificationConfig/set", set).await;
+    let former = json!({ "taskId": id, "pushNotificationConfig": {
+        "id": id, "url": hook.url, "authentication": { "schemes": ["Basic"] },
+    }});
+    assert_eq!(set["result"], former);
+    // HTTP+JSON of A2A 1.0.
+    let path = format!("{AGENT}/tasks/{id}/pushNotificationConfigs");
+    let set = bus
+        .post_to(
+            &path,
+            &json!({ "taskId": "ignored", "id": "second", "url": hook.url }),
+        )
+        .await;
+    let second = json!({ "taskId": id, "id": "second", "url": hook.url });
+    assert_eq!(set, second);
+    assert_eq!(bus.get_from(&format!("{path}/second")).await, second);
+    let listed = bus.get_from(&path).await;
+    assert_eq!(listed["configs"].as_array().unwrap().len(), 2);
+    // There are as many as there may be.
+    let third = json!({ "taskId": id, "id": "third", "url": hook.url });
+    let refused = bus.ask_1_0("CreateTaskPushNotificationConfig", third).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    // HTTP+JSON of A2A 0.3.
+    let path = format!("{AGENT}/v1/tasks/{id}/pushNotificationConfigs");
+    let kept = bus.get_from(&format!("{path}/second")).await;
+    let name = format!("tasks/{id}/pushNotificationConfigs/second");
+    assert_eq!(kept["name"], name);
+    let around = json!({ "parent": format!("tasks/{id}"), "config_id": "second", "config": {
+        "name": name, "push_notification_config": { "id": "second", "url": hook.url, "token": "new" },
+    }});
+    let set = bus.post_to(&path, &around).await;
+    assert_eq!(set["pushNotificationConfig"]["token"], "new");
+    let listed = bus
+        .ask("tasks/pushNotificationConfig/list", json!({ "id": id }))
+        .await;
+    assert_eq!(listed["result"][0], former);
+    let delete = json!({ "id": id, "pushNotificationConfigId": id });
+    let deleted = bus.ask("tasks/pushNotificationConfig/delete", delete).await;
+    assert_eq!(deleted["result"], Value::Null);
+    assert_eq!(deleted.get("error"), None);
+    // A client of A2A 0.3 is sent the task.
+    bus.gate.add_permits(1);
+    let (headers, task) = hook.next().await;
+    assert_eq!(headers["content-type"], "application/json");
+    assert_eq!(headers["x-a2a-notification-token"], "new");
+    assert_eq!(task["kind"], "task");
+    assert_eq!(task["id"], id);
+    let path = format!("{AGENT}/tasks/{id}/pushNotificationConfigs");
+    assert_eq!(bus.delete_at(&format!("{path}/second")).await, json!({}));
+    assert_eq!(bus.get_from(&path).await["configs"], json!([]));
+}
+
+#[tokio::test]
+async fn a_delivery_is_repeated_and_then_given_up_and_the_next_one_is_made() {
+    let mut hook = Hook::open().await;
+    let bus = hook.bus().await;
+    // The first event fails once, the second for good, the third for longer than is tried.
+    hook.answer(&[503, 200, 410, 503, 503, 503]);
+    let params = json!({ "message": message("task"), "configuration": {
+        "pushNotificationConfig": { "url": hook.url },
+    }});
+    bus.ask_1_0("SendMessage", params_1_0(&params)).await;
+    let mut seen = Vec::new();
+    for _ in 0..7 {
+        let (_, event) = hook.next().await;
+        let text = &event["artifactUpdate"]["artifact"]["parts"][0]["text"];
+        let what = if text.is_string() {
+            text
+        } else {
+            state(&event)
+        };
+        seen.push(what.as_str().unwrap().to_owned());
+    }
+    let (working, completed) = ("TASK_STATE_WORKING", "TASK_STATE_COMPLETED");
+    let mut expected = vec![working, working, "sun"];
+    expected.extend(std::iter::repeat_n(
+        "ny",
+        seen.iter().filter(|it| *it == "ny").count(),
+    ));
+    expected.resize(7, completed);
+    assert_eq!(seen, expected);
+    assert_eq!(seen.last().unwrap(), completed);
+    until(&bus, "delivered", 2).await;
+    assert_eq!(deliveries(&bus, "dropped").await, 2);
+    assert!(deliveries(&bus, "retried").await >= 2);
+}
+
+async fn deliveries(bus: &Bus, outcome: &str) -> u64 {
+    let metrics = bus.front.admin("/metrics").await;
+    let name = format!("a2abus_push_deliveries_total{{outcome=\"{outcome}\"}} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    line.unwrap().parse().unwrap()
+}
+
+async fn until(bus: &Bus, outcome: &str, count: u64) {
+    let reached = async {
+        while deliveries(bus, outcome).await < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, reached).await.unwrap();
+}
+
+fn params_1_0(params: &Value) -> Value {
+    let mut params = params.clone();
+    let config = params["configuration"]["pushNotificationConfig"].take();
+    params["configuration"] = json!({ "taskPushNotificationConfig": config });
+    params
+}
+
+#[tokio::test]
+async fn urls_that_lead_inside_are_refused_with_the_reason() {
+    let hook = Hook::open().await;
+    let mut bus = hook.bus().await;
+    let elsewhere = hook.url.replace("/hook", "/other");
+    for (url, why) in [
+        ("https://127.0.0.1/x", "globally reachable"),
+        ("http://hooks.example.com/x", "http"),
+        ("https://169.254.169.254/latest", "globally reachable"),
+        ("https://user:word@hooks.example.com/", "password"),
+        ("file:///etc/passwd", "scheme"),
+        (&elsewhere, "globally reachable"),
+    ] {
+        let params = json!({ "message": message("message"), "configuration": {
+            "pushNotificationConfig": { "url": url },
+        }});
+        let refused = bus.ask("message/send", params).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{url}: {message}");
+    }
+    let params = json!({ "message": message("message"), "configuration": {
+        "pushNotificationConfig": { "url": hook.url, "token": "a\nb" },
+    }});
+    let refused = bus.ask("message/send", params).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    // No agent was asked.
+    bus.ask("message/send", json!({ "message": message("plain") }))
+        .await;
+    assert_eq!(bus.next_seen().await["params"]["message"], message("plain"));
+}
+
+#[tokio::test]
+async fn a_webhook_survives_a_restart() {
+    let mut hook = Hook::open().await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = format!(
+        "state: {{ log: embedded, directory: {} }}\n",
+        directory.path().display()
+    );
+    let config = format!("{}{state}", hook.config());
+    let first = Bus::open_with(&config).await;
+    let params = json!({ "message": message("ask"), "configuration": {
+        "taskPushNotificationConfig": { "url": hook.url },
+    }});
+    let sent = first.ask_1_0("SendMessage", params).await;
+    let id = sent["result"]["task"]["id"].as_str().unwrap().to_owned();
+    assert_eq!(state_of(hook.next().await.1), "TASK_STATE_INPUT_REQUIRED");
+    until(&first, "delivered", 1).await;
+    first.front.stop.cancel();
+    timeout(SOON, first.front.running).await.unwrap().unwrap();
+    let second = Bus::open_with(&config).await;
+    let mut next = message("plain");
+    next["taskId"] = id.into();
+    second
+        .ask_1_0("SendMessage", json!({ "message": next }))
+        .await;
+    // What was delivered before is not delivered again.
+    let (_, event) = hook.next().await;
+    assert!(event["artifactUpdate"].is_object(), "{event}");
+    assert_eq!(state_of(hook.next().await.1), "TASK_STATE_COMPLETED");
+}
+
+fn state_of(event: Value) -> Value {
+    state(&event).clone()
+}

@@ -1,0 +1,210 @@
+//! Replicas that share their tasks on a bus: a stream goes on at another replica, and each webhook is called by one.
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::plain::unique;
+
+/// Chunks that the agent makes.
+const CHUNKS: usize = 24;
+/// Events of a whole stream after the task: working, the chunks, completed.
+const EVENTS: usize = CHUNKS + 2;
+
+/// An agent that makes one chunk for each message on `pace`.
+async fn agent(
+    nats: async_nats::Client,
+    mut requests: async_nats::Subscriber,
+    mut paces: async_nats::Subscriber,
+) {
+    let request = requests.next().await.unwrap();
+    let place = request.reply.unwrap();
+    let request: Value = serde_json::from_slice(&request.payload).unwrap();
+    let say = async |result: Value| {
+        let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+        let sent = nats.publish(place.clone(), answer.to_string().into()).await;
+        sent.unwrap();
+    };
+    let status = |state: &str, last: bool| {
+        json!({
+            "kind": "status-update", "taskId": "own", "contextId": "c", "final": last, "status": { "state": state },
+        })
+    };
+    say(status("working", false)).await;
+    for number in 0..CHUNKS {
+        paces.next().await.unwrap();
+        say(json!({
+            "kind": "artifact-update", "taskId": "own", "contextId": "c", "append": number > 0, "lastChunk": false,
+            "artifact": { "artifactId": "a", "parts": [{ "kind": "text", "text": number.to_string() }] },
+        }))
+        .await;
+    }
+    say(status("completed", true)).await;
+    nats.flush().await.unwrap();
+}
+
+/// What a stream is at: its events so far, by id.
+struct Follower {
+    response: reqwest::Response,
+    text: String,
+    taken: usize,
+}
+
+impl Follower {
+    async fn open(bridge: &Running, body: &Value, last: Option<&str>) -> Self {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut sent = client
+            .post(format!("{}/a2a/agents/writer", bridge.door))
+            .header("content-type", "application/json")
+            .header("a2a-version", "1.0");
+        if let Some(last) = last {
+            sent = sent.header("last-event-id", last);
+        }
+        let response = sent.body(body.to_string()).send().await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            response,
+            text: String::new(),
+            taken: 0,
+        }
+    }
+
+    /// The next event, with its id; `None` at the end.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            let whole = self.text.rfind("\n\n").map_or("", |end| &self.text[..end]);
+            let events: Vec<&str> = whole
+                .split("\n\n")
+                .filter(|event| event.contains("data: "))
+                .collect();
+            if let Some(event) = events.get(self.taken) {
+                self.taken += 1;
+                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+                let data: Value = serde_json::from_str(field("data: ").unwrap()).unwrap();
+                return Some((field("id: ").unwrap().to_owned(), data["result"].clone()));
+            }
+            let chunk = within("an event comes", self.response.chunk()).await;
+            self.text
+                .push_str(std::str::from_utf8(&chunk.unwrap()?).unwrap());
+        }
+    }
+}
+
+/// A client's listener; it shows what it was sent.
+async fn listener() -> (String, mpsc::Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (tell, called) = mpsc::channel(1_000);
+    let take = async |State(tell): State<mpsc::Sender<Value>>, body: String| {
+        tell.send(serde_json::from_str(&body).unwrap())
+            .await
+            .unwrap();
+    };
+    let router = Router::new().route("/hook", post(take)).with_state(tell);
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, called)
+}
+
+/// What an event says, for comparison.
+fn said(event: &Value) -> String {
+    let text = &event["artifactUpdate"]["artifact"]["parts"][0]["text"];
+    let state = &event["statusUpdate"]["status"]["state"];
+    let said = text.as_str().or_else(|| state.as_str());
+    said.unwrap_or_else(|| panic!("{event}")).to_owned()
+}
+
+async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
+    let subject = unique("writer");
+    let pace = format!("{subject}.pace");
+    let (url, mut called) = listener().await;
+    let config = format!(
+        "transports: {{ agents: {{ type: nats, servers: ['{nats}'] }}, shared: {state} }}\n\
+         agents: {{ writer: {{ description: Writes., to: {{ transport: agents, topic: {subject} }} }} }}\n\
+         a2a: {{ push_notifications: {{ enabled: true, allowed_urls: ['{url}'] }} }}\n\
+         state: {{ log: shared, create: true, prefix: {} }}\n",
+        unique("streams"),
+    );
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let client = async_nats::connect(nats).await.unwrap();
+    let requests = client.subscribe(subject).await.unwrap();
+    let paces = client.subscribe(pace.clone()).await.unwrap();
+    client.flush().await.unwrap();
+    let working = tokio::spawn(agent(client.clone(), requests, paces));
+    let proceed = async || {
+        client.publish(pace.clone(), "".into()).await.unwrap();
+        client.flush().await.unwrap();
+    };
+    let [first, other] = &bridges;
+    let begin = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {
+        "message": { "role": "ROLE_USER", "messageId": "m", "contextId": "c", "parts": [{ "text": "write" }] },
+        "configuration": { "taskPushNotificationConfig": { "url": url } },
+    }});
+    let mut whole = Follower::open(first, &begin, None).await;
+    let (mut last, task) = whole.next().await.unwrap();
+    let id = task["task"]["id"].as_str().unwrap();
+    let follow =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": { "id": id } });
+    // A client that comes back to the other replica after every second event, while the task goes on.
+    let mut patched = Vec::new();
+    for turn in 0.. {
+        let bridge = if turn % 2 == 0 { other } else { first };
+        let mut follower = Follower::open(bridge, &follow, Some(&last)).await;
+        let mut is_over = false;
+        for _ in 0..2 {
+            proceed().await;
+            let Some(event) = follower.next().await else {
+                is_over = true;
+                break;
+            };
+            last.clone_from(&event.0);
+            patched.push(event);
+        }
+        if is_over || patched.len() == EVENTS {
+            break;
+        }
+    }
+    let mut expected = Vec::new();
+    while let Some(event) = whole.next().await {
+        expected.push(event);
+    }
+    assert_eq!(expected.len(), EVENTS);
+    assert_eq!(patched, expected, "no gap and no repeat");
+    within("the agent ends", working).await.unwrap();
+    // The webhook has got each event once, in this order, whoever called it.
+    for (_, event) in &expected {
+        let call = within("the webhook is called", called.recv())
+            .await
+            .unwrap();
+        assert_eq!(said(&call), said(event));
+    }
+    assert!(called.try_recv().is_err(), "nothing is delivered twice");
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+    assert!(called.try_recv().is_err(), "nothing is delivered twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_at_another_replica_on_kafka() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let state = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    a_stream_goes_on_elsewhere(&state, &nats).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_at_another_replica_on_jetstream() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    a_stream_goes_on_elsewhere(&state, &nats).await;
+}
