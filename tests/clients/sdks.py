@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+from hooks import listen
 from world import SDK_AGENTS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,18 +16,21 @@ def programs():
     yield "a2a-sdk 1.x, protocol 1.0", [current, "a2a_1_0.py"], rpc, ["1.0"]
     yield "a2a-sdk 1.x, protocol 0.3", [current, "a2a_1_0.py"], rpc, ["0.3"]
     yield "a2a-sdk 0.3", [former, "a2a_0_3.py"], rpc, []
-    yield "a2a-sdk 1.x, by its card", [current, "card_1_0.py"], a2a, []
-    yield "a2a-sdk 0.3, by its card", [former, "card_0_3.py"], a2a, []
+    for binding in ("JSONRPC", "HTTP+JSON"):
+        yield f"a2a-sdk 1.x, by its card, {binding}", [current, "card_1_0.py"], a2a, [binding]
+        yield f"a2a-sdk 0.3, by its card, {binding}", [former, "card_0_3.py"], a2a, [binding]
     yield "mcp 2.x", [current, "mcp_2.py"], rpc, []
     yield "mcp 1.x", [former, "mcp_1.py"], rpc, []
     if os.environ.get("CLIENTS_NODE"):
         node = os.environ["CLIENTS_NODE"]
         yield "@modelcontextprotocol/sdk", ["node", os.path.join(node, "mcp.mjs")], rpc, []
-        yield "@a2a-js/sdk, by its card", ["node", os.path.join(node, "card.mjs")], a2a, []
+        for binding in ("JSONRPC", "HTTP+JSON"):
+            yield f"@a2a-js/sdk, by its card, {binding}", ["node", os.path.join(node, "card.mjs")], a2a, [binding]
 
 
 async def library_clients(door, report):
     """Each with each agent, two programs at a time."""
+    listen(int(os.environ["CLIENTS_HOOKS"]))
     two = asyncio.Semaphore(2)
 
     async def one(name, command, path, arguments, agent):

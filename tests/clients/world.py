@@ -149,6 +149,12 @@ class Bridge:
                 }
                 for agent in SDK_AGENTS
             },
+            "a2a": {
+                "push_notifications": {
+                    "enabled": True,
+                    "allowed_urls": [f"http://127.0.0.1:{os.environ['CLIENTS_HOOKS']}/"],
+                }
+            },
             "calls": {"timeout": timeout, "reply_topic": ANSWERS, "reply_partitions": 2},
             "http": {"listen": f"127.0.0.1:{door}", "drain_grace": "5s"},
             "admin": {"listen": f"127.0.0.1:{admin}"},

@@ -1,7 +1,9 @@
 """The client of the A2A SDK for protocol 1.0 (PyPI a2a-sdk 1.x), which knows nothing but the URL of an agent."""
 
 import asyncio
+import os
 import sys
+import uuid
 
 import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
@@ -11,9 +13,13 @@ from a2a.types.a2a_pb2 import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
     Role,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from a2a.utils.errors import A2AError
@@ -33,16 +39,26 @@ def state(event):
     return None
 
 
-async def main(url):
+async def called(http, url):
+    """The calls of a webhook, once the last one says that the task is cancelled."""
+    for _ in range(600):
+        calls = (await http.get(url)).json()
+        if calls and "CANCELED" in str(calls[-1]["body"]):
+            return calls
+        await asyncio.sleep(0.05)
+    raise AssertionError("the webhook was not called")
+
+
+async def main(url, binding):
     async with httpx.AsyncClient(timeout=30) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         assert card.supported_interfaces[0].protocol_version == "1.0" and card.skills[0].id == "forecast", card
 
-        plain = ClientFactory(ClientConfig(streaming=False, httpx_client=http)).create(card)
+        plain = ClientFactory(ClientConfig(streaming=False, httpx_client=http, supported_protocol_bindings=[binding])).create(card)
         answers = [answer async for answer in plain.send_message(ask("Oslo"))]
         assert [get_message_text(answer.message) for answer in answers] == ["Oslo: -3 degrees"], answers
 
-        streaming = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+        streaming = ClientFactory(ClientConfig(streaming=True, httpx_client=http, supported_protocol_bindings=[binding])).create(card)
         events = [event async for event in streaming.send_message(ask("Oslo"))]
         kinds = [event.WhichOneof("payload") for event in events]
         assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"], kinds
@@ -60,11 +76,22 @@ async def main(url):
             pass
         second = streaming.subscribe(SubscribeToTaskRequest(id=held.id))
         assert (await anext(second)).task.id == held.id
+        hook = f"http://127.0.0.1:{os.environ['CLIENTS_HOOKS']}/{uuid.uuid4()}"
+        config = TaskPushNotificationConfig(task_id=held.id, id="hook", url=hook, token="t0k")
+        kept = await plain.create_task_push_notification_config(config)
+        assert (kept.url, kept.id, kept.token) == (hook, "hook", "t0k"), kept
+        name = {"task_id": held.id, "id": "hook"}
+        assert (await plain.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(**name))).url == hook
+        listed = ListTaskPushNotificationConfigsRequest(task_id=held.id)
+        assert len((await plain.list_task_push_notification_configs(listed)).configs) == 1
         cancelled = await plain.cancel_task(CancelTaskRequest(id=held.id))
         assert cancelled.status.state == TaskState.TASK_STATE_CANCELED, cancelled
         for stream in (first, second):
             *_, last = [event async for event in stream]
             assert state(last) == TaskState.TASK_STATE_CANCELED, last
+        assert all(call["token"] == "t0k" for call in await called(http, hook))
+        await plain.delete_task_push_notification_config(DeleteTaskPushNotificationConfigRequest(**name))
+        assert not (await plain.list_task_push_notification_configs(listed)).configs
 
         try:
             await plain.get_task(GetTaskRequest(id="nobody"))
