@@ -45,8 +45,6 @@ pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::post::EXPOSED;
 pub(crate) use self::shared::{A2a, PartLimits, Settings};
 
-use self::shared::agent_url;
-
 use std::sync::Arc;
 
 use axum::Router;
