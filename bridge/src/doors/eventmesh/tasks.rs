@@ -21,8 +21,8 @@ use crate::calls::failure::{Failure, Reason};
 use crate::doors::Refusal;
 use crate::doors::a2a::{A2a, refusal_of, within};
 use crate::doors::permit::{Action, permit};
-use crate::doors::rpc;
 use crate::doors::rpc::common::{Common, Target};
+use crate::doors::rpc::{self, At};
 use crate::http::negotiate;
 use crate::http::respond::json_response;
 use crate::http::sse::{Frame, frames_response};
@@ -94,7 +94,8 @@ pub(super) async fn create(
         created(&inside, common, &wanted, mode).await
     };
     let path = HttpPath::A2aTasks;
-    rpc::serve(&a2a.door, path, Target::InPayload, request, respond).await
+    let at = At::json_rpc(path, Target::InPayload, request.headers());
+    rpc::serve(&a2a.door, at, request, respond).await
 }
 
 async fn created(
@@ -321,7 +322,8 @@ pub(super) async fn cancel(
         Ok(document(StatusCode::OK, &shown(&id, &task)))
     };
     let path = HttpPath::A2aTasks;
-    rpc::serve(&a2a.door, path, Target::InPayload, request, respond).await
+    let at = At::json_rpc(path, Target::InPayload, request.headers());
+    rpc::serve(&a2a.door, at, request, respond).await
 }
 
 /// The task that a path names.
