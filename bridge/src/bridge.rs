@@ -31,7 +31,7 @@ use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR};
 use crate::config::{Config, HttpConfig, Name, Role};
-use crate::doors::a2a::{AllowedUrls, Deliveries, PartLimits, PushSettings, Settings};
+use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, PartLimits, PushSettings, Settings};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::pipeline::intake::Intake;
@@ -39,6 +39,7 @@ use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
 use crate::reload::{LogLevels, Reload, Reloads};
+use crate::results::Results;
 use crate::route::{Destination, RouteTable};
 use crate::rules::{CurrentRules, Rules};
 use crate::seldom::LogLimits;
@@ -110,6 +111,8 @@ pub struct Bridge {
     pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
     pub(crate) deliveries: Option<Deliveries>,
+    /// The answers that the HTTP listener keeps, where there is one.
+    pub(crate) results: Option<Arc<Results>>,
     pub(crate) workflows: Option<Workflows>,
     pub(crate) reload: Option<Reload>,
     pub(crate) state: Arc<Logs>,
@@ -189,6 +192,10 @@ impl Bridge {
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
+        let results = match &door {
+            Some(_) => Some(Results::open(&state, &log).await?),
+            None => None,
+        };
         Ok(Self {
             buses,
             calls,
@@ -206,6 +213,7 @@ impl Bridge {
             admin_hosts: config.admin.allowed_hosts,
             a2a,
             deliveries,
+            results,
             workflows,
             reload,
             state,
@@ -469,6 +477,7 @@ async fn a2a(
         public_url: config.a2a.public_url.clone(),
         instance: config.instance.text().clone(),
         limits: PartLimits::new(&config.a2a),
+        at_a_time: Limits::new(&config.a2a),
     };
     Ok((Some(settings), deliveries))
 }

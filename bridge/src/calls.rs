@@ -48,6 +48,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub use answer::Answer;
+pub(crate) use answer::Reached;
 pub(crate) use answered::Ended;
 pub use answered::{Answered, Unanswerable};
 pub use error::{Bound, CallError, NotTaken, Silence};

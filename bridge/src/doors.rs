@@ -39,6 +39,7 @@ use crate::http::{Hosts, Peer, negotiate};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
+use crate::results::Results;
 
 /// The state of the HTTP listener.
 #[derive(Debug, Clone)]
@@ -59,6 +60,8 @@ pub struct Door {
     pub passed: PassedHeaders,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
+    /// The answers to requests with an idempotency key.
+    pub(crate) results: Arc<Results>,
 }
 
 /// What the process mounts beside `/rpc`, under the same rules for web pages.

@@ -24,6 +24,7 @@ mod recent;
 mod registry;
 mod reload;
 mod restart;
+mod results;
 pub mod route;
 pub mod rules;
 pub mod seldom;

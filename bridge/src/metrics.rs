@@ -9,6 +9,7 @@
 
 mod a2a;
 mod agents;
+mod doors;
 mod label;
 mod registrar;
 mod registry;
@@ -31,6 +32,7 @@ use prometheus::{
 pub use self::a2a::PushOutcome;
 pub(crate) use self::agents::AgentInFlight;
 pub use self::agents::AgentMetrics;
+pub use self::doors::{Keyed, Limited};
 pub use self::label::{CallOutcome, HttpPath, ReplyOutcome};
 pub use self::registrar::Definition;
 pub use self::registry::RegistryEvent;
@@ -39,6 +41,7 @@ pub use self::state::StateMetrics;
 pub use self::workflows::{Refused, Reload};
 
 use self::a2a::A2aMetrics;
+use self::doors::DoorMetrics;
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_word};
 use self::registry::RegistryMetrics;
 use self::reload::ReloadMetrics;
@@ -94,6 +97,7 @@ pub struct Metrics {
     state: StateFamilies,
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
+    doors: DoorMetrics,
 }
 
 /// The metrics of one binding, resolved.
@@ -195,6 +199,7 @@ impl Metrics {
             state: StateFamilies::new(&mut on)?,
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
+            doors: DoorMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
@@ -344,6 +349,16 @@ impl Metrics {
     pub fn http_request(&self, path: HttpPath, status: StatusCode) {
         let labels = &[path.as_str(), status.as_str()];
         self.http_requests.with_label_values(labels).inc();
+    }
+
+    /// Counts a request with an `Idempotency-Key`.
+    pub fn keyed(&self, outcome: Keyed) {
+        self.doors.keyed(outcome);
+    }
+
+    /// Counts a request that is above a limit of its client or its context.
+    pub fn limited(&self, limit: Limited) {
+        self.doors.limited(limit);
     }
 
     /// Counts an execution that begins.

@@ -33,6 +33,7 @@ use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::reload::Reload;
 use crate::restart::CLOSE;
+use crate::results::Results;
 use crate::seldom::LogLimits;
 use crate::state::Logs;
 use crate::workflows::Workflows;
@@ -55,6 +56,7 @@ struct Process {
     calls: Arc<Calls>,
     exchanges: Arc<Exchanges>,
     workflows: Option<Workflows>,
+    results: Option<Arc<Results>>,
     metrics: Arc<Metrics>,
     registry: Arc<Registry>,
     readiness: Arc<Readiness>,
@@ -107,6 +109,7 @@ impl Bridge {
             registry,
             a2a,
             deliveries,
+            results,
             workflows,
             reload,
             state,
@@ -116,6 +119,7 @@ impl Bridge {
             calls,
             exchanges,
             workflows,
+            results,
             metrics,
             registry,
             readiness,
@@ -281,6 +285,9 @@ impl Process {
         (passed, a2a): (PassedHeaders, Option<Settings>),
         bounds: ConnectionBounds,
     ) {
+        let Some(results) = self.results.clone() else {
+            return;
+        };
         let origins = http.allowed_origins.iter();
         let door = Door {
             calls: Arc::clone(&self.calls),
@@ -291,6 +298,7 @@ impl Process {
             registry: Arc::clone(&self.registry),
             passed,
             body_timeout: http.header_timeout.0,
+            results,
         };
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
@@ -381,6 +389,15 @@ impl Process {
         if intake.await.is_err() {
             tracing::warn!("the grace period is over: messages in progress are abandoned");
             self.intake.shutdown().await;
+        }
+        if let Some(results) = &self.results
+            && timeout_at(until + LAST_WORDS, results.until_kept())
+                .await
+                .is_err()
+        {
+            tracing::warn!(
+                "the grace period is over: some answers to requests with an Idempotency-Key are not kept"
+            );
         }
     }
 

@@ -34,6 +34,6 @@ pub use log::{
     Record, StateError,
 };
 pub use memory::MemoryLog;
-pub use place::{AGENTS, LOGS, PUSH, Place, TASKS};
+pub use place::{AGENTS, LOGS, PUSH, Place, RESULTS, TASKS};
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};

@@ -16,6 +16,7 @@ mod delivery;
 mod drain;
 mod exchanges;
 mod http;
+mod keyed;
 mod memory_battery;
 mod push;
 mod readiness;

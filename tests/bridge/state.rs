@@ -129,7 +129,15 @@ async fn bridge_with(state: &str) -> Bridge {
         "transports: {{m: {{type: memory}}}}\nhttp: {{listen: '127.0.0.1:0'}}\nadmin: {{enabled: false}}\nstate: {state}\n"
     );
     let config = Config::read("test", &text, std::iter::empty()).unwrap();
-    Bridge::build(config).await.unwrap()
+    within("the files are free", async {
+        loop {
+            match Bridge::build(config.clone()).await {
+                Ok(bridge) => return bridge,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

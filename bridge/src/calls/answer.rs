@@ -1,7 +1,7 @@
 //! The answer to one call, as its caller takes it: parts, deadlines, and the cancel when the caller goes away.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,12 @@ pub struct Answer {
     /// What to send the agent when the caller goes away.
     cancel: Cancel,
     calls: Arc<Calls>,
+    reached: Option<Reached>,
 }
+
+/// How many calls of one caller an agent may have got. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reached(Arc<AtomicUsize>);
 
 /// A copy of a request, and what became of it.
 type Published = (Outgoing, Result<(), TransportError>);
@@ -71,13 +76,40 @@ impl Opened {
             is_rpc: self.is_rpc,
             cancel: self.cancel,
             calls: Arc::clone(calls),
+            reached: None,
         }
+    }
+}
+
+// === impl Reached ===
+
+impl Reached {
+    /// One more.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One less: nobody got it.
+    fn take_back(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether no agent can have got any.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
     }
 }
 
 // === impl Answer ===
 
 impl Answer {
+    /// Counts this call, unless it turns out that no agent can have got it.
+    pub(crate) fn counted_by(mut self, reached: &Reached) -> Self {
+        reached.add();
+        self.reached = Some(reached.clone());
+        self
+    }
+
     /// Begins to publish the request, and hands to the bus what it takes at once. The rest goes on beside the wait for
     /// the answer, which may well be quicker than the confirmation of its request.
     pub(super) async fn publish(&mut self, copies: Vec<Outgoing>) -> Result<(), CallError> {
@@ -205,6 +237,11 @@ impl Answer {
     fn fail(&mut self, error: CallError) -> CallError {
         self.end();
         self.account.failed(&error);
+        if let Some(reached) = &self.reached
+            && (!self.may_have_arrived() || error.is_nobody_there())
+        {
+            reached.take_back();
+        }
         let knows = matches!(
             error,
             CallError::Unavailable(_) | CallError::NotTaken(_) | CallError::BadAnswer(_)

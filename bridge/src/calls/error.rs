@@ -98,6 +98,9 @@ pub enum Bound {
     Memory(#[from] Spent),
 }
 
+/// What the bus says of a request that nobody got.
+const NOBODY: &str = "no agent listens on its subject";
+
 // === impl CallError ===
 
 impl CallError {
@@ -114,6 +117,16 @@ impl CallError {
             Self::BadAnswer(_) => "bad_agent_reply",
             Self::Undeliverable(_) => "reply_undeliverable",
         }
+    }
+
+    /// The error of a request that the bus has taken and nobody listens to.
+    pub(crate) fn nobody_there() -> Self {
+        Self::Unavailable(Text::from_static(NOBODY))
+    }
+
+    /// Whether the bus has said that nobody got the request.
+    pub(crate) fn is_nobody_there(&self) -> bool {
+        matches!(self, Self::Unavailable(why) if *why == NOBODY)
     }
 
     /// How a call ends that fails with it.

@@ -51,6 +51,12 @@ pub(crate) enum Reason {
     StreamInBatch,
     /// Push notifications are not offered.
     PushUnsupported,
+    /// The idempotency key was used for another request.
+    KeyReused,
+    /// The request with this idempotency key is still being answered.
+    InProgress,
+    /// The answer to the request with this idempotency key is not known.
+    AnswerLost,
     /// The agent's answer is no answer.
     BadAgentReply,
     /// The agent's answer cannot be brought to the requester.
@@ -121,6 +127,9 @@ impl Reason {
             Self::Unsupported      => (METHOD,   -32_004,  METHOD,   "unsupported",       "UNSUPPORTED_OPERATION"),
             Self::StreamInBatch    => (-32_004,  -32_004,  -32_004,  "unsupported",       "UNSUPPORTED_OPERATION"),
             Self::PushUnsupported  => (METHOD,   -32_003,  METHOD,   "push_unsupported",  "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+            Self::KeyReused        => (REQUEST,  REQUEST,  REQUEST,  "idempotency_key_reused", "FAILED_PRECONDITION"),
+            Self::InProgress       => (-32_002,  INTERNAL, INTERNAL, "in_progress",       "ABORTED"),
+            Self::AnswerLost       => (-32_006,  INTERNAL, INTERNAL, "answer_lost",       "UNKNOWN"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
             Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
         };

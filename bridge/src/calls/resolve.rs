@@ -256,7 +256,7 @@ impl Calls {
         else {
             return false;
         };
-        let error = CallError::Unavailable(Text::from_static("no agent listens on its subject"));
+        let error = CallError::nobody_there();
         // The server answers on the subject of the request, which has the token; others do not know it.
         let message = || at.message.clone();
         let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));

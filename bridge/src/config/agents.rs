@@ -90,6 +90,15 @@ pub struct A2aConfig {
     /// Largest file or data of a part.
     #[schemars(extend("bounds" = ["1KiB", "1GiB"]))]
     pub max_data_part: AsText<ByteSize>,
+    /// Most requests of one client at a time, by its address (IPv6: by its /64 network). A stream counts until it ends.
+    /// Further ones get `429` with `Retry-After`.
+    ///
+    /// Wrong: all clients behind one proxy count as one.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub max_requests_per_client: u32,
+    /// Most tasks of one `contextId` that are being worked on. A context lives for as long as its tasks are kept: 24 hours.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub max_tasks_per_context: u32,
     /// Webhooks that clients set, and that the bridge calls when something happens to their tasks.
     pub push_notifications: PushConfig,
 }
@@ -144,6 +153,8 @@ impl Default for A2aConfig {
             max_parts: 100,
             max_text_part: AsText(ByteSize::kib(100)),
             max_data_part: AsText(ByteSize::mib(1)),
+            max_requests_per_client: 10,
+            max_tasks_per_context: 5,
             push_notifications: PushConfig::default(),
         }
     }

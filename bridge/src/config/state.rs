@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::value::AsText;
 use crate::names::Name;
 
-/// State that outlives a request: the tasks of A2A callers. It is a log on Kafka or
-/// JetStream, which all replicas read, or a log of this process alone.
+/// State that outlives a request: the tasks of A2A callers, and the answers to requests with an `Idempotency-Key`. These
+/// are logs on Kafka or JetStream, which all replicas read, or logs of this process alone.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateConfig {
@@ -29,7 +29,8 @@ pub struct StateConfig {
     ///
     /// Wrong: needs the permission to create them; the number of replicas is the broker's default.
     pub create: bool,
-    /// What the names of topics and subjects begin with: `<prefix>.tasks`. A stream is named after them: `A2ABUS_TASKS`.
+    /// What the names of topics and subjects begin with: `<prefix>.tasks`, `<prefix>.results`. A stream is named after them:
+    /// `A2ABUS_TASKS`.
     ///
     /// Wrong: two deployments with the same prefix share their state.
     pub prefix: AsText<Topic>,

@@ -28,6 +28,7 @@ mod form;
 mod former;
 mod hooks;
 mod keep;
+mod limits;
 mod method;
 mod page;
 mod post;
@@ -42,6 +43,7 @@ mod write;
 pub(in crate::doors) use self::agents::refusal_of;
 pub(crate) use self::deliver::Deliveries;
 pub(crate) use self::hooks::{AllowedUrls, PushSettings};
+pub(crate) use self::limits::Limits;
 pub(crate) use self::post::EXPOSED;
 pub(crate) use self::shared::{A2a, PartLimits, Settings};
 

@@ -10,6 +10,7 @@
 
 mod batch;
 pub(super) mod common;
+mod keyed;
 pub(super) mod unit;
 
 use std::future::{Future, ready};
@@ -34,7 +35,7 @@ use crate::account::Line;
 use crate::budget::{Purse, Spent};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
-use crate::calls::{Answer, CallError, Part};
+use crate::calls::{Answer, CallError, Part, Reached};
 use crate::http::body::BodyError;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
@@ -51,10 +52,9 @@ pub(super) async fn to_any_agent(
     request: Request<Body>,
 ) -> Response {
     let at = At::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
-    serve(&door, at, request, |common, _, payload| {
-        respond(&door, common, payload)
-    })
-    .await
+    let inside = Arc::clone(&door);
+    let respond = |common, _, payload| respond(inside, common, payload);
+    serve(&door, at, request, respond).await
 }
 
 /// `POST /rpc/{agent}`.
@@ -65,10 +65,9 @@ pub(super) async fn to_agent(
 ) -> Response {
     let target = Target::of_path(path);
     let at = At::json_rpc(HttpPath::RpcAgent, target, request.headers());
-    serve(&door, at, request, |common, _, payload| {
-        respond(&door, common, payload)
-    })
-    .await
+    let inside = Arc::clone(&door);
+    let respond = |common, _, payload| respond(inside, common, payload);
+    serve(&door, at, request, respond).await
 }
 
 /// What a path takes, and how it refuses what it does not take.
@@ -98,7 +97,8 @@ impl At {
     }
 }
 
-/// Takes a request in, and has it answered by `answered`, which gets its head and its body.
+/// Takes a request in, and has it answered by `answered`, which gets its head and its body; a request with an
+/// idempotency key once.
 pub(super) async fn serve<R>(
     door: &Door,
     at: At,
@@ -106,7 +106,7 @@ pub(super) async fn serve<R>(
     answered: impl FnOnce(Common, request::Parts, Bytes) -> R,
 ) -> Response
 where
-    R: Future<Output = Result<Response, Refusal>>,
+    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let arrived = Instant::now();
     let recipient = Recipient::unknown(at.dialect);
@@ -124,7 +124,9 @@ where
                 Ok(_charge) => {
                     let caller = caller.clone();
                     match take_in(door, at, (call, caller), request).await {
-                        Ok((common, head, body)) => answered(common, head, body).await,
+                        Ok((common, head, body)) => {
+                            keyed::answered(door, common, head, body, answered).await
+                        }
                         Err(refusal) => Err(refusal),
                     }
                 }
@@ -187,7 +189,8 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
 }
 
 /// One HTTP request, to the head of its response.
-async fn respond(door: &Door, common: Common, payload: Bytes) -> Result<Response, Refusal> {
+async fn respond(door: Arc<Door>, common: Common, payload: Bytes) -> Result<Response, Refusal> {
+    let door = &door;
     let limits = door.calls.rules().limits;
     let units = decode(&payload, &common.hint, &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
@@ -292,6 +295,7 @@ fn read_head(
         accepts,
         hint: negotiate::hint(&head.headers),
         dialect: negotiate::dialect(&head.headers),
+        reached: Reached::default(),
     })
 }
 

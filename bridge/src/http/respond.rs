@@ -28,7 +28,9 @@ pub(crate) fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipie
     match status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
         StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS),
-        StatusCode::TOO_MANY_REQUESTS => headers.insert(RETRY_AFTER, SOON.into()),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT => {
+            headers.insert(RETRY_AFTER, SOON.into())
+        }
         // What is left of the body would be taken for the next request.
         StatusCode::REQUEST_TIMEOUT => {
             headers.insert(CONNECTION, HeaderValue::from_static("close"))

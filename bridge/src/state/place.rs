@@ -29,8 +29,16 @@ pub const PUSH: LogSpec = LogSpec {
     },
 };
 
+/// Answers to requests with an idempotency key.
+pub const RESULTS: LogSpec = LogSpec {
+    name: "results",
+    kind: Kind::Events {
+        max_age: Duration::from_secs(DAY),
+    },
+};
+
 /// All of them.
-pub const LOGS: [LogSpec; 3] = [TASKS, AGENTS, PUSH];
+pub const LOGS: [LogSpec; 4] = [TASKS, AGENTS, PUSH, RESULTS];
 
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;

@@ -17,7 +17,7 @@ use super::embedded::EmbeddedLog;
 use super::fold::Fold;
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
-use super::place::Place;
+use super::place::{Place, TASKS};
 use super::view::{Progress, View, ViewOptions, ViewTask};
 use crate::access;
 use crate::bus::Buses;
@@ -114,7 +114,7 @@ impl Logs {
             Kept::Bus(bus) => bus.open(spec)?.into(),
         };
         let mut open = self.open_logs();
-        if open.is_empty() && matches!(self.kept, Kept::Memory) {
+        if name == TASKS.name && matches!(self.kept, Kept::Memory) {
             tracing::warn!(
                 "tasks are kept in memory: they do not survive a restart, and other replicas do not see them; set state.log"
             );

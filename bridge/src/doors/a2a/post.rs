@@ -14,11 +14,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Version as HttpVersion};
 use serde_json::Value;
 
 use super::ask::{Ask, Version};
+use super::limits::{LIMIT, REMAINING, RESET, WINDOW, holding};
 use super::method::Method;
 use super::shared::A2a;
 use super::work::{Head, Reply, Turn};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
+use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc;
 use crate::doors::rpc::At;
 use crate::doors::rpc::common::{Common, Target};
@@ -30,7 +32,7 @@ use crate::metrics::HttpPath;
 const TRACE: HeaderName = HeaderName::from_static("x-a2a-trace-id");
 const LAST_EVENT: &str = "last-event-id";
 /// The headers of responses that web pages may read.
-pub(crate) const EXPOSED: [HeaderName; 3] = [TRACE, CURRENT, JAF];
+pub(crate) const EXPOSED: [HeaderName; 7] = [TRACE, CURRENT, JAF, LIMIT, REMAINING, RESET, WINDOW];
 const CURRENT: HeaderName = HeaderName::from_static("a2a-version");
 const JAF: HeaderName = HeaderName::from_static("x-a2a-version");
 /// Requests of one batch that are under way at a time.
@@ -43,8 +45,9 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
         Target::Agent(_) | Target::NotAName => HttpPath::A2aAgent,
     };
     let at = At::json_rpc(path, target, request.headers());
+    let inside = Arc::clone(a2a);
     framed(a2a, at, request, |common, head, body| {
-        respond(a2a, common, head, body)
+        respond(inside, common, head, body)
     })
     .await
 }
@@ -57,10 +60,11 @@ pub(super) async fn framed<R>(
     answered: impl FnOnce(Common, Parts, Bytes) -> R,
 ) -> Response
 where
-    R: Future<Output = Result<Response, Refusal>>,
+    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
     let http_1 = request.version() < HttpVersion::HTTP_2;
     let trace = request.headers().get(TRACE).cloned();
+    let caller = permit(request.extensions(), Action::Call(at.target.name()));
     let mut response = rpc::serve(&a2a.door, at, request, answered).await;
     let is_stream = response.headers().get("content-type");
     let is_stream = is_stream.is_some_and(|value| value == "text/event-stream");
@@ -71,15 +75,23 @@ where
     if let Some(trace) = trace {
         headers.insert(TRACE, trace);
     }
+    if let Ok(Principal { name }) = caller {
+        a2a.settings.at_a_time.show(&name, headers);
+    }
     response
 }
 
 async fn respond(
-    a2a: &Arc<A2a>,
+    a2a: Arc<A2a>,
     common: Common,
     head: Parts,
     payload: Bytes,
 ) -> Result<Response, Refusal> {
+    let a2a = &a2a;
+    let share = a2a
+        .settings
+        .at_a_time
+        .request(&common.caller, &a2a.door.metrics)?;
     let version = Version::of(&head);
     let fallback = version.dialect(negotiate::dialect(&head.headers));
     let head = head_of(a2a, &head, version, fallback)?;
@@ -88,7 +100,7 @@ async fn respond(
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
     drop(payload);
     match framed {
-        Framed::One(unit) => Ok(one(a2a, &common, &head, unit).await),
+        Framed::One(unit) => Ok(holding(share, one(a2a, &common, &head, unit).await)),
         Framed::Batch(units) => {
             rpc::check_amplification(&a2a.door, &common, size, units.len())?;
             Ok(batch(a2a, &common, &head, units).await)

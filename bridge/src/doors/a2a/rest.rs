@@ -36,6 +36,7 @@ use serde_json::{Map, Value};
 use super::ask::{Ask, VERSIONS, Version, name_of};
 use super::form::{Envelope, Form};
 use super::former;
+use super::limits::holding;
 use super::method::{Method, Push};
 use super::post;
 use super::shared::A2a;
@@ -161,8 +162,9 @@ async fn serve(
         dialect,
         refusal,
     };
+    let inside = Arc::clone(a2a);
     post::framed(a2a, at, request, |common, head, body| {
-        respond(a2a, common, asked, head, body)
+        respond(inside, common, asked, head, body)
     })
     .await
 }
@@ -186,12 +188,17 @@ fn media_type(dialect: Dialect) -> HeaderValue {
 }
 
 async fn respond(
-    a2a: &Arc<A2a>,
+    a2a: Arc<A2a>,
     common: Common,
     asked: Asked,
     parts: Parts,
     payload: Bytes,
 ) -> Result<Response, Refusal> {
+    let a2a = &a2a;
+    let share = a2a
+        .settings
+        .at_a_time
+        .request(&common.caller, &a2a.door.metrics)?;
     let version = Version::of(&parts);
     let dialect = match (&version, asked.dialect) {
         // A client may have a URL that ends with /v1.
@@ -228,7 +235,9 @@ async fn respond(
         }
     };
     let (status, body) = match done {
-        Ok(Reply::Stream(response)) => return Ok(post::of_dialect(*response, dialect)),
+        Ok(Reply::Stream(response)) => {
+            return Ok(holding(share, post::of_dialect(*response, dialect)));
+        }
         Ok(Reply::Whole(body)) => (StatusCode::OK, body),
         Ok(Reply::Refused(status, body)) => (status, body),
         Err(failure) => {
@@ -240,7 +249,7 @@ async fn respond(
     response
         .headers_mut()
         .insert(CONTENT_TYPE, media_type(dialect));
-    Ok(post::of_dialect(response, dialect))
+    Ok(holding(share, post::of_dialect(response, dialect)))
 }
 
 // === impl Place ===

@@ -13,6 +13,7 @@ use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
 use super::write::Of;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Answer, CallError};
+use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, BadMessage, Heard};
 use crate::tasks::{Created, Event, Said, Task, plain_part};
@@ -104,6 +105,7 @@ impl Turn<'_> {
         let outbound = self.outbound(agent, params.message.as_deref())?;
         let at_once = configuration.return_immediately.unwrap_or(false)
             || configuration.blocking == Some(false);
+        let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
         let answer = self.common.call(outbound.unit.clone(), call).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
@@ -115,6 +117,7 @@ impl Turn<'_> {
             }
         }
         self.begin(agent, &outbound).await?;
+        drop(room);
         let kept = match webhook {
             Some(webhook) => self.keep_brought(&outbound.task, webhook).await,
             None => Ok(()),
@@ -134,6 +137,19 @@ impl Turn<'_> {
         let task = task.ok_or_else(|| gone(&outbound.task))?;
         let of = Of::task(self.ask.dialect, &id, &task);
         Ok(self.whole(&of.answer(&task, configuration.history_length)))
+    }
+
+    /// The part of a message in the bound of its context, until it has made a task. A task that goes on has its part.
+    fn room_in(&self, outbound: &Outbound) -> Result<Option<Share<Text>>, Failure> {
+        if outbound.goes_on {
+            return Ok(None);
+        }
+        let settings = &self.a2a.settings;
+        let is_active = |task: &Task| !task.status.state.is_at_rest();
+        let context = &outbound.context;
+        let (_, active) = settings.tasks.list(Some(context), is_active, (0, 0));
+        let metrics = &self.a2a.door.metrics;
+        settings.at_a_time.task(context, active, metrics).map(Some)
     }
 
     /// Waits for the first part of an answer that says what it is: a task, or an answer that needs none.

@@ -9,6 +9,7 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use super::card::Offer;
 use super::hooks::PushSettings;
+use super::limits::Limits;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::A2aConfig;
 use crate::doors::{Door, Refusal};
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) limits: PartLimits,
     /// The webhooks of tasks, if clients may set them.
     pub(crate) push: Option<Arc<PushSettings>>,
+    /// What one client and one context may ask for at a time.
+    pub(crate) at_a_time: Limits,
 }
 
 /// What the parts of a message may be.

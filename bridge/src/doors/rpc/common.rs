@@ -20,7 +20,7 @@ use crate::account::Line;
 use crate::budget::Purse;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Recipient};
-use crate::calls::{self, Answer, CallError, Calls, Silence};
+use crate::calls::{self, Answer, CallError, Calls, Reached, Silence};
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
 use crate::http::sse;
@@ -49,6 +49,8 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) hint: Hint,
     /// The dialect of errors about units whose dialect is unknown.
     pub(in crate::doors) dialect: Dialect,
+    /// How many of its calls and notifications an agent may have got.
+    pub(in crate::doors) reached: Reached,
 }
 
 /// What the path says about the agent.
@@ -91,7 +93,8 @@ impl Common {
         unit: Unit,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
-        self.calls.call(self.request(unit, call)?).await
+        let answer = self.calls.call(self.request(unit, call)?).await?;
+        Ok(answer.counted_by(&self.reached))
     }
 
     /// The answer to a request that is for the registry and not for an agent; `None` for any other.
@@ -138,7 +141,9 @@ impl Common {
             let left = self.time_left(Some(self.calls.patience(None)));
             request.timeout = left.inspect_err(|error| self.note_refusal(error.word()))?;
         }
-        self.calls.notify(request).await
+        self.calls.notify(request).await?;
+        self.reached.add();
+        Ok(())
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {

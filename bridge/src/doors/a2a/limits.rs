@@ -1,0 +1,112 @@
+//! How much may one client, and one conversation, ask for at a time?
+//!
+//! Source: docs/protocols/a2a.md §9.
+
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::StreamExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::calls::failure::{Failure, Reason, SOON};
+use crate::config::A2aConfig;
+use crate::doors::Refusal;
+use crate::metrics::{Limited, Metrics};
+use crate::shares::{Share, Shares, client};
+
+/// The bounds, and what is used of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    clients: Arc<Shares<Text>>,
+    /// Messages of which it is not known yet whether they make a task, by context.
+    beginning: Arc<Shares<Text>>,
+}
+
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(super) const WINDOW: HeaderName = HeaderName::from_static("x-ratelimit-window");
+
+// === impl Limits ===
+
+impl Limits {
+    /// Those of a configuration.
+    pub(crate) fn new(config: &A2aConfig) -> Self {
+        Self {
+            clients: Shares::new(config.max_requests_per_client as usize),
+            beginning: Shares::new(config.max_tasks_per_context as usize),
+        }
+    }
+
+    /// The part of a request in the bound of its client.
+    pub(super) fn request(&self, caller: &Text, metrics: &Metrics) -> Result<Share<Text>, Refusal> {
+        self.clients.take(&client_of(caller)).ok_or_else(|| {
+            metrics.limited(Limited::Client);
+            let most = self.clients.most();
+            let message = format!(
+                "this client has {most} requests in progress, which is the limit (a2a.max_requests_per_client): wait for one to end"
+            );
+            let failure = Failure::new(Reason::RateLimited, message);
+            let failure = failure.detail("retryAfterSeconds", SOON);
+            (StatusCode::TOO_MANY_REQUESTS, failure)
+        })
+    }
+
+    /// The part of a message in the bound of its context, in which `active` tasks are being worked on. It is given back
+    /// once the message has made a task.
+    pub(super) fn task(
+        &self,
+        context: &Text,
+        active: usize,
+        metrics: &Metrics,
+    ) -> Result<Share<Text>, Failure> {
+        let mut share = self.beginning.begin(context);
+        let is_room =
+            share.grow(1) && active + self.beginning.held_by(context) <= self.beginning.most();
+        if is_room {
+            return Ok(share);
+        }
+        metrics.limited(Limited::Context);
+        let most = self.beginning.most();
+        let message = format!(
+            "the context {context:?} has {most} tasks in progress, which is the limit (a2a.max_tasks_per_context): wait for one to end, or cancel it"
+        );
+        let failure = Failure::new(Reason::RateLimited, message);
+        Err(failure.detail("retryAfterSeconds", SOON))
+    }
+
+    /// Says how the bound of a client stands. It is a bound of requests at a time, so nobody knows when one will end: ask
+    /// again after the shortest time that can be said.
+    pub(super) fn show(&self, caller: &Text, headers: &mut HeaderMap) {
+        let most = self.clients.most();
+        let left = most.saturating_sub(self.clients.held_by(&client_of(caller)));
+        let reset = crate::clock::milliseconds(crate::clock::now()) / 1_000 + u64::from(SOON);
+        headers.insert(LIMIT, HeaderValue::from(most));
+        headers.insert(REMAINING, HeaderValue::from(left));
+        headers.insert(RESET, HeaderValue::from(reset));
+        headers.insert(WINDOW, HeaderValue::from(SOON));
+    }
+}
+
+/// A response that holds its part of a bound until its last byte.
+pub(super) fn holding(share: Share<Text>, response: Response) -> Response {
+    let is_stream = response.headers().get("content-type");
+    if is_stream.is_none_or(|value| value != "text/event-stream") {
+        return response;
+    }
+    response.map(|body| {
+        let pieces = body.into_data_stream().map(move |piece| {
+            let _held = &share;
+            piece
+        });
+        Body::from_stream(pieces)
+    })
+}
+
+/// Clients of one network of IPv6 are one.
+fn client_of(caller: &Text) -> Text {
+    let address = caller.parse().map(|address| client(address).to_string());
+    address.map_or_else(|_| caller.clone(), Text::from)
+}

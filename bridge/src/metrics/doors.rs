@@ -1,0 +1,96 @@
+//! What is counted of requests over HTTP beside their statuses.
+
+use prometheus::{Error, IntCounter};
+
+use super::registrar::{Definition, Registrar, add_one, per_word};
+
+/// What became of a request with an `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keyed {
+    /// Its key was new: it was done.
+    First,
+    /// It got the answer of an earlier one.
+    Replayed,
+    /// Its key was used for another request.
+    Differs,
+    /// An earlier one was still being answered.
+    Running,
+    /// The answer to an earlier one is not known.
+    Lost,
+    /// The log of keys could not be asked.
+    Unavailable,
+}
+
+/// A limit of clients of the A2A interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// Requests of one client.
+    Client,
+    /// Tasks of one context.
+    Context,
+}
+
+#[derive(Debug)]
+pub(super) struct DoorMetrics {
+    keyed: Vec<IntCounter>,
+    limited: Vec<IntCounter>,
+}
+
+const KEYED: Definition = Definition {
+    name: "a2abus_keyed_requests_total",
+    unit: "requests",
+    labels: &["outcome"],
+    help: "Requests with an Idempotency-Key: first, replayed, differs (the key was used for another request), running (an earlier one was still being answered), lost (its answer is not known), unavailable (the log of keys could not be asked).",
+};
+
+const LIMITED: Definition = Definition {
+    name: "a2abus_limited_requests_total",
+    unit: "requests",
+    labels: &["limit"],
+    help: "A2A requests refused because their client (a2a.max_requests_per_client) or their context (a2a.max_tasks_per_context) was at its limit.",
+};
+
+// === impl DoorMetrics ===
+
+impl DoorMetrics {
+    pub(super) fn new(on: &mut Registrar) -> Result<Self, Error> {
+        let words: Vec<_> = Keyed::ALL.iter().map(|keyed| keyed.as_str()).collect();
+        Ok(Self {
+            keyed: per_word(&on.counters(KEYED)?, &words)?,
+            limited: per_word(&on.counters(LIMITED)?, &["client", "context"])?,
+        })
+    }
+
+    pub(super) fn keyed(&self, outcome: Keyed) {
+        add_one(&self.keyed, outcome as usize);
+    }
+
+    pub(super) fn limited(&self, limit: Limited) {
+        add_one(&self.limited, limit as usize);
+    }
+}
+
+// === impl Keyed ===
+
+impl Keyed {
+    /// Every outcome, in the order of declaration.
+    const ALL: [Self; 6] = [
+        Self::First,
+        Self::Replayed,
+        Self::Differs,
+        Self::Running,
+        Self::Lost,
+        Self::Unavailable,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Replayed => "replayed",
+            Self::Differs => "differs",
+            Self::Running => "running",
+            Self::Lost => "lost",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
