@@ -131,7 +131,7 @@ async fn bridge_with(state: &str) -> Bridge {
     let config = Config::read("test", &text, std::iter::empty()).unwrap();
     within("the files are free", async {
         loop {
-            match Bridge::build(config.clone()).await {
+            match Box::pin(Bridge::build(config.clone())).await {
                 Ok(bridge) => return bridge,
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
