@@ -190,7 +190,7 @@ async fn two_bridges_share_their_state(transport: &str, prefix: &str) {
             "transports: {{ bus: {transport} }}\nhttp: {{ listen: '127.0.0.1:0' }}\nadmin: {{ enabled: false }}\nstate: {{ log: bus, create: true, prefix: {prefix} }}\n"
         );
         let config = Config::read("test", &text, std::iter::empty()).unwrap();
-        let bridge = Bridge::build(config).await.unwrap();
+        let bridge = Box::pin(Bridge::build(config)).await.unwrap();
         let tasks = bridge.state().view(TASKS, History).await.unwrap();
         let cards = bridge.state().view(CARDS, History).await.unwrap();
         (bridge, tasks, cards)
