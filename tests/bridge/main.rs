@@ -15,6 +15,7 @@ mod calls;
 mod delivery;
 mod drain;
 mod exchanges;
+mod hostile_a2a;
 mod http;
 mod keyed;
 mod memory_battery;

@@ -14,7 +14,7 @@
 //! | `PUT` or `DELETE /a2a/agents/{agent}` | announces an agent, removes it |
 //! | `GET /a2a/agents/{agent}/card`, and below it and `/rpc/{agent}` the three paths of cards | its card |
 //! | `GET /a2a/health`, `/a2a/capabilities` | the state and the abilities of the server |
-//! | `POST /a2a`, `/a2a/agents/{name}` | JSON-RPC of A2A 0.3, A2A 1.0 and the JAF document |
+//! | `POST /`, `/a2a`, `/a2a/agents/{name}` | JSON-RPC of A2A 0.3, A2A 1.0 and the JAF document |
 //! | `/message:send`, `/tasks`, … at the root and below `/a2a/agents/{name}`, and below `/v1` there | HTTP+JSON, see `rest` |
 //!
 //! Source: docs/protocols/a2a.md §8 and §9.
@@ -100,7 +100,10 @@ pub(crate) fn open(door: Door, settings: Settings) -> Arc<A2a> {
 /// The paths for A2A clients.
 pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
     let mut router = Router::new()
+        .route("/", any(to_default_agent))
         .route("/a2a", any(to_default_agent))
+        // Clients that join a base URL and an empty path.
+        .route("/a2a/", any(to_default_agent))
         .route("/a2a/agents", page(|_| Page::Agents))
         .route(
             "/a2a/agents/{agent}",
@@ -109,6 +112,7 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
                 .put(agents::put)
                 .delete(agents::delete),
         )
+        .route("/a2a/agents/{agent}/", page(Page::Agent).post(to_agent))
         .route("/a2a/agents/{agent}/card", page(Page::Card))
         .route("/a2a/health", page(|_| Page::Health))
         .route("/a2a/capabilities", page(|_| Page::Capabilities));
@@ -122,7 +126,7 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
     router.merge(rest::router()).with_state(Arc::clone(a2a))
 }
 
-/// `POST /a2a`.
+/// `POST /` and `POST /a2a`.
 async fn to_default_agent(State(a2a): State<Arc<A2a>>, request: Request<Body>) -> Response {
     post::serve(&a2a, Target::InPayload, request).await
 }

@@ -73,19 +73,22 @@ pub(crate) enum BadMessage {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a message, which is an object")]
 struct WireMessage {
     kind: Option<String>,
     role: Option<String>,
     parts: Option<Vec<Raw>>,
+    // Names as in the `.proto` of A2A 1.0 are names too.
+    #[serde(alias = "message_id")]
     message_id: Option<Text>,
     metadata: Option<Raw>,
     extensions: Option<Vec<Text>>,
+    #[serde(alias = "reference_task_ids")]
     reference_task_ids: Option<Vec<Text>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a part, which is an object")]
 struct WirePart {
     kind: Option<String>,
     text: Option<String>,
@@ -94,6 +97,7 @@ struct WirePart {
     raw: Option<String>,
     url: Option<String>,
     filename: Option<Text>,
+    #[serde(alias = "media_type")]
     media_type: Option<Text>,
     mime_type: Option<Text>,
     metadata: Option<Raw>,

@@ -113,13 +113,13 @@ fn card(
             "contextAccumulation": false,
             "extendedAgentCard": true,
         },
-        "supportsAuthenticatedExtendedCard": true,
+        // Nobody is asked who they are, so there is no card for those who have said it.
+        "supportsAuthenticatedExtendedCard": false,
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
         "inputModes": words(inputs),
         "outputModes": words(outputs),
         "skills": skills,
-        "authentication": { "required": false, "schemes": [] },
     })
 }
 

@@ -20,23 +20,30 @@ use crate::tasks::model::{State, Status};
 use crate::tasks::read::Heard;
 use crate::tasks::{Event, Said, Subscription, Task};
 
+// Clients of A2A 1.0 may write the names of members as its `.proto` has them: `history_length`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TaskParams {
     id: String,
-    #[serde(default)]
+    #[serde(default, alias = "history_length")]
     history_length: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ListParams {
+    #[serde(alias = "context_id")]
     context_id: Option<String>,
     status: Option<String>,
+    #[serde(alias = "page_size")]
     page_size: Option<usize>,
+    #[serde(alias = "page_token")]
     page_token: Option<String>,
+    #[serde(alias = "history_length")]
     history_length: Option<usize>,
+    #[serde(alias = "status_timestamp_after")]
     status_timestamp_after: Option<String>,
+    #[serde(alias = "include_artifacts")]
     include_artifacts: Option<bool>,
 }
 

@@ -7,10 +7,10 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Refused, Unit, Units, decode};
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Version as HttpVersion};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version as HttpVersion};
 use serde_json::Value;
 
 use super::ask::{Ask, Version};
@@ -35,6 +35,8 @@ const LAST_EVENT: &str = "last-event-id";
 pub(crate) const EXPOSED: [HeaderName; 7] = [TRACE, CURRENT, JAF, LIMIT, REMAINING, RESET, WINDOW];
 const CURRENT: HeaderName = HeaderName::from_static("a2a-version");
 const JAF: HeaderName = HeaderName::from_static("x-a2a-version");
+/// UTF-8 may begin with it; the requests do not.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 16;
 
@@ -85,13 +87,16 @@ async fn respond(
     a2a: Arc<A2a>,
     common: Common,
     head: Parts,
-    payload: Bytes,
+    mut payload: Bytes,
 ) -> Result<Response, Refusal> {
     let a2a = &a2a;
     let share = a2a
         .settings
         .at_a_time
         .request(&common.caller, &a2a.door.metrics)?;
+    if payload.starts_with(BYTE_ORDER_MARK) {
+        payload.advance(BYTE_ORDER_MARK.len());
+    }
     let version = Version::of(&head);
     let fallback = version.dialect(negotiate::dialect(&head.headers));
     let head = head_of(a2a, &head, version, fallback)?;
@@ -238,6 +243,10 @@ async fn reply(
         done.unwrap_or_else(
             |failure| match form.failure(&of_request(failure, &id, head)) {
                 (Some(status), body) if !in_batch => Reply::Refused(status, body),
+                // A client of A2A 1.0 sees from the type of the answer whether its stream has begun.
+                (None, body) if streams && dialect == Dialect::A2a10 => {
+                    Reply::Refused(StatusCode::OK, body)
+                }
                 (_, body) => Reply::Whole(body),
             },
         );

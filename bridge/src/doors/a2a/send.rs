@@ -27,12 +27,19 @@ struct SendParams {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(
+    rename_all = "camelCase",
+    default,
+    expecting = "a configuration, which is an object"
+)]
 struct Configuration {
     blocking: Option<bool>,
+    #[serde(alias = "return_immediately")]
     return_immediately: Option<bool>,
+    #[serde(alias = "history_length")]
     history_length: Option<usize>,
     push_notification_config: Option<Box<RawValue>>,
+    #[serde(alias = "task_push_notification_config")]
     task_push_notification_config: Option<Box<RawValue>>,
 }
 
@@ -40,9 +47,9 @@ struct Configuration {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Addressed<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow, default, alias = "task_id")]
     task_id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, alias = "context_id")]
     context_id: Option<&'a RawValue>,
 }
 

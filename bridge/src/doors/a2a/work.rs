@@ -167,7 +167,7 @@ pub(super) fn no_push() -> Failure {
 
 /// A task that nobody keeps.
 pub(super) fn not_found(id: &str) -> Failure {
-    Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
+    Failure::new(Reason::TaskNotFound, format!("task not found: {id:?}"))
 }
 
 /// The task was there a moment ago.
