@@ -1,8 +1,10 @@
 //! `a2abus demo`: the whole path inside one process, one call of each kind, every step shown.
 
+mod a2a;
 mod agents;
 mod show;
 mod step;
+mod tck;
 mod workflow;
 
 use std::collections::BTreeMap;
@@ -11,8 +13,9 @@ use std::time::Instant;
 
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use anyhow::{Context as _, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::agents::Seen;
@@ -27,17 +30,38 @@ use crate::readiness::Readiness;
 #[command(after_help = "Examples:
   a2abus demo                 every kind of call and a workflow, step by step
   a2abus demo --json          the same as JSON lines; the last one is the result
-  a2abus demo --serve         stay up, for curl")]
+  a2abus demo --serve         stay up, for curl
+  a2abus demo --agents tck --serve --listen 127.0.0.1:8080
+                              the agent that the A2A compatibility kits test")]
 pub(crate) struct DemoArgs {
     /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]
     json: bool,
-    /// Stay up after the calls, until Ctrl-C.
+    /// Stay up after the calls, until Ctrl-C. With `--agents tck` no calls are made.
     #[arg(long)]
     serve: bool,
+    /// Which agents there are.
+    #[arg(long, value_enum, default_value_t = Agents::Samples)]
+    agents: Agents,
     /// Address of the HTTP listener; port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Agents {
+    /// Three small agents, which the calls of the demonstration go to.
+    Samples,
+    /// The agent that the compatibility kits of A2A expect: it acts on how a `messageId` begins.
+    Tck,
+}
+
+/// A bridge that runs in this process, and its bus.
+struct Stage {
+    memory: Memory,
+    door: SocketAddr,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
 }
 
 /// Runs the demonstration.
@@ -45,35 +69,27 @@ pub(crate) struct DemoArgs {
 /// # Errors
 /// When a step failed.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
+    match args.agents {
+        Agents::Samples => samples(args).await,
+        Agents::Tck => {
+            ensure!(
+                args.serve,
+                "--agents tck makes no calls of its own: add --serve"
+            );
+            kit(args).await
+        }
+    }
+}
+
+async fn samples(args: DemoArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let memory = Memory::new(MemoryConfig::default());
-    let config = config(args.listen)?;
-    let name: Name = config
-        .transports
-        .keys()
-        .next()
-        .context("the demonstration has one transport")?
-        .clone();
-    let transports = BTreeMap::from([(name, memory.clone().into())]);
-    let bridge = Bridge::build_on(config, transports).await?;
-    let door = bridge.door_address().context("the HTTP listener is open")?;
-    let readiness = std::sync::Arc::clone(bridge.readiness());
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(bridge.run(stop.clone()));
+    let stage = Stage::raise(&sample_config(args.listen)).await?;
     let (seen, mut events) = mpsc::channel(256);
-    let agents = agents::start(&memory, &seen, &stop).await?;
-    until_ready(&readiness).await?;
+    let agents = agents::start(&stage.memory, &seen, &stage.stop).await?;
 
     let show = Show::new(args.json);
-    show.opening(door)?;
-    let mut failed = 0;
-    let steps = step::steps();
-    let calls = steps.len();
-    for step in steps {
-        let report = take(&step, door, &mut events).await?;
-        failed += usize::from(report.problem.is_some());
-        show.step(&report)?;
-    }
+    show.opening(stage.door)?;
+    let (calls, mut failed) = calls(stage.door, &mut events, show).await?;
     let workflow = workflow::take().await?;
     failed += usize::from(workflow.problem.is_some());
     show.workflow(&workflow)?;
@@ -81,11 +97,10 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     // From here on nobody reads what the agents report; an agent that reported it would wait forever.
     drop(events);
     if args.serve && failed == 0 {
-        show.curl(door)?;
+        show.curl(stage.door)?;
         tokio::signal::ctrl_c().await?;
     }
-    stop.cancel();
-    running.await?;
+    stage.end().await?;
     agents.join_all().await;
     ensure!(
         failed == 0,
@@ -94,8 +109,83 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config(listen: SocketAddr) -> anyhow::Result<Config> {
-    let text = format!(
+/// Makes the calls, and shows them; how many there were, and how many failed.
+async fn calls(
+    door: SocketAddr,
+    events: &mut mpsc::Receiver<Seen>,
+    show: Show,
+) -> anyhow::Result<(usize, usize)> {
+    let (mut calls, mut failed) = (0, 0);
+    let mut shown = |report: &Report| {
+        calls += 1;
+        failed += usize::from(report.problem.is_some());
+        show.step(report)
+    };
+    for step in step::steps().into_iter().chain([a2a::card()]) {
+        shown(&take(&step, door, events).await?)?;
+    }
+    let streamed = take(&a2a::streamed(), door, events).await?;
+    shown(&streamed)?;
+    let again = a2a::resubscribed(&streamed.answer);
+    shown(&take(&again, door, events).await?)?;
+    Ok((calls, failed))
+}
+
+/// Serves the agent of the compatibility kits until Ctrl-C.
+async fn kit(args: DemoArgs) -> anyhow::Result<()> {
+    let stage = Stage::raise(&kit_config(args.listen)).await?;
+    let consumer = agents::subscribe(&stage.memory, tck::NAME).await?;
+    let agent = tck::run(stage.memory.clone(), consumer, stage.stop.clone());
+    let agent = tokio::spawn(agent);
+    Show::new(args.json).kit(stage.door)?;
+    tokio::signal::ctrl_c().await?;
+    stage.end().await?;
+    agent.await?;
+    Ok(())
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Starts the bridge; it is ready.
+    async fn raise(config: &str) -> anyhow::Result<Self> {
+        let config = Config::read(
+            "the demonstration's own configuration",
+            config,
+            std::iter::empty(),
+        )
+        .map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let memory = Memory::new(MemoryConfig::default());
+        let name: Name = config
+            .transports
+            .keys()
+            .next()
+            .context("the demonstration has one transport")?
+            .clone();
+        let transports = BTreeMap::from([(name, memory.clone().into())]);
+        let bridge = Bridge::build_on(config, transports).await?;
+        let door = bridge.door_address().context("the HTTP listener is open")?;
+        let readiness = std::sync::Arc::clone(bridge.readiness());
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        until_ready(&readiness).await?;
+        Ok(Self {
+            memory,
+            door,
+            stop,
+            running,
+        })
+    }
+
+    async fn end(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        self.running.await?;
+        Ok(())
+    }
+}
+
+fn sample_config(listen: SocketAddr) -> String {
+    format!(
         "
 instance: demo
 transports:
@@ -104,16 +194,33 @@ routes:
   - name: agents
     when: {{ targetagent: [echo, slow, stream] }}
     to: [{{ transport: memory, topic: 'agents.{{targetagent}}' }}]
+agents:
+  stream: {{ description: Plans a trip., skills: [{{ id: plan, description: A plan for three days. }}] }}
 http: {{ listen: '{listen}', drain_grace: 2s }}
 admin: {{ enabled: false }}
 "
-    );
-    Config::read(
-        "the demonstration's own configuration",
-        &text,
-        std::iter::empty(),
     )
-    .map_err(|errors| anyhow::anyhow!("{errors}"))
+}
+
+fn kit_config(listen: SocketAddr) -> String {
+    let name = tck::NAME;
+    format!(
+        "
+instance: {name}
+transports:
+  memory: {{ type: memory }}
+agents:
+  {name}:
+    description: Acts on how a messageId begins, as the A2A compatibility kits expect.
+    to: {{ transport: memory, topic: agents.{name} }}
+    input_modes: [text/plain, application/json, application/octet-stream]
+    output_modes: [text/plain, application/json]
+    skills: [{{ id: kit, name: Compatibility kit, description: Does what a messageId asks for., tags: [test] }}]
+a2a: {{ max_text_part: 1MiB }}
+http: {{ listen: '{listen}', drain_grace: 2s }}
+admin: {{ enabled: false }}
+"
+    )
 }
 
 async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {
@@ -131,7 +238,7 @@ async fn take(
     door: SocketAddr,
     events: &mut mpsc::Receiver<Seen>,
 ) -> anyhow::Result<Report> {
-    let answer = step.post(door).await?;
+    let answer = step.made(door).await?;
     let mut seen = Vec::new();
     while seen.len() < step.agents.len() {
         match tokio::time::timeout(PATIENCE, events.recv()).await {
@@ -152,9 +259,10 @@ async fn take(
     };
     Ok(Report {
         title: step.title,
-        path: step.path,
-        timeout_ms: step.timeout_ms,
-        payload: step.payload.to_string(),
+        method: step.method(),
+        path: step.path.clone(),
+        headers: step.headers.clone(),
+        payload: step.payload.as_ref().map(ToString::to_string),
         seen,
         answer,
         problem,

@@ -883,8 +883,14 @@ fn the_demonstration_names_the_route_only_where_one_was_taken() {
     let (verdict, steps) = lines.split_last().unwrap();
     assert_eq!(verdict["ok"], true);
     for step in steps {
-        let is_known = !["unknown agent", "workflow"].contains(&step["step"].as_str().unwrap());
-        let route = is_known.then_some("agents");
+        let unrouted = [
+            "unknown agent",
+            "workflow",
+            "A2A: the agent's card",
+            "A2A: the rest of that stream",
+        ];
+        let is_routed = !unrouted.contains(&step["step"].as_str().unwrap());
+        let route = is_routed.then_some("agents");
         assert_eq!(step["route"], json!(route), "{step}");
     }
     assert!(steps.iter().any(|step| step["step"] == "unknown agent"));

@@ -4,7 +4,8 @@ use a2abus_plugin::{Event, Limits, Text, extension};
 use a2abus_transports::content_mode::{self, Binding, Content};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
 };
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -27,6 +28,14 @@ type Behaviour = fn(id: &Value, request: &Value) -> Vec<Value>;
 
 const AGENTS: [(&str, Behaviour); 3] = [("echo", echo), ("slow", slow), ("stream", stream)];
 
+/// A request as an agent reads it.
+pub(super) struct Request {
+    pub(super) event: Event,
+    pub(super) body: Value,
+    /// Where its answer goes; a notification has none.
+    pub(super) reply_to: Option<Text>,
+}
+
 /// Starts the agents; they end with `stop`.
 pub(crate) async fn start(
     memory: &Memory,
@@ -35,13 +44,7 @@ pub(crate) async fn start(
 ) -> anyhow::Result<JoinSet<()>> {
     let mut agents = JoinSet::new();
     for (name, behaviour) in AGENTS {
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new(format!("agents.{name}"))?],
-            reading: Reading::Group(Text::from(name)),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        };
-        let mut consumer = memory.subscribe(subscription).await?;
+        let mut consumer = subscribe(memory, name).await?;
         let (memory, seen, stop) = (memory.clone(), seen.clone(), stop.clone());
         agents.spawn(async move {
             loop {
@@ -61,29 +64,31 @@ pub(crate) async fn start(
     Ok(agents)
 }
 
+/// The requests of an agent.
+pub(super) async fn subscribe(memory: &Memory, agent: &str) -> anyhow::Result<Consumer> {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(format!("agents.{agent}"))?],
+        reading: Reading::Group(Text::from(agent)),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    };
+    Ok(memory.subscribe(subscription).await?)
+}
+
 async fn serve(
     agent: &'static str,
     behaviour: Behaviour,
     memory: &Memory,
     delivery: Delivery,
 ) -> anyhow::Result<Seen> {
-    let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
-    let Content::Event(event) = content else {
-        anyhow::bail!("not a CloudEvent")
-    };
-    let request: Value = serde_json::from_slice(&event.body())?;
+    let request = read(&delivery)?;
     let mut answers = Vec::new();
-    if let Some(id) = request.get("id") {
-        let reply_to = event
-            .extension_text(extension::REPLY_TO)
+    if let Some(id) = request.body.get("id") {
+        let reply_to = request
+            .reply_to
             .context("a request says where its answer goes")?;
-        for response in behaviour(id, &request) {
-            let text = response.to_string();
-            let address = Address::topic(Topic::new(reply_to.clone())?);
-            memory
-                .send(&address, Message::plain(text.clone()))
-                .await?
-                .await?;
+        for response in behaviour(id, &request.body) {
+            let text = publish(memory, &reply_to, &response).await?;
             answers.push((reply_to.clone(), text));
         }
     }
@@ -91,12 +96,39 @@ async fn serve(
     Ok(Seen {
         agent,
         topic: Text::from(delivery.topic.as_str()),
-        event,
+        event: request.event,
         answers,
     })
 }
 
-fn result(id: &Value, result: &Value) -> Value {
+pub(super) fn read(delivery: &Delivery) -> anyhow::Result<Request> {
+    let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
+    let Content::Event(event) = content else {
+        anyhow::bail!("not a CloudEvent")
+    };
+    Ok(Request {
+        body: serde_json::from_slice(&event.body())?,
+        reply_to: event.extension_text(extension::REPLY_TO).cloned(),
+        event,
+    })
+}
+
+/// Publishes a response as plain JSON; its text.
+pub(super) async fn publish(
+    memory: &Memory,
+    reply_to: &Text,
+    response: &Value,
+) -> anyhow::Result<String> {
+    let text = response.to_string();
+    let address = Address::topic(Topic::new(reply_to.clone())?);
+    memory
+        .send(&address, Message::plain(text.clone()))
+        .await?
+        .await?;
+    Ok(text)
+}
+
+pub(super) fn result(id: &Value, result: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 

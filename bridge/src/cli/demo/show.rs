@@ -9,15 +9,16 @@ use serde_json::{Map, Value, json};
 use super::super::output::Output;
 use super::super::workflow::lines::shown;
 use super::agents::Seen;
-use super::step::Answer;
+use super::step::{Answer, Headers};
 
 /// Everything about one call.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) title: &'static str,
-    pub(crate) path: &'static str,
-    pub(crate) timeout_ms: Option<u64>,
-    pub(crate) payload: String,
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Option<String>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) answer: Answer,
     /// What was not as it should be.
@@ -94,6 +95,16 @@ impl Show {
         }
     }
 
+    pub(crate) fn kit(self, door: SocketAddr) -> anyhow::Result<()> {
+        let url = format!("http://{door}");
+        match self {
+            Self::JsonLines => print(&json!({ "serving": url }).to_string()),
+            Self::People => print(&format!(
+                "The agent of the A2A compatibility kits is at {url} (card: {url}/.well-known/agent-card.json).\nCtrl-C stops it."
+            )),
+        }
+    }
+
     pub(crate) fn curl(self, door: SocketAddr) -> anyhow::Result<()> {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_agentId":"echo","name":"weather","arguments":{"city":"Oslo"}}}"#;
         let line =
@@ -139,11 +150,17 @@ fn json_line(report: &Report) -> String {
             json!({"agent": seen.agent, "topic": seen.topic.as_str(), "event": attributes(seen), "answers": answers})
         })
         .collect();
+    let headers = report.headers.iter();
+    let headers: Map<_, _> = headers
+        .map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect();
     json!({
         "step": report.title,
         "ok": report.problem.is_none(),
         "problem": report.problem,
+        "method": report.method,
         "path": report.path,
+        "headers": headers,
         "payload": report.payload,
         "route": (!seen.is_empty()).then_some("agents"),
         "seen": seen,
@@ -165,13 +182,15 @@ fn story(report: &Report) -> String {
         report.title
     )];
     let mut say = |label: &str, text: &str| lines.push(format!("     {label:<9} {text}"));
-    let deadline = report
-        .timeout_ms
-        .map(|ms| format!("  (X-A2A-Timeout: {ms})"))
-        .unwrap_or_default();
-    say("POST", &format!("{}{deadline}", report.path));
-    say("payload", &report.payload);
-    if report.seen.is_empty() {
+    let headers = report.headers.iter();
+    let headers: String = headers
+        .map(|(name, value)| format!("  ({name}: {value})"))
+        .collect();
+    say(report.method, &format!("{}{headers}", report.path));
+    if let Some(payload) = &report.payload {
+        say("payload", payload);
+    }
+    if report.seen.is_empty() && report.answer.is_unrouted() {
         say("route", "no route matches");
     }
     for seen in &report.seen {

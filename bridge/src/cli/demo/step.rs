@@ -8,12 +8,18 @@ use serde_json::{Value, json};
 /// How long any step may take before the demonstration gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The headers of a request.
+pub(super) type Headers = Vec<(&'static str, String)>;
+
 /// One call to make, and the expected result.
 pub(super) struct Step {
     pub(super) title: &'static str,
-    pub(super) path: &'static str,
-    pub(super) timeout_ms: Option<u64>,
-    pub(super) payload: Value,
+    pub(super) path: String,
+    pub(super) headers: Headers,
+    /// What is posted; without it the path is read.
+    pub(super) payload: Option<Value>,
+    /// How many events of a stream are read before the caller goes away; without it all of them.
+    pub(super) leaves_after: Option<usize>,
     /// The agents that must see an event of it.
     pub(super) agents: &'static [&'static str],
     pub(super) expect: fn(&Answer) -> bool,
@@ -27,6 +33,8 @@ pub(crate) struct Answer {
     pub(super) status: u16,
     /// The JSON documents of the answer: one, or one per event of a stream.
     pub(super) parts: Vec<Value>,
+    /// The id of the last event of a stream.
+    pub(super) last_event: Option<String>,
     pub(super) elapsed: Duration,
 }
 
@@ -42,7 +50,7 @@ pub(super) fn steps() -> Vec<Step> {
     ]
 }
 
-fn call(id: &Value, method: &str, params: &Value) -> Value {
+pub(super) fn call(id: &Value, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
@@ -53,9 +61,10 @@ fn tool(agent: &str, city: &str) -> Value {
 fn unary() -> Step {
     Step {
         title: "unary call",
-        path: "/rpc",
-        timeout_ms: None,
-        payload: call(&json!("req-1"), "tools/call", &tool("echo", "Oslo")),
+        path: "/rpc".into(),
+        headers: Vec::new(),
+        payload: Some(call(&json!("req-1"), "tools/call", &tool("echo", "Oslo"))),
+        leaves_after: None,
         agents: &["echo"],
         expect: |answer| {
             answer.status == 200
@@ -70,9 +79,10 @@ fn streamed() -> Step {
         "parts": [{"kind": "text", "text": "Plan a trip to Oslo"}]}});
     Step {
         title: "streamed call, the agent named by the path",
-        path: "/rpc/stream",
-        timeout_ms: None,
-        payload: call(&json!(7), "message/stream", &message),
+        path: "/rpc/stream".into(),
+        headers: Vec::new(),
+        payload: Some(call(&json!(7), "message/stream", &message)),
+        leaves_after: None,
         agents: &["stream"],
         expect: |answer| {
             let own = answer.parts.iter().all(|part| part["id"] == 7);
@@ -89,13 +99,14 @@ fn streamed() -> Step {
 fn batch() -> Step {
     Step {
         title: "batch: two calls and a notification",
-        path: "/rpc",
-        timeout_ms: None,
-        payload: json!([
+        path: "/rpc".into(),
+        headers: Vec::new(),
+        leaves_after: None,
+        payload: Some(json!([
             call(&json!(1), "tools/call", &tool("echo", "Bergen")),
             {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"_agentId": "echo", "progressToken": "t", "progress": 1}},
             call(&json!("1"), "tools/call", &tool("echo", "Tromsø")),
-        ]),
+        ])),
         agents: &["echo", "echo", "echo"],
         expect: |answer| {
             let ids = answer.only(|batch| {
@@ -116,9 +127,12 @@ fn batch() -> Step {
 fn notification() -> Step {
     Step {
         title: "notification",
-        path: "/rpc",
-        timeout_ms: None,
-        payload: json!({"jsonrpc": "2.0", "method": "notifications/initialized", "params": {"_agentId": "echo"}}),
+        path: "/rpc".into(),
+        headers: Vec::new(),
+        payload: Some(
+            json!({"jsonrpc": "2.0", "method": "notifications/initialized", "params": {"_agentId": "echo"}}),
+        ),
+        leaves_after: None,
         agents: &["echo"],
         expect: |answer| answer.status == 202 && answer.parts.is_empty(),
         wanted: "status 202 and nothing else",
@@ -128,9 +142,10 @@ fn notification() -> Step {
 fn unknown_agent() -> Step {
     Step {
         title: "unknown agent",
-        path: "/rpc",
-        timeout_ms: None,
-        payload: call(&json!("req-2"), "tools/call", &tool("nobody", "Oslo")),
+        path: "/rpc".into(),
+        headers: Vec::new(),
+        payload: Some(call(&json!("req-2"), "tools/call", &tool("nobody", "Oslo"))),
+        leaves_after: None,
         agents: &[],
         expect: |answer| {
             answer.only(|part| part["id"] == "req-2" && part["error"]["code"] == -32_602)
@@ -142,9 +157,10 @@ fn unknown_agent() -> Step {
 fn overdue() -> Step {
     Step {
         title: "deadline passed; the agent gets a cancel",
-        path: "/rpc",
-        timeout_ms: Some(150),
-        payload: call(&json!("req-3"), "tools/call", &tool("slow", "Oslo")),
+        path: "/rpc".into(),
+        headers: vec![("x-a2a-timeout", "150".into())],
+        payload: Some(call(&json!("req-3"), "tools/call", &tool("slow", "Oslo"))),
+        leaves_after: None,
         agents: &["slow", "slow"],
         expect: |answer| {
             answer.only(|part| part["id"] == "req-3" && part["error"]["code"] == -32_603)
@@ -156,28 +172,53 @@ fn overdue() -> Step {
 // === impl Step ===
 
 impl Step {
+    pub(super) fn method(&self) -> &'static str {
+        if self.payload.is_some() {
+            "POST"
+        } else {
+            "GET"
+        }
+    }
+
     /// Makes the call.
-    pub(super) async fn post(&self, door: SocketAddr) -> anyhow::Result<Answer> {
+    pub(super) async fn made(&self, door: SocketAddr) -> anyhow::Result<Answer> {
         let client = reqwest::Client::builder()
             .timeout(PATIENCE)
             .no_proxy()
             .build()?;
-        let mut request = client
-            .post(format!("http://{door}{}", self.path))
-            .header("content-type", "application/json")
-            .body(self.payload.to_string());
-        if let Some(timeout) = self.timeout_ms {
-            request = request.header("x-a2a-timeout", timeout.to_string());
+        let url = format!("http://{door}{}", self.path);
+        let mut request = match &self.payload {
+            None => client.get(url),
+            Some(payload) => client
+                .post(url)
+                .header("content-type", "application/json")
+                .body(payload.to_string()),
+        };
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
         }
         let started = Instant::now();
-        let response = request.send().await?;
+        let mut response = request.send().await?;
         let status = response.status().as_u16();
-        let text = response.text().await?;
-        let elapsed = started.elapsed();
-        let documents: Vec<&str> = if text.starts_with("data:") || text.starts_with(':') {
-            text.lines()
-                .filter_map(|line| line.strip_prefix("data:"))
-                .collect()
+        let most = self.leaves_after.unwrap_or(usize::MAX);
+        let mut body = Vec::new();
+        while events(&body).count() < most {
+            let Some(chunk) = response.chunk().await? else {
+                break;
+            };
+            body.extend_from_slice(&chunk);
+        }
+        let text = String::from_utf8(body)?;
+        let is_stream = ["data:", "id:", ":"]
+            .iter()
+            .any(|start| text.starts_with(start));
+        let field = |name: &'static str| {
+            let events = events(text.as_bytes()).take(most);
+            let lines = events.flat_map(|event| event.split('\n'));
+            lines.filter_map(move |line| Some(line.strip_prefix(name)?.trim_start()))
+        };
+        let documents: Vec<&str> = if is_stream {
+            field("data:").collect()
         } else {
             Some(text.as_str())
                 .filter(|text| !text.is_empty())
@@ -191,15 +232,28 @@ impl Step {
         Ok(Answer {
             status,
             parts,
-            elapsed,
+            last_event: field("id:").last().map(str::to_owned),
+            elapsed: started.elapsed(),
         })
     }
+}
+
+/// The events of a stream that are there as a whole.
+fn events(body: &[u8]) -> impl Iterator<Item = &str> {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
+    whole.split("\n\n").filter(|event| !event.is_empty())
 }
 
 // === impl Answer ===
 
 impl Answer {
-    fn only(&self, check: impl FnOnce(&Value) -> bool) -> bool {
+    /// Whether no agent was found.
+    pub(super) fn is_unrouted(&self) -> bool {
+        self.only(|part| !part["error"].is_null())
+    }
+
+    pub(super) fn only(&self, check: impl FnOnce(&Value) -> bool) -> bool {
         matches!(self.parts.as_slice(), [part] if check(part))
     }
 }
