@@ -13,6 +13,7 @@
     clippy::print_stdout
 )]
 
+mod crowd;
 mod hostile;
 
 use std::net::SocketAddr;
@@ -37,6 +38,10 @@ const PER_CLIENT: usize = 100;
 const MAY_GROW: usize = 200 << 20;
 /// The series that counts what did not fit into the budget.
 const REFUSED: &str = "a2abus_budget_refused_total";
+/// The agent that never answers, for A2A clients too.
+const SILENT: &str = "silent";
+/// Its URL for A2A clients.
+const A2A: &str = "/a2a/agents/silent";
 const ATTACKER: [u8; 4] = [127, 0, 0, 1];
 const NEIGHBOUR: [u8; 4] = [127, 0, 0, 2];
 /// Parts of one streamed answer, and the bytes of each.
@@ -58,6 +63,7 @@ fn config(nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> St
         r#"
 transports: {{ bus: {{ type: nats, servers: ["{nats}"] }} }}
 default_route: [ {{ transport: bus, topic: "{subjects}.{{targetagent}}" }} ]
+agents: {{ {SILENT}: {{ description: Answers nothing. }} }}
 calls: {{ timeout: 60s, max_pending: 200 }}
 http:
   listen: "{door}"
@@ -70,11 +76,14 @@ admin: {{ listen: "{admin}" }}
     )
 }
 
+/// What a configuration is made of: the broker, the beginning of its subjects, and the addresses of both listeners.
+type Configuration = fn(&str, &str, SocketAddr, SocketAddr) -> String;
+
 impl Target {
-    async fn start(nats: &str) -> Self {
+    async fn start(nats: &str, config: Configuration) -> Self {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (door, admin) = (loopback(free_port().await), loopback(free_port().await));
-        let subjects = format!("floods{}", std::process::id());
+        let subjects = format!("floods{}-{}", std::process::id(), door.port());
         let client = async_nats::connect(nats).await.unwrap();
         let requests = client.subscribe(format!("{subjects}.*")).await.unwrap();
         client.flush().await.unwrap();
@@ -133,6 +142,14 @@ impl Target {
         pages * 4_096
     }
 
+    /// Threads of the process.
+    fn threads(&self) -> usize {
+        let id = self.process.id().expect("the bridge runs");
+        std::fs::read_dir(format!("/proc/{id}/task"))
+            .unwrap()
+            .count()
+    }
+
     /// File descriptors that the process has open.
     fn descriptors(&self) -> usize {
         let id = self.process.id().expect("the bridge runs");
@@ -166,13 +183,16 @@ impl Target {
     }
 }
 
-/// Answers `echo` at once, streams large parts for `message/stream`, and nothing else.
+/// Answers `echo` at once, streams large parts for `message/stream`, and nothing else. The silent one answers nothing.
 async fn agent(client: async_nats::Client, mut requests: async_nats::Subscriber) {
     while let Some(message) = requests.next().await {
         let request: Value = serde_json::from_slice(&message.payload).unwrap();
         let Some(reply_to) = message.reply else {
             continue;
         };
+        if message.subject.ends_with(SILENT) {
+            continue;
+        }
         let results = match request["method"].as_str().unwrap() {
             "echo" => vec![json!("echo")],
             "message/stream" => {
@@ -191,8 +211,12 @@ async fn agent(client: async_nats::Client, mut requests: async_nats::Subscriber)
 }
 
 fn post(body: &str) -> String {
+    post_to("/rpc", body)
+}
+
+fn post_to(path: &str, body: &str) -> String {
     format!(
-        "POST /rpc HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -229,13 +253,13 @@ async fn http2(to: SocketAddr) -> (h2::client::SendRequest<Bytes>, JoinHandle<()
     (client, driver)
 }
 
-fn request() -> http::Request<()> {
-    let request = http::Request::post("http://localhost/rpc");
+fn request(path: &str) -> http::Request<()> {
+    let request = http::Request::post(format!("http://localhost{path}"));
     request.body(()).unwrap()
 }
 
 /// Bodies that never end: of each all but a byte.
-async fn unfinished_bodies(target: &Target) {
+async fn unfinished_bodies(target: &Target, path: &'static str) {
     let mut attackers = JoinSet::new();
     let most = Bytes::from(vec![b' '; (1 << 20) - 1]);
     let before = target.metric(REFUSED).await;
@@ -248,7 +272,7 @@ async fn unfinished_bodies(target: &Target) {
                 let Ok(mut ready) = client.clone().ready().await else {
                     break;
                 };
-                let Ok((answer, mut body)) = ready.send_request(request(), false) else {
+                let Ok((answer, mut body)) = ready.send_request(request(path), false) else {
                     break;
                 };
                 body.reserve_capacity(1 << 20);
@@ -301,8 +325,9 @@ async fn connections(target: &Target) {
 }
 
 /// Calls that wait for ever, on few connections.
-async fn long_calls(target: &Target) {
-    let call = r#"{"jsonrpc":"2.0","id":1,"method":"hang","params":{"_agentId":"silent"}}"#;
+async fn long_calls(target: &Target, path: &'static str) {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"_agentId":"silent",
+        "message":{"role":"user","messageId":"m","parts":[{"text":"Oslo"}]}}}"#;
     let mut attackers = JoinSet::new();
     for _ in 0..4 {
         let (client, driver) = http2(target.door).await;
@@ -310,7 +335,7 @@ async fn long_calls(target: &Target) {
             let mut answers = Vec::new();
             for _ in 0..32 {
                 let mut ready = client.clone().ready().await.unwrap();
-                let (answer, mut body) = ready.send_request(request(), false).unwrap();
+                let (answer, mut body) = ready.send_request(request(path), false).unwrap();
                 body.send_data(Bytes::from_static(call.as_bytes()), true)
                     .unwrap();
                 answers.push(answer);
@@ -336,7 +361,7 @@ async fn idle_connections(target: &Target) {
     for _ in 0..50 {
         let (client, driver) = http2(target.door).await;
         let mut ready = client.ready().await.unwrap();
-        let (answer, mut body) = ready.send_request(request(), false).unwrap();
+        let (answer, mut body) = ready.send_request(request("/rpc"), false).unwrap();
         body.send_data(Bytes::from_static(b"{"), true).unwrap();
         let mut answer = answer.await.unwrap().into_body();
         while let Some(data) = answer.data().await {
@@ -356,7 +381,7 @@ async fn no_client_closes_the_door_or_fills_the_memory() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let mut target = Target::start(&nats).await;
+    let mut target = Target::start(&nats, config).await;
     // Idle is a bridge that has served ordinary traffic.
     for _ in 0..100 {
         target.serves_others().await;
@@ -394,11 +419,13 @@ async fn no_client_closes_the_door_or_fills_the_memory() {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-const FLOODS: [Flood; 7] = [
-    Flood::UnfinishedBodies,
+const FLOODS: [Flood; 9] = [
+    Flood::UnfinishedBodies("/rpc"),
+    Flood::UnfinishedBodies(A2A),
     Flood::UnreadStreams,
     Flood::Connections,
-    Flood::LongCalls,
+    Flood::LongCalls("/rpc"),
+    Flood::LongCalls(A2A),
     Flood::IdleConnections,
     Flood::HostileHeads,
     Flood::HostileFrames,
@@ -406,10 +433,12 @@ const FLOODS: [Flood; 7] = [
 
 #[derive(Debug, Clone, Copy)]
 enum Flood {
-    UnfinishedBodies,
+    /// To this path.
+    UnfinishedBodies(&'static str),
     UnreadStreams,
     Connections,
-    LongCalls,
+    /// To this path.
+    LongCalls(&'static str),
     IdleConnections,
     HostileHeads,
     HostileFrames,
@@ -446,10 +475,10 @@ impl Flood {
 
     async fn run(self, target: &Target) {
         match self {
-            Self::UnfinishedBodies => unfinished_bodies(target).await,
+            Self::UnfinishedBodies(path) => unfinished_bodies(target, path).await,
             Self::UnreadStreams => unread_streams(target).await,
             Self::Connections => connections(target).await,
-            Self::LongCalls => long_calls(target).await,
+            Self::LongCalls(path) => long_calls(target, path).await,
             Self::IdleConnections => idle_connections(target).await,
             Self::HostileHeads => hostile::send_all(target, hostile::heads(500)).await,
             Self::HostileFrames => hostile::send_all(target, hostile::sequences(200)).await,
