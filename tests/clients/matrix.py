@@ -19,6 +19,7 @@ from agents import PARTS
 from cases import AGENTS, BEHAVIOURS, HOLDING, nonce_in, request, wrong
 from crowd import equal_ids, killed
 from programs import Agents, Spring
+from readme import examples, unlike_readme
 from sdks import library_clients
 from world import NATS, Bridge, delete_topics, make_topics, stream_name, until
 
@@ -111,14 +112,6 @@ def mark(problems, requester, agent, behave):
     return "✓" if problems[requester, agent, behave] is None else "✗"
 
 
-def unlike_readme(rows):
-    """The first row that the README does not have."""
-    readme = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
-    with open(readme) as file:
-        lines = set(file.read().splitlines())
-    return next((f"it lacks the row {row}" for row in rows if row not in lines), None)
-
-
 async def main(program, directory, door, admin):
     """Returns the status to exit with."""
     raise_file_limit()
@@ -176,6 +169,7 @@ async def everything(bridge, control, spring, report):
     print("\n".join(rows), flush=True)
     report.note("the matrix is the one in the README", unlike_readme(rows))
     await step("the clients of the SDKs", library_clients(bridge.door, report), report)
+    await step("the examples of the README", examples(bridge, report), report)
     if spring:
         await step("ReplyingKafkaTemplate", spring.asks(report), report)
     await bridge.stop()

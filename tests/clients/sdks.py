@@ -19,6 +19,8 @@ def programs():
     for binding in ("JSONRPC", "HTTP+JSON"):
         yield f"a2a-sdk 1.x, by its card, {binding}", [current, "card_1_0.py"], a2a, [binding]
         yield f"a2a-sdk 0.3, by its card, {binding}", [former, "card_0_3.py"], a2a, [binding]
+    if os.environ.get("CLIENTS_JAF"):
+        yield "jaf-py", [os.environ["CLIENTS_JAF"], "jaf_2.py"], a2a, []
     yield "mcp 2.x", [current, "mcp_2.py"], rpc, []
     yield "mcp 1.x", [former, "mcp_1.py"], rpc, []
     if os.environ.get("CLIENTS_NODE"):
@@ -39,7 +41,7 @@ async def library_clients(door, report):
             process = await asyncio.create_subprocess_exec(
                 *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
-            output, _ = await asyncio.wait_for(process.communicate(), 90)
+            output, _ = await asyncio.wait_for(process.communicate(), 180)
         lines = output.decode().strip().splitlines()
         report.note(f"{name} with {agent}", None if process.returncode == 0 else "\n".join(lines[-15:]))
         print(f"{name} with {agent}: {'works' if process.returncode == 0 else 'FAILED'}", flush=True)

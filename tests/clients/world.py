@@ -148,6 +148,13 @@ class Bridge:
                     "skills": [{"id": "forecast", "description": "The weather of a city."}],
                 }
                 for agent in SDK_AGENTS
+            }
+            | {
+                # The agent of the examples in the README.
+                "weather": {
+                    "description": "The weather of a city.",
+                    "to": {"transport": "nats", "topic": agent_topic("nats-sdk")},
+                }
             },
             "a2a": {
                 "push_notifications": {

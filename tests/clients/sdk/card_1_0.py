@@ -96,7 +96,7 @@ async def main(url, binding):
         try:
             await plain.get_task(GetTaskRequest(id="nobody"))
         except (A2AError, A2AClientError) as error:
-            assert "no task" in str(error), error
+            assert "task not found" in str(error), error
         else:
             raise AssertionError("a task that is not there was found")
 

@@ -1,0 +1,80 @@
+"""The README says what is so: its matrix is the one that was found, and its examples for clients run as they stand."""
+
+import asyncio
+import os
+import re
+
+from world import NATS
+
+README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
+SECTION = "## Point your client here"
+# The address in the examples.
+DOOR = "http://127.0.0.1:8080"
+# What the agent behind them answers: to a message, and at the end of a stream.
+ANSWERS = ("-3 degrees", "part 2")
+
+
+def unlike_readme(rows):
+    """The first row that the README does not have."""
+    with open(README) as file:
+        lines = set(file.read().splitlines())
+    return next((f"it lacks the row {row}" for row in rows if row not in lines), None)
+
+
+def blocks():
+    """Language and text of each block of the section."""
+    with open(README) as file:
+        _, _, text = file.read().partition(f"\n{SECTION}\n")
+    section, _, _ = text.partition("\n## ")
+    return re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)
+
+
+def program(language, text, directory):
+    """The command that runs an example; None where its client is not there, and an error where nobody knows how."""
+    match language:
+        case "python":
+            python = os.environ["CLIENTS_JAF" if "jaf" in text else "CLIENTS_PYTHON"]
+            return [python, "-c", text] if python else None
+        case "js":
+            node = os.environ.get("CLIENTS_NODE")
+            if not node:
+                return None
+            # Its packages are found from where it stands.
+            path = os.path.join(node, "readme.mjs")
+            with open(path, "w") as file:
+                file.write(text)
+            return ["node", path]
+        case "console":
+            return ["bash", "-c", text.removeprefix("$ ")]
+        case "yaml":
+            path = os.path.join(directory, "readme.yaml")
+            with open(path, "w") as file:
+                file.write(f'transports: {{nats: {{type: nats, servers: ["{NATS}"]}}}}\n{text}')
+            return ["check", "-c", path]
+    raise ValueError(f"a block of {language}")
+
+
+async def examples(bridge, report):
+    """Runs each, one after the other."""
+    found = blocks()
+    assert len(found) >= 5, f"{SECTION} has {len(found)} blocks"
+    for number, (language, text) in enumerate(found, 1):
+        what = f"the example {number} of the README ({language})"
+        command = program(language, text.replace(DOOR, bridge.door), bridge.directory)
+        if command is None:
+            print(f"{what}: LEFT OUT", flush=True)
+            continue
+        wanted = ANSWERS
+        if language == "yaml":
+            command, wanted = [bridge.program, *command], ("OK",)
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 180)
+        text = output.decode()
+        works = process.returncode == 0 and any(one in text for one in wanted)
+        report.note(what, None if works else f"status {process.returncode}: {text[-2000:]}")
+        print(f"{what}: {'works' if works else 'FAILED'}", flush=True)
