@@ -204,7 +204,7 @@ impl Task {
                     timestamp: crate::clock::rfc3339(SystemTime::UNIX_EPOCH + millis),
                 };
                 self.changes(goes_on, record);
-                self.remember(message.clone());
+                self.keep(message.clone());
             }
             Event::Said { message } => self.remember(message.clone()),
             Event::Status(status) => self.changes(status.clone(), record),
@@ -230,9 +230,16 @@ impl Task {
         }
     }
 
+    /// Keeps what an agent has said. Agents show what they have said again.
     fn remember(&mut self, message: Message) {
-        let known = self.history.iter().any(|known| known.id == message.id);
-        if !known && self.history.len() < KEPT_MESSAGES {
+        if !self.history.iter().any(|known| known.id == message.id) {
+            self.keep(message);
+        }
+    }
+
+    /// Keeps a message, whatever its id: clients repeat ids.
+    fn keep(&mut self, message: Message) {
+        if self.history.len() < KEPT_MESSAGES {
             self.history.push(message);
         }
     }
@@ -355,6 +362,25 @@ mod tests {
         let events = [created(), chunk("a", "1", true), chunk("a", "2", false)];
         let (task, _) = fold(&events);
         assert_eq!(text(&task.unwrap()), [r#"Text("2")"#]);
+    }
+
+    #[test]
+    fn a_client_that_repeats_the_id_of_its_message_is_heard_and_an_agent_that_does_says_nothing_new()
+     {
+        let again = || Event::Continued {
+            message: message("first"),
+        };
+        let said = || Event::Said {
+            message: message("said"),
+        };
+        let (task, _) = fold(&[created(), again(), said(), said(), again()]);
+        let ids: Vec<_> = task
+            .unwrap()
+            .history
+            .into_iter()
+            .map(|one| one.id)
+            .collect();
+        assert_eq!(ids, ["first", "first", "said", "first"]);
     }
 
     #[test]

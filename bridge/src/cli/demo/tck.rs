@@ -24,6 +24,8 @@ struct Work {
     context: Value,
     /// The id of the message.
     message: String,
+    /// The id of what it says.
+    said: String,
     is_cancel: bool,
 }
 
@@ -202,6 +204,7 @@ impl Work {
                 .map_or_else(|| format!("task-{count}"), str::to_owned),
             context: message["contextId"].clone(),
             message: message["messageId"].as_str().unwrap_or_default().to_owned(),
+            said: format!("said-{count}"),
             is_cancel,
         }
     }
@@ -217,7 +220,7 @@ impl Work {
     }
 
     fn message(&self, said: &str) -> Value {
-        json!({"kind": "message", "role": "agent", "messageId": format!("{}-said", self.task),
+        json!({"kind": "message", "role": "agent", "messageId": self.said,
             "contextId": self.context, "parts": [text(said)]})
     }
 
