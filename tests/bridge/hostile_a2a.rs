@@ -85,13 +85,13 @@ async fn a_body_that_comes_too_slowly_is_refused() {
         client.write_all(sent.as_bytes()).await.unwrap();
         let (status, answer) = answer(client).await;
         assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{path}: {answer}");
-        assert_eq!(error(&answer).0, -32600, "{path}: {answer}");
+        assert_eq!(error(&answer), (-32603, "timeout"), "{path}: {answer}");
     }
     is_served(&front).await;
 }
 
 #[tokio::test]
-async fn a_client_that_only_reads_after_its_request_is_answered() {
+async fn a_client_that_closes_its_sending_side_has_gone_away() {
     let front = Front::open_with(CONFIG).await;
     for path in PATHS {
         let mut client = connect(&front).await;
@@ -99,10 +99,19 @@ async fn a_client_that_only_reads_after_its_request_is_answered() {
         let sent = format!("{}{call}", head(path, call.len()));
         client.write_all(sent.as_bytes()).await.unwrap();
         client.shutdown().await.unwrap();
-        let (status, answer) = answer(client).await;
-        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
-        assert_eq!(answer["id"], 7, "{path}: {answer}");
+        // The answer may have been faster.
+        let mut bytes = Vec::new();
+        timeout(SOON, client.read_to_end(&mut bytes))
+            .await
+            .expect("the connection is closed in time")
+            .unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(
+            text.is_empty() || text.starts_with("HTTP/1.1 200"),
+            "{path}: {text}"
+        );
     }
+    is_served(&front).await;
 }
 
 #[tokio::test]
