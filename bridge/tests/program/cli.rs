@@ -922,6 +922,7 @@ fn misuse_ends_with_2() {
         &[][..],
         &["fly"],
         &["map", "--fly"],
+        &["demo", "--agents", "tck"],
         &["map", "a", "b"],
         &["check", "extra"],
         &["call", "-t", "soon", "agent", "ping"],

@@ -45,16 +45,18 @@ const SCRIPTS: [(&str, Script); 18] = [
         vec![work.ended("completed", "Hello from TCK")]
     }),
     ("tck-artifact-text", |work| {
-        vec![work.with_artifact(text("Generated text content"))]
+        vec![work.with_artifact(&text("Generated text content"))]
     }),
-    ("tck-artifact-file", |work| vec![work.with_artifact(file())]),
+    ("tck-artifact-file", |work| {
+        vec![work.with_artifact(&file())]
+    }),
     ("tck-artifact-file-url", |work| {
-        vec![work.with_artifact(json!({"kind": "file", "file": {
+        vec![work.with_artifact(&json!({"kind": "file", "file": {
             "uri": "https://example.com/output.txt", "name": "output.txt", "mimeType": "text/plain"}}))]
     }),
     ("tck-artifact-data", |work| {
         let data = json!({"kind": "data", "data": {"key": "value", "count": 42}});
-        vec![work.with_artifact(data)]
+        vec![work.with_artifact(&data)]
     }),
     ("tck-message-response", |work| {
         vec![Step::Say(work.message("Direct message response"))]
@@ -66,24 +68,24 @@ const SCRIPTS: [(&str, Script); 18] = [
         vec![work.ended("rejected", "rejected")]
     }),
     ("tck-stream-001", |work| {
-        work.streamed(text("Stream hello from TCK"))
+        work.streamed(&text("Stream hello from TCK"))
     }),
     ("tck-stream-002", |work| vec![work.status("completed")]),
     ("tck-stream-003", |work| {
-        work.streamed(text("Stream task lifecycle"))
+        work.streamed(&text("Stream task lifecycle"))
     }),
     ("tck-stream-ordering-001", |work| {
-        work.streamed(text("Ordered output"))
+        work.streamed(&text("Ordered output"))
     }),
     ("tck-stream-artifact-text", |work| {
-        work.streamed(text("Streamed text content"))
+        work.streamed(&text("Streamed text content"))
     }),
-    ("tck-stream-artifact-file", |work| work.streamed(file())),
+    ("tck-stream-artifact-file", |work| work.streamed(&file())),
     ("tck-stream-artifact-chunked", |work| {
         vec![
             work.status("working"),
-            work.artifact(text("chunk-1 "), false, false),
-            work.artifact(text("chunk-2"), true, true),
+            work.artifact(&text("chunk-1 "), false, false),
+            work.artifact(&text("chunk-2"), true, true),
             work.status("completed"),
         ]
     }),
@@ -232,7 +234,7 @@ impl Work {
         )
     }
 
-    fn with_artifact(&self, part: Value) -> Step {
+    fn with_artifact(&self, part: &Value) -> Step {
         let artifact = json!({"artifactId": "output", "name": "output", "parts": [part]});
         Step::Say(
             json!({"kind": "task", "id": self.task, "contextId": self.context,
@@ -247,7 +249,7 @@ impl Work {
         )
     }
 
-    fn artifact(&self, part: Value, append: bool, last: bool) -> Step {
+    fn artifact(&self, part: &Value, append: bool, last: bool) -> Step {
         let artifact = json!({"artifactId": "output", "name": "output", "parts": [part]});
         Step::Say(
             json!({"kind": "artifact-update", "taskId": self.task, "contextId": self.context,
@@ -255,7 +257,7 @@ impl Work {
         )
     }
 
-    fn streamed(&self, part: Value) -> Vec<Step> {
+    fn streamed(&self, part: &Value) -> Vec<Step> {
         vec![
             self.status("working"),
             self.artifact(part, false, true),
