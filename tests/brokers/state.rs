@@ -220,7 +220,8 @@ async fn two_bridges_share_their_state_on_kafka() {
         return;
     };
     let transport = format!("{{ type: kafka, brokers: ['{address}'] }}");
-    two_bridges_share_their_state(&transport, &format!("state-{}", unique())).await;
+    let prefix = format!("state-{}", unique());
+    Box::pin(two_bridges_share_their_state(&transport, &prefix)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,5 +230,6 @@ async fn two_bridges_share_their_state_on_jetstream() {
         return;
     };
     let transport = format!("{{ type: nats, servers: ['{address}'] }}");
-    two_bridges_share_their_state(&transport, &format!("state-{}", unique())).await;
+    let prefix = format!("state-{}", unique());
+    Box::pin(two_bridges_share_their_state(&transport, &prefix)).await;
 }
