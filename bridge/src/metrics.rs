@@ -697,6 +697,7 @@ mod tests {
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",
             "a2abus_transport_up",
+            "a2abus_announced_agents",
             "a2abus_state_entries",
             "a2abus_state_behind",
             "a2abus_build_info",

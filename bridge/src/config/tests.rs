@@ -144,7 +144,7 @@ bindings:
             "f:4:81: http.max_connections: a whole number is wanted, not a number",
             "f:6:10: bindings[0].name: not a name: write 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit",
             "f:6:36: bindings[0].topics: too few: write at least 1",
-            "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
+            "f:6:46: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows, discovery",
             "f:6:60: bindings[0].group: a text is wanted, not a number: put it in quotes",
             "f:7:35: bindings[1].topics: a list is wanted, not a text: put it in brackets",
             "f:7:52: bindings[1].budget_bytes: out of bounds: write 64KiB to 16GiB",
@@ -725,7 +725,7 @@ fn problems_are_written_as_json_too() {
             {"severity": "error", "line": 1, "column": 1, "path": "transports",
              "message": "is missing: calls need a transport, and there is none"},
             {"severity": "error", "variable": "A2ABUS_X", "path": "x",
-             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, routes, state, telemetry, transports, workflows"},
+             "message": "unknown key: the keys here are a2a, admin, agents, bindings, calls, default_route, http, instance, limits, registry, routes, state, telemetry, transports, workflows"},
         ]})
     );
 }
@@ -793,7 +793,7 @@ default_route: [{transport: x, topic: t, mode: fast}]
 ",
         &[
             "f:2:24: bindings[0].transport: there is no transport kafka: the transports are k, n",
-            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows",
+            "f:2:51: bindings[0].role: not allowed: did you mean events? The values are events, responses, workflows, discovery",
             "f:2:83: bindings[0].dead_letter.transport: there is no transport q: did you mean k?",
             "f:3:10: bindings[1].name: is the name of bindings[0] already: write another one",
             "f:3:35: bindings[1].topics: a list is wanted, not a number",
