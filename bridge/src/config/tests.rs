@@ -157,6 +157,33 @@ bindings:
 }
 
 #[test]
+fn limits_are_said_with_what_is_beyond_them() {
+    check_more(
+        "
+admin: {listen: 5, allowed_hosts: [\"\"]}
+agents: {a: {description: \"\", to: {transport: k, topic: t}}}
+calls: {max_pending: 0, timeout: 1us}
+routes: [{name: r, to: []}]
+workflows: {max_retries: 11, agent: \"a b\"}
+",
+        &[
+            "f:1:17: admin.listen: not a socket address: write an IP address and a port, as 0.0.0.0:8080 or [::]:8080",
+            "f:1:36: admin.allowed_hosts[0]: must not be empty",
+            "f:2:27: agents.a.description: must not be empty",
+            "f:3:22: calls.max_pending: out of bounds: write 1 to 10000000",
+            "f:3:34: calls.timeout: out of bounds: write 1ms to 1h",
+            "f:4:24: routes[0].to: too few: write 1 to 64",
+            "f:5:26: workflows.max_retries: out of bounds: write 0 to 10",
+            "f:5:37: workflows.agent: must match the pattern ^[A-Za-z0-9._/:@+-]+$",
+        ],
+    );
+    check(
+        "transports: {a: {type: 5}}",
+        &["f:1:24: transports.a.type: a text is wanted, not a number: put it in quotes"],
+    );
+}
+
+#[test]
 fn transports_are_told_apart_by_their_type() {
     check(
         "

@@ -553,8 +553,6 @@ impl<'a> Checker<'a> {
 
     /// Conditions on `binding` name bindings that exist.
     fn conditions(&mut self) {
-        let unread = self.sections.is_broken("bindings")
-            || self.sections.bindings.iter().any(Option::is_none);
         // Calls over HTTP are routed like the messages of a binding named `http`.
         let bindings = self.each_binding().map(|(_, b)| b.name.as_str());
         let known: Vec<&str> = bindings.chain([crate::calls::DOOR]).collect();
@@ -563,19 +561,23 @@ impl<'a> Checker<'a> {
             let Some((_, ConditionConfig::Pattern(name))) = condition else {
                 continue;
             };
-            if !unread && !name.is_glob() {
+            if !self.lacks_bindings() && !name.is_glob() {
                 let path = path.key("when").key("binding");
                 self.known(path, "binding", name.text(), &known);
             }
         }
     }
 
+    /// Whether there are bindings that could not be read.
+    fn lacks_bindings(&self) -> bool {
+        let bindings = &self.sections.bindings;
+        self.sections.is_broken("bindings") || bindings.iter().any(Option::is_none)
+    }
+
     /// Whether some events may name the agent that they are from.
     fn has_source_agents(&self) -> bool {
-        let unread = self.sections.is_broken("bindings")
-            || self.sections.bindings.iter().any(Option::is_none);
         let mut bindings = self.each_binding().map(|(_, binding)| binding);
-        unread
+        self.lacks_bindings()
             || bindings.any(|binding| {
                 binding.role == Role::Workflows || binding.trusts.contains(&Claim::SourceAgent)
             })
