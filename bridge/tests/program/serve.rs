@@ -178,12 +178,14 @@ fn readyz_ends_with_a_newline() {
 }
 
 #[test]
-fn a_hangup_is_ignored_with_a_warning() {
+fn a_hangup_reads_the_configuration_again() {
     let served = Served::start(CONFIG);
     served.signal(&["HUP"]);
-    let warning = served.next_line(|line| line["level"] == "WARN");
-    let message = warning["message"].as_str().unwrap();
-    assert!(message.starts_with("SIGHUP is ignored"), "{message}");
+    let read = served.next_line(|line| line["message"] == "the configuration was read again");
+    assert_eq!(
+        (&read["applied"], &read["not_in_use"]),
+        (&0.into(), &0.into())
+    );
     assert!(get(&served.admin, "/healthz").contains("alive"));
     served.signal(&["TERM"]);
     assert_eq!(served.wait(), 0);
