@@ -46,7 +46,7 @@ pub use self::binding::{
     Notifications, OnUnknown, Role, StreamMcptype,
 };
 pub(crate) use self::changes::{Change, changes};
-pub(crate) use self::condition::{Condition, condition_holds};
+pub(crate) use self::condition::{Anchor, Condition, condition_holds};
 pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, Site};
 pub use self::reference::reference;

@@ -5,8 +5,9 @@
 //!                                             └─────> Destination::resolve ──> transport, address, key, mode
 //! ```
 //!
-//! The first matching rule in the order of the file wins. Rules that name their `targetagent` exactly are found by a
-//! hash, so ten thousand of them cost what ten do; the others are tried in order. Looking allocates nothing.
+//! The first matching rule in the order of the file wins. Rules that name their `targetagent`, or how it begins
+//! (`weather-*`), are found by a hash, so ten thousand of them cost what ten do; the others are tried in order. Looking
+//! allocates nothing.
 
 mod error;
 mod explain;
@@ -25,7 +26,7 @@ pub use self::error::RouteError;
 pub use self::explain::{Explanation, Mismatch, Step, Taken};
 
 use crate::calls::callid::without_token;
-use crate::config::{Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
+use crate::config::{Anchor, Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
 use crate::names::{Attribute, Mode, Name, Names, Template, TemplatePart, with_extension};
 
 /// All rules, ready to be asked. Immutable; shared by all tasks.
@@ -34,9 +35,18 @@ pub struct RouteTable {
     routes: Vec<Route>,
     /// Exact `targetagent` -> the rules that name it.
     by_target: HashMap<Text, Named>,
+    /// The rules that name how `targetagent` begins.
+    by_prefix: Vec<Prefixes>,
     /// The rules that have to be tried one by one, in order.
     others: Vec<usize>,
     default: Option<Route>,
+}
+
+/// The rules whose prefixes have this many bytes: prefix -> rules, in order.
+#[derive(Debug)]
+struct Prefixes {
+    length: usize,
+    rules: HashMap<Text, Vec<usize>>,
 }
 
 /// The rules that name one target, in order. The first is stored in place, for there is hardly ever a second.
@@ -122,6 +132,7 @@ impl RouteTable {
         let mut table = Self {
             routes: Vec::with_capacity(routes.len()),
             by_target: HashMap::new(),
+            by_prefix: Vec::new(),
             others: Vec::new(),
             default: (!default.is_empty()).then(|| Route {
                 name: Name::from_static(DEFAULT_ROUTE),
@@ -141,24 +152,19 @@ impl RouteTable {
 
     fn add(&mut self, route: Route) {
         let index = self.routes.len();
-        match route.exact_targets() {
-            None => self.others.push(index),
-            Some(targets) => {
-                let asks = if route.conditions.len() == 1 {
-                    Asks::Target
-                } else {
-                    Asks::More
-                };
-                let candidate = Candidate { index, asks };
-                for target in targets {
-                    self.by_target
-                        .entry(target.clone())
-                        .and_modify(|named| named.more.push(candidate))
-                        .or_insert_with(|| Named {
-                            first: candidate,
-                            more: Vec::new(),
-                        });
+        let Some((condition, anchors)) = route.targets() else {
+            self.others.push(index);
+            self.routes.push(route);
+            return;
+        };
+        let is_met = route.conditions.len() == 1 && condition.is_list();
+        let asks = if is_met { Asks::Target } else { Asks::More };
+        for anchor in anchors {
+            match anchor {
+                Anchor::Whole(target) => {
+                    named(&mut self.by_target, target, Candidate { index, asks })
                 }
+                Anchor::Prefix(prefix) => begun(&mut self.by_prefix, prefix, index),
             }
         }
         self.routes.push(route);
@@ -179,25 +185,43 @@ impl RouteTable {
     /// The first rule that takes the event.
     #[must_use]
     pub fn written(&self, event: &Event, binding: &str) -> Option<&Route> {
-        let named = with_extension(event.extension(extension::TARGET_AGENT), |target| {
-            self.by_target.get(target?)
+        let found = with_extension(event.extension(extension::TARGET_AGENT), |target| {
+            let target = target?;
+            let exact = self.by_target.get(target).and_then(|named| {
+                std::iter::once(&named.first)
+                    .chain(&named.more)
+                    .find(|candidate| {
+                        candidate.asks == Asks::Target
+                            || self.takes(candidate.index, event, binding)
+                    })
+                    .map(|candidate| candidate.index)
+            });
+            let begun = self.by_prefix.iter().filter_map(|prefixes| {
+                let prefix = target.get(..prefixes.length)?;
+                prefixes.rules.get(prefix)
+            });
+            begun.fold(exact, |before, rules| {
+                self.first(rules, before, event, binding)
+            })
         });
-        let exact = named.and_then(|named| {
-            std::iter::once(&named.first)
-                .chain(&named.more)
-                .find(|candidate| {
-                    candidate.asks == Asks::Target || self.takes(candidate.index, event, binding)
-                })
-                .map(|candidate| candidate.index)
-        });
-        // A rule after the exact one cannot win any more, so it is not asked.
-        let other = self
-            .others
+        self.first(&self.others, found, event, binding)
+            .and_then(|index| self.routes.get(index))
+    }
+
+    /// The first of these rules that takes the event, or `before`. A rule after that one cannot win, so it is not asked.
+    fn first(
+        &self,
+        rules: &[usize],
+        before: Option<usize>,
+        event: &Event,
+        binding: &str,
+    ) -> Option<usize> {
+        rules
             .iter()
             .copied()
-            .take_while(|index| exact.is_none_or(|exact| *index < exact))
-            .find(|index| self.takes(*index, event, binding));
-        other.or(exact).and_then(|index| self.routes.get(index))
+            .take_while(|index| before.is_none_or(|before| *index < before))
+            .find(|index| self.takes(*index, event, binding))
+            .or(before)
     }
 
     /// Explains how the table decides: rule by rule, without the shortcuts of [`RouteTable::route`].
@@ -325,12 +349,42 @@ impl Route {
         })
     }
 
-    /// The targets that the rule is for, when it names them exactly.
-    fn exact_targets(&self) -> Option<Vec<&Text>> {
-        self.conditions
-            .iter()
-            .find(|(attribute, _)| attribute.as_str() == extension::TARGET_AGENT)
-            .and_then(|(_, condition)| condition.exact_values())
+    /// What the rule asks of `targetagent`, when that can be looked up by a hash.
+    fn targets(&self) -> Option<(&Condition, Vec<Anchor<'_>>)> {
+        let is_target = |(attribute, _): &&(Attribute, Condition)| {
+            attribute.as_str() == extension::TARGET_AGENT
+        };
+        let (_, condition) = self.conditions.iter().find(is_target)?;
+        Some((condition, condition.anchors()?))
+    }
+}
+
+fn named(by_target: &mut HashMap<Text, Named>, target: &str, candidate: Candidate) {
+    by_target
+        .entry(Text::from(target))
+        .and_modify(|named| named.more.push(candidate))
+        .or_insert_with(|| Named {
+            first: candidate,
+            more: Vec::new(),
+        });
+}
+
+fn begun(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {
+    let length = prefix.len();
+    let position = by_prefix.iter().position(|group| group.length == length);
+    let position = position.unwrap_or_else(|| {
+        by_prefix.push(Prefixes {
+            length,
+            rules: HashMap::new(),
+        });
+        by_prefix.len() - 1
+    });
+    if let Some(group) = by_prefix.get_mut(position) {
+        let rules = group.rules.entry(Text::from(prefix)).or_default();
+        // A rule may name one prefix several times.
+        if rules.last() != Some(&index) {
+            rules.push(index);
+        }
     }
 }
 

@@ -20,6 +20,24 @@ pub(crate) enum Condition {
     Not(Box<Condition>),
 }
 
+/// What the values that meet a condition have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Anchor<'a> {
+    /// They are this.
+    Whole(&'a str),
+    /// They begin with this, which is not empty.
+    Prefix(&'a str),
+}
+
+/// Characters that may mean something in a glob: what stands before the first of them is literal.
+const GLOB_SYNTAX: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
+
+impl<'a> Anchor<'a> {
+    fn prefix(text: &'a str) -> Option<Vec<Self>> {
+        (!text.is_empty()).then(|| vec![Self::Prefix(text)])
+    }
+}
+
 /// Whether a value meets a condition; one that cannot be compiled is met by nothing.
 pub(crate) fn condition_holds(config: &ConditionConfig, value: &str) -> bool {
     Condition::new(config).is_ok_and(|condition| condition.holds(Some(value)))
@@ -105,18 +123,32 @@ impl Condition {
         }
     }
 
-    /// The values that can meet the condition, when they are few and known: what a hash can be built on.
-    pub(crate) fn exact_values(&self) -> Option<Vec<&Text>> {
+    /// Whether the condition lists the values that meet it.
+    pub(crate) fn is_list(&self) -> bool {
         match self {
-            Self::Exact(text) => Some(vec![text]),
+            Self::Exact(_) => true,
+            Self::Any(conditions) => conditions.iter().all(Self::is_list),
+            _ => false,
+        }
+    }
+
+    /// What every value that meets the condition is or begins with, when that is known: what a hash can be built on.
+    pub(crate) fn anchors(&self) -> Option<Vec<Anchor<'_>>> {
+        match self {
+            Self::Exact(text) => Some(vec![Anchor::Whole(text)]),
+            Self::Prefix(text) => Anchor::prefix(text),
+            Self::Glob(text, _) => {
+                let literal = text.split(GLOB_SYNTAX).next();
+                Anchor::prefix(literal.unwrap_or_default())
+            }
             Self::Any(conditions) => conditions
                 .iter()
-                .map(Self::exact_values)
+                .map(Self::anchors)
                 .collect::<Option<Vec<_>>>()
-                .map(|values| values.concat()),
-            Self::Prefix(_) | Self::Suffix(_) | Self::Glob(..) | Self::All(_) | Self::Not(_) => {
-                None
-            }
+                .map(|anchors| anchors.concat()),
+            // Each of them has to hold, so one that is anchored anchors them all.
+            Self::All(conditions) => conditions.iter().find_map(Self::anchors),
+            Self::Suffix(_) | Self::Not(_) => None,
         }
     }
 }

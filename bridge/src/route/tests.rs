@@ -420,6 +420,8 @@ fn any_condition() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => any_value().prop_map(Value::from),
         1 => Just(json!("team-*")),
+        1 => Just(json!("te*-1")),
+        1 => Just(json!("te*-2")),
         1 => Just(json!("?")),
         1 => prop::collection::vec(any_value(), 1..3).prop_map(Value::from),
         1 => Just(json!(["a", "team-*"])),
@@ -446,6 +448,8 @@ fn any_when() -> impl Strategy<Value = Value> {
 fn meets(condition: &Value, value: Option<&str>) -> bool {
     let text = |wanted: &str| match (wanted, value) {
         ("team-*", Some(value)) => value.starts_with("team-"),
+        ("te*-1", Some(value)) => value.starts_with("te") && value.ends_with("-1"),
+        ("te*-2", Some(value)) => value.starts_with("te") && value.ends_with("-2"),
         ("?", Some(value)) => value.len() == 1,
         (wanted, value) => value == Some(wanted),
     };
