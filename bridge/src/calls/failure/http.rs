@@ -46,6 +46,9 @@ impl Reason {
             Self::Unsupported | Self::StreamInBatch => (S::BAD_REQUEST, S::NOT_IMPLEMENTED, "FAILED_PRECONDITION", "UnsupportedOperationError"),
             Self::PushUnsupported => (S::BAD_REQUEST, S::NOT_IMPLEMENTED, "FAILED_PRECONDITION", "PushNotificationNotSupportedError"),
             Self::BadAgentReply => (S::INTERNAL_SERVER_ERROR, S::BAD_GATEWAY, "INTERNAL", "InvalidAgentResponseError"),
+            Self::KeyReused => (UNPROCESSABLE, UNPROCESSABLE, "FAILED_PRECONDITION", "InvalidRequestError"),
+            Self::InProgress => (S::CONFLICT, S::CONFLICT, "ABORTED", "InternalError"),
+            Self::AnswerLost => (S::GATEWAY_TIMEOUT, S::GATEWAY_TIMEOUT, "UNKNOWN", "InternalError"),
             Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
         };
         Row { current, former, canonical, name }
