@@ -54,7 +54,7 @@ impl Reader {
             Some(_) => None,
             None => Some(self.frame(
                 task.position,
-                Of::task(self.form.dialect, &self.task, &task).first(&task),
+                &Of::task(self.form.dialect, &self.task, &task).first(&task),
             )),
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
@@ -72,7 +72,7 @@ impl Reader {
         frames_response(frames, purse)
     }
 
-    fn frame(&self, position: Position, written: Written) -> Frame {
+    fn frame(&self, position: Position, written: &Written) -> Frame {
         Frame {
             event: written.event,
             id: Some(position.to_string()),
@@ -118,7 +118,7 @@ impl Following {
                     let Some(written) = of.step(&step, || tasks.get(task)) else {
                         continue;
                     };
-                    let frame = self.reader.frame(step.position, written);
+                    let frame = self.reader.frame(step.position, &written);
                     self.reached = step.position;
                     let goes_on = !step.is_at_rest() || self.subscription.has_missed();
                     return Some((frame, goes_on.then_some(self)));

@@ -111,9 +111,9 @@ pub(super) fn result(method: Method, result: &str) -> String {
         Method::Send | Method::Stream | Method::Follow => event(result),
         Method::Get | Method::Cancel => task(result),
         Method::List => with(result, "tasks", |tasks| each(tasks, task)),
-        Method::Push(Push::Set | Push::Get) => config(result),
+        Method::Push(Push::Set | Push::Get) => config(&result),
         Method::Push(Push::List) => {
-            json!({ "configs": each(result, config), "nextPageToken": "" })
+            json!({ "configs": each(result, |item| config(&item)), "nextPageToken": "" })
         }
         Method::Push(Push::Delete) | Method::Card => result,
     };
@@ -195,7 +195,7 @@ fn part_of_server(part: Value) -> Value {
 }
 
 /// A push-notification configuration of a task, by its name.
-fn config(config: Value) -> Value {
+fn config(config: &Value) -> Value {
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
     let task = text("/taskId").unwrap_or_default();
     let id = text("/pushNotificationConfig/id").unwrap_or_default();
