@@ -298,11 +298,11 @@ async fn urls_that_lead_inside_are_refused_with_the_reason() {
 async fn a_webhook_survives_a_restart() {
     let mut hook = Hook::open().await;
     let directory = tempfile::tempdir().unwrap();
-    let state = format!(
+    let kept = format!(
         "state: {{ log: embedded, directory: {} }}\n",
         directory.path().display()
     );
-    let config = format!("{}{state}", hook.config());
+    let config = format!("{}{kept}", hook.config());
     let first = Bus::open_with(&config).await;
     let params = json!({ "message": message("ask"), "configuration": {
         "taskPushNotificationConfig": { "url": hook.url },
