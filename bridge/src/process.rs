@@ -5,6 +5,7 @@
 
 mod runner;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,13 +145,10 @@ impl Bridge {
         if let Some(listener) = door {
             process.open_door(listener, http, (passed, a2a), bounds);
         }
-        process.readiness.started();
-        let ended = process.until_stopped(&stop).await;
+        let failed = process.until_stopped(&stop).await;
         process.drain().await;
         process.end().await;
-        if let Some(Err(error)) = ended
-            && let Ok(panic) = error.try_into_panic()
-        {
+        if let Some(panic) = failed {
             std::panic::resume_unwind(panic);
         }
     }
@@ -329,8 +327,9 @@ impl Process {
         }));
     }
 
-    /// Waits for the order to stop, or for a task that ends before it; what became of that.
-    async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Result<(), JoinError>> {
+    /// Runs what has been started, until the order to stop or until a task ends before it: its panic, if that was why.
+    async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Box<dyn Any + Send>> {
+        self.readiness.started();
         let ended = tokio::select! {
             () = stop.cancelled() => None,
             ended = by_itself(&mut self.events) => Some(ended),
@@ -342,7 +341,8 @@ impl Process {
                 "a task of the bridge failed: draining, then exiting so that it can be restarted"
             );
         }
-        ended
+        let error = ended?.err()?;
+        error.try_into_panic().ok()
     }
 
     /// Finishes what is in hand, within the grace period.
