@@ -160,10 +160,7 @@ impl Bridge {
         transports: BTreeMap<Name, AnyTransport>,
         world: Option<Environment>,
     ) -> Result<Self, BridgeError> {
-        let metrics = Arc::new(Metrics::new().map_err(BridgeError::Metrics)?);
-        metrics
-            .agents()
-            .set_most(config.telemetry.max_agents as usize);
+        let metrics = metrics(&config)?;
         let (outbound, called) = outbound(&config, transports, &metrics)?;
         let buses = outbound.buses().clone();
         let readiness = Arc::new(Readiness::new());
@@ -192,10 +189,7 @@ impl Bridge {
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
-        let results = match &door {
-            Some(_) => Some(Results::open(&state, &log).await?),
-            None => None,
-        };
+        let results = results(door.is_some(), &state, &log).await?;
         Ok(Self {
             buses,
             calls,
@@ -507,6 +501,26 @@ async fn deliveries(
         log,
         (config.timeout.0, config.give_up_after.0),
     )))
+}
+
+fn metrics(config: &Config) -> Result<Arc<Metrics>, BridgeError> {
+    let metrics = Metrics::new().map_err(BridgeError::Metrics)?;
+    metrics
+        .agents()
+        .set_most(config.telemetry.max_agents as usize);
+    Ok(Arc::new(metrics))
+}
+
+/// The answers to requests with a key, if there is a listener for them.
+async fn results(
+    has_listener: bool,
+    state: &Logs,
+    log: &LogLimits,
+) -> Result<Option<Arc<Results>>, BridgeError> {
+    if !has_listener {
+        return Ok(None);
+    }
+    Ok(Some(Results::open(state, log).await?))
 }
 
 async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {

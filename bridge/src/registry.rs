@@ -19,7 +19,7 @@ mod record;
 pub(crate) mod request;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
@@ -85,8 +85,8 @@ struct Announcements {
     max_card: usize,
     outbound: Outbound,
     metrics: Arc<Metrics>,
-    /// One at a time makes the agents of the next moment.
-    turn: Mutex<()>,
+    /// When the next lease runs out. Whoever makes the agents of the next moment holds it.
+    next_expiry: Mutex<Option<Instant>>,
     log: Log,
 }
 
@@ -184,7 +184,7 @@ impl Registry {
                 max_card: usize::try_from(registry.max_card.0.as_u64()).unwrap_or(usize::MAX),
                 outbound: outbound.clone(),
                 metrics: Arc::clone(metrics),
-                turn: Mutex::new(()),
+                next_expiry: Mutex::new(None),
                 log: Log {
                     refused: log.seldom(Level::WARN, "more announcements were refused"),
                     changed: log.seldom(Level::INFO, "more agents came or went"),
@@ -319,9 +319,11 @@ impl Registry {
 
     /// Until the log ends (`None`), or records were missed.
     async fn follow(&self, announcements: &Announcements, mut records: Following) -> Option<()> {
-        let mut expiry = self.refresh();
+        self.refresh();
         let mut forget = tokio::time::interval(FORGET_EVERY);
         loop {
+            // Whoever registers an agent refreshes too, before its record comes here.
+            let expiry = *announcements.next_expiry();
             tokio::select! {
                 record = records.next() => match record {
                     Err(Lagged) => return Some(()),
@@ -333,27 +335,29 @@ impl Registry {
                             has_changed |= announcements.noticed(&self.now(), &record);
                         }
                         if has_changed {
-                            expiry = self.refresh();
+                            self.refresh();
                         }
                     }
                 },
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
-                    expiry = self.refresh();
+                    self.refresh();
                 }
                 _ = forget.tick() => announcements.forget().await,
             }
         }
     }
 
-    /// Makes the agents of this moment, and their routes; when the next lease runs out.
-    fn refresh(&self) -> Option<Instant> {
-        let announcements = self.announced.as_ref()?;
-        let turn = announcements.turn.lock();
-        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+    /// Makes the agents of this moment, and their routes.
+    fn refresh(&self) {
+        let Some(announcements) = &self.announced else {
+            return;
+        };
+        let mut next_expiry = announcements.next_expiry();
         let before = self.now();
         let (mut agents, next) = announcements.agents(&self.listed, &before);
+        *next_expiry = next;
         if agents.is_as(&before) {
-            return next;
+            return;
         }
         announcements.report(&before, &agents);
         let announced = agents
@@ -364,7 +368,6 @@ impl Registry {
         announcements.outbound.announce(routes.collect());
         agents.changed = Some(clock::now());
         self.now.send_replace(Arc::new(agents));
-        next
     }
 }
 
@@ -441,6 +444,11 @@ impl Announcements {
             }
             _ => Ok(()),
         }
+    }
+
+    fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
+        let next = self.next_expiry.lock();
+        next.unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn store(&self, name: &str, body: Option<Bytes>) -> Result<(), Refused> {

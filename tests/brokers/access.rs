@@ -78,7 +78,13 @@ async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
         return;
     };
     let plain = Plain::new(&broker.address());
-    for topic in ["in", "out", "agents.weather", "a2abus.tasks"] {
+    for topic in [
+        "in",
+        "out",
+        "agents.weather",
+        "a2abus.tasks",
+        "a2abus.results",
+    ] {
         plain.create(topic, 1).await;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -230,7 +230,7 @@ async fn the_logs_of_the_state_are_planned_on_kafka() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let names = ["topic {u}.tasks".to_owned()];
+    let names = ["results", "tasks"].map(|log| format!("topic {{u}}.{log}"));
     logs_are_planned(&format!("{{ type: kafka, brokers: ['{kafka}'] }}"), &names).await;
 }
 
@@ -239,6 +239,6 @@ async fn the_logs_of_the_state_are_planned_on_jetstream() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let names = ["stream {U}_TASKS".to_owned()];
+    let names = ["TASKS", "RESULTS"].map(|log| format!("stream {{U}}_{log}"));
     logs_are_planned(&format!("{{ type: nats, servers: ['{nats}'] }}"), &names).await;
 }

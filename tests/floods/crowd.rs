@@ -32,6 +32,7 @@ fn config(nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> St
 transports: {{ bus: {{ type: nats, servers: ["{nats}"] }} }}
 default_route: [ {{ transport: bus, topic: "{subjects}.{{targetagent}}" }} ]
 agents: {{ silent: {{ description: Answers nothing. }} }}
+a2a: {{ max_requests_per_client: 50000, max_tasks_per_context: 50000 }}
 calls:
   timeout: 10m
   max_timeout: 10m

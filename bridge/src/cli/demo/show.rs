@@ -194,28 +194,10 @@ fn story(report: &Report) -> String {
         say("route", "no route matches");
     }
     for seen in &report.seen {
-        let attribute = |name: &str| {
-            seen.event
-                .attribute(name)
-                .map(|value| format!(" {name}={value}"))
-        };
-        let names = ["mcptype", "a2amethod", "targetagent", "collaborationid"];
-        let attributes: String = names.into_iter().filter_map(attribute).collect();
-        say("event", &format!("{}{attributes}", seen.event.ty()));
-        say("route", &format!("agents -> topic {}", seen.topic));
-        match seen.answers.first() {
-            Some((topic, _)) => {
-                say(
-                    "agent",
-                    &format!(
-                        "{} publishes {} to {topic}",
-                        seen.agent,
-                        count(seen.answers.len())
-                    ),
-                );
-            }
-            None => say("agent", &format!("{} sends no answer", seen.agent)),
-        }
+        let [event, route, agent] = seen_by_agent(seen);
+        say("event", &event);
+        say("route", &route);
+        say("agent", &agent);
     }
     if report.answer.parts.is_empty() {
         say(
@@ -232,6 +214,28 @@ fn story(report: &Report) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// The event that an agent got, its route, and what the agent made of it.
+fn seen_by_agent(seen: &Seen) -> [String; 3] {
+    let attribute = |name: &str| {
+        let value = seen.event.attribute(name)?;
+        Some(format!(" {name}={value}"))
+    };
+    let names = ["mcptype", "a2amethod", "targetagent", "collaborationid"];
+    let attributes: String = names.into_iter().filter_map(attribute).collect();
+    let agent = match seen.answers.first() {
+        Some((topic, _)) => {
+            let answers = count(seen.answers.len());
+            format!("{} publishes {answers} to {topic}", seen.agent)
+        }
+        None => format!("{} sends no answer", seen.agent),
+    };
+    [
+        format!("{}{attributes}", seen.event.ty()),
+        format!("agents -> topic {}", seen.topic),
+        agent,
+    ]
 }
 
 fn workflow_line(report: &WorkflowReport) -> String {

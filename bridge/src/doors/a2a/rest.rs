@@ -234,10 +234,14 @@ async fn respond(
             Err(failure)
         }
     };
+    let response = post::of_dialect(response_to(done, &form), dialect);
+    Ok(holding(share, response))
+}
+
+/// What was done, in this form.
+fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
     let (status, body) = match done {
-        Ok(Reply::Stream(response)) => {
-            return Ok(holding(share, post::of_dialect(*response, dialect)));
-        }
+        Ok(Reply::Stream(response)) => return *response,
         Ok(Reply::Whole(body)) => (StatusCode::OK, body),
         Ok(Reply::Refused(status, body)) => (status, body),
         Err(failure) => {
@@ -248,8 +252,8 @@ async fn respond(
     let mut response = json_response(status, body);
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, media_type(dialect));
-    Ok(holding(share, post::of_dialect(response, dialect)))
+        .insert(CONTENT_TYPE, media_type(form.dialect));
+    response
 }
 
 // === impl Place ===
