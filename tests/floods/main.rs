@@ -64,6 +64,7 @@ fn config(nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> St
 transports: {{ bus: {{ type: nats, servers: ["{nats}"] }} }}
 default_route: [ {{ transport: bus, topic: "{subjects}.{{targetagent}}" }} ]
 agents: {{ {SILENT}: {{ description: Answers nothing. }} }}
+a2a: {{ max_requests_per_client: 1000, max_tasks_per_context: 1000 }}
 calls: {{ timeout: 60s, max_pending: 200 }}
 http:
   listen: "{door}"
