@@ -295,6 +295,23 @@ async fn urls_that_lead_inside_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_webhook_spelled_as_in_the_proto_is_kept_from_the_agent_too() {
+    let mut hook = Hook::open().await;
+    let mut bus = hook.bus().await;
+    let webhook = json!({ "id": "h", "url": hook.url, "token": "t0k" });
+    let params = json!({
+        "message": message("task"),
+        "configuration": { "task_push_notification_config": webhook },
+    });
+    bus.ask_1_0("SendMessage", params).await;
+    let seen = bus.next_seen().await;
+    let expected = json!({ "task_push_notification_config": null });
+    assert_eq!(seen["params"]["configuration"], expected);
+    let (headers, _) = hook.next().await;
+    assert_eq!(headers["x-a2a-notification-token"], "t0k");
+}
+
+#[tokio::test]
 async fn a_webhook_survives_a_restart() {
     let mut hook = Hook::open().await;
     let directory = tempfile::tempdir().unwrap();

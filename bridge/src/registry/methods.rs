@@ -114,7 +114,7 @@ impl Registry {
                 answer.unavailable.push(entry);
             }
         }
-        let reached = offset + wanted.len();
+        let reached = offset.saturating_add(wanted.len());
         let total = agents.iter().count();
         if params.agent_id.is_none() && answer.next_offset.is_none() && reached < total {
             answer.next_offset = Some(reached);

@@ -10,6 +10,8 @@ use crate::clock;
 
 /// What the bookkeeping of one entry takes beside its key and content: about what the tables need.
 const ENTRY_BYTES: usize = 192;
+/// Ages of removed keys that are not worth the work of dropping them.
+const SPARE_AGES: usize = 1024;
 /// The same for a key whose entry was forgotten.
 const FORGOTTEN_BYTES: usize = 96;
 
@@ -173,6 +175,7 @@ impl<E> Entries<E> {
 
     /// Removes the entries whose last record the log no longer has.
     pub(super) fn expire(&mut self, kind: Kind, now: u64) {
+        self.trim_ages();
         let Kind::Events { max_age } = kind else {
             return;
         };
@@ -193,6 +196,20 @@ impl<E> Entries<E> {
                 None => {}
             }
         }
+    }
+
+    /// Drops the ages of keys that were removed, once they are most of them.
+    fn trim_ages(&mut self) {
+        let known = self.kept.len() + self.forgotten.len();
+        if self.ages.len() <= 2 * known + SPARE_AGES {
+            return;
+        }
+        let kept = self.kept.iter().map(|(key, kept)| (kept.time, key));
+        let forgotten = self.forgotten.iter().map(|(key, time)| (*time, key));
+        let ages = kept.chain(forgotten);
+        let mut ages: Vec<_> = ages.map(|(time, key)| (time, key.clone())).collect();
+        ages.sort_unstable();
+        self.ages = ages.into();
     }
 }
 
@@ -220,5 +237,66 @@ impl<E> Default for Kept<E> {
             has_ended: false,
             time: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::state::Position;
+
+    /// Keeps the last body.
+    struct Last;
+
+    impl Fold for Last {
+        type Entry = Bytes;
+
+        fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
+            entry.clone_from(&record.body);
+            Applied::Changed
+        }
+
+        fn size_bytes(&self, entry: &Bytes) -> usize {
+            entry.len()
+        }
+    }
+
+    #[test]
+    fn keys_that_come_and_go_leave_nothing_behind() {
+        let mut entries = Entries::default();
+        let kinds = [
+            Kind::Latest,
+            Kind::Events {
+                max_age: Duration::from_secs(60),
+            },
+        ];
+        for (kind, number) in kinds
+            .into_iter()
+            .flat_map(|kind| (0..5_000).map(move |n| (kind, n)))
+        {
+            for body in [Some(Bytes::from_static(b"{}")), None] {
+                let record = Record {
+                    key: Text::from(format!("key-{number}")),
+                    position: Position {
+                        partition: 0,
+                        offset: number,
+                    },
+                    time: number,
+                    body,
+                };
+                entries.apply(&Last, kind, &record);
+            }
+            entries.expire(kind, number);
+        }
+        assert_eq!((entries.len(), entries.bytes()), (0, 0));
+        assert!(
+            entries.ages.len() <= SPARE_AGES + 1,
+            "{}",
+            entries.ages.len()
+        );
     }
 }

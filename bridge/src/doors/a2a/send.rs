@@ -38,6 +38,7 @@ struct Configuration {
     return_immediately: Option<bool>,
     #[serde(alias = "history_length")]
     history_length: Option<usize>,
+    #[serde(alias = "push_notification_config")]
     push_notification_config: Option<Box<RawValue>>,
     #[serde(alias = "task_push_notification_config")]
     task_push_notification_config: Option<Box<RawValue>>,
@@ -71,9 +72,9 @@ struct Sent<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Private<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow, default, alias = "push_notification_config")]
     push_notification_config: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, alias = "task_push_notification_config")]
     task_push_notification_config: Option<&'a RawValue>,
 }
 
