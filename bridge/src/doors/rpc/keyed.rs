@@ -63,14 +63,22 @@ where
     };
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     let longest = door.calls.longest() + MARGIN;
-    let claim = Claim {
+    let mut claim = Claim {
         digest: digest_of([head.method.as_str().as_bytes(), path.as_bytes(), &body]),
         call: common.call.to_string().into(),
         until: clock::milliseconds(clock::now() + longest),
     };
     let key = key_of(&common.caller, &key);
     let until = Instant::now() + door.calls.patience(common.timeout);
-    let standing = stand(&door.results, &key, &claim, until).await;
+    let mut unstarted = Unstarted {
+        results: &door.results,
+        claimed: Some((key.clone(), claim.call.clone())),
+    };
+    let standing = stand(&door.results, &key, (&mut claim, longest), until).await;
+    if standing.is_ok() {
+        unstarted.claimed = None;
+    }
+    drop(unstarted);
     door.metrics.keyed(outcome_of(&standing));
     match standing {
         Ok(Standing::Ours) => {
@@ -92,14 +100,35 @@ where
     }
 }
 
-/// What becomes of a request with a key, once nobody else is answering it.
+/// A claim that nobody works on yet. It is given back when its caller leaves, or when nobody knows what became of it.
+struct Unstarted<'a> {
+    results: &'a Arc<Results>,
+    /// The key, and the call that claims it.
+    claimed: Option<(String, Text)>,
+}
+
+// === impl Unstarted ===
+
+impl Drop for Unstarted<'_> {
+    fn drop(&mut self) {
+        let Some((key, call)) = self.claimed.take() else {
+            return;
+        };
+        let results = Arc::clone(self.results);
+        self.results
+            .spawn(async move { results.release(&key, &call).await });
+    }
+}
+
+/// What becomes of a request with a key, once nobody else is answering it. Its claim lasts for that long from then on.
 async fn stand(
     results: &Results,
     key: &str,
-    claim: &Claim,
+    (claim, longest): (&mut Claim, Duration),
     until: Instant,
 ) -> Result<Standing, Refusal> {
     loop {
+        claim.until = clock::milliseconds(clock::now() + longest);
         let standing = results.claim(key, claim).await;
         let standing = standing.map_err(|error| {
             tracing::warn!(%error, "a request with an Idempotency-Key is refused: its key cannot be looked up");
