@@ -36,6 +36,8 @@ mod workflows;
 mod tests;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde_json::Value;
@@ -121,7 +123,7 @@ impl Config {
         secrets: Secrets,
     ) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        match read_file(path) {
             Ok(text) => Self::read_with(&file, &text, environment, secrets).map(|config| Self {
                 file: Some(path.to_owned()),
                 ..config
@@ -159,6 +161,21 @@ impl Config {
             _ => Err(problems),
         }
     }
+}
+
+/// The largest file, in bytes.
+const LARGEST_FILE: u64 = 16 << 20;
+
+/// The text of a file that may be anything: a device has no end.
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    file.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LARGEST_FILE {
+        let message = "it has more than 16 MiB";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(text)
 }
 
 /// Checks the `mapping` section of a binding alone; its first problem in words.

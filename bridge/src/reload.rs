@@ -64,6 +64,8 @@ pub(crate) struct Reload {
     seen: FileState,
     /// It had changed then, and may have been in the middle of being written.
     is_fresh: bool,
+    /// The readiness report says what is wrong with the file, or not in use of it.
+    is_degraded: bool,
     /// What is in use.
     config: Config,
     outbound: Outbound,
@@ -134,6 +136,7 @@ impl Reload {
             // The first look finds what has changed since the file was read.
             seen: None,
             is_fresh: false,
+            is_degraded: false,
             config: config.clone(),
             outbound: outbound.clone(),
             calls: Arc::clone(calls),
@@ -199,9 +202,16 @@ impl Reload {
             .map_err(Refusal::from)
             .and_then(|next| self.take(&next));
         match taken {
-            Ok((0, later)) if later.is_empty() && !is_asked => {}
-            Ok((applied, later)) => self.report(applied, &later),
-            Err(refusal) => self.refuse(refusal),
+            // A file as the one in use says nothing, unless it takes the place of a wrong one.
+            Ok((0, later)) if later.is_empty() && !is_asked && !self.is_degraded => {}
+            Ok((applied, later)) => {
+                self.is_degraded = !later.is_empty();
+                self.report(applied, &later);
+            }
+            Err(refusal) => {
+                self.is_degraded = true;
+                self.refuse(refusal);
+            }
         }
     }
 

@@ -310,6 +310,12 @@ async fn a_config_map_that_changes_is_noticed() {
     world.until_reloaded("refused", 1).await;
     swap(&volume, "..4", &config("a"));
     world.until_reloaded("applied", 2).await;
+    // A wrong file that is rolled back to the one in use.
+    swap(&volume, "..5", "routes: [");
+    world.until_reloaded("refused", 2).await;
+    swap(&volume, "..6", &config("a"));
+    world.until_reloaded("unchanged", 1).await;
+    assert_eq!(world.degraded(), None);
     world.end().await;
 }
 
