@@ -306,7 +306,8 @@ async fn what_may_pass_is_tried_again_until_the_deadline_of_the_call_and_not_bey
     let mut agent = world.read("agents.weather").await;
     world.refuse("agents.weather", Some(TransportErrorKind::TimedOut));
     let repair = async {
-        sleep(Duration::from_secs(5)).await;
+        // The pauses are 0.1 s, 0.2 s, ... 3.2 s at most by then: one more ends before the deadline of 10 s.
+        sleep(Duration::from_secs(3)).await;
         assert_eq!(world.degraded(), ["destination bus/agents.weather"]);
         world.refuse("agents.weather", None);
         let request = next(&mut agent).await;
