@@ -26,6 +26,7 @@ pub(crate) use self::fold::{Claim, Kept};
 use self::fold::{Claimed, Event, Outcome, ResultFold};
 use crate::clock;
 use crate::seldom::{LogLimits, Seldom};
+use crate::state::body;
 use crate::state::{Logs, RESULTS, StateError, View};
 
 /// The answers that are kept.
@@ -81,7 +82,7 @@ impl Results {
         if let Some(standing) = self.standing(key, claim) {
             return Ok(standing);
         }
-        let claimed = Event::Claimed(claim.clone()).write();
+        let claimed = body::write(&Event::Claimed(claim.clone()));
         self.view.commit(key, Some(claimed), APPLIED).await?;
         Ok(self.standing(key, claim).unwrap_or(Standing::Forgotten))
     }
@@ -139,7 +140,10 @@ impl Results {
     }
 
     async fn append(&self, key: &str, event: &Event) -> Result<(), StateError> {
-        self.view.append(key, Some(event.write())).await.map(drop)
+        self.view
+            .append(key, Some(body::write(event)))
+            .await
+            .map(drop)
     }
 
     fn report(&self, call: &Text, error: &StateError) {

@@ -10,6 +10,7 @@
 //! ```
 
 mod any;
+pub(crate) mod body;
 mod bus;
 mod embedded;
 mod entries;

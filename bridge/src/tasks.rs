@@ -34,6 +34,7 @@ use crate::calls::{self, Answer, CallError};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::seldom::{LogLimits, Seldom};
+use crate::state::body;
 use crate::state::{Following, Lagged, Logs, Position, StateError, TASKS, View};
 
 /// The tasks of all agents.
@@ -134,7 +135,10 @@ impl Tasks {
     /// # Errors
     /// When it is not stored.
     pub(crate) async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
-        let stored = self.view.commit(id, Some(event.write()), APPLIED).await?;
+        let stored = self
+            .view
+            .commit(id, Some(body::write(event)), APPLIED)
+            .await?;
         match event {
             Event::Created(_) => self.metrics.task_started(),
             Event::Status(status) if status.state.is_terminal() => {
@@ -478,7 +482,7 @@ impl Subscription {
             let Some(record) = self.following.next().await? else {
                 return Ok(None);
             };
-            if let Some(event) = Event::read(&record).filter(Event::is_shown) {
+            if let Some(event) = body::read(&record).filter(Event::is_shown) {
                 return Ok(Some(Step {
                     position: record.position,
                     event: Arc::new(event),

@@ -9,11 +9,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use crate::json::Json;
+use crate::json::{Json, without_byte_order_mark};
 use a2abus_plugin::DecodeError;
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
-use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 /// One conversion.
 #[derive(Debug, Clone, Copy)]
@@ -33,11 +32,6 @@ const WRAPPERS: [(&str, &str); 5] = [
     ("encode_agent_chunk_for_wire", "chunk"),
     ("encode_failure_agent_chunk", "chunk"),
 ];
-
-/// A document without the byte order mark that some writers put before JSON, or before a stream of lines.
-pub(crate) fn without_byte_order_mark(document: &[u8]) -> &[u8] {
-    document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document)
-}
 
 /// What a conversion needs and cannot know.
 #[derive(Debug, Clone)]

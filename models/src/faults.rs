@@ -6,12 +6,12 @@ use crate::a2e_message::{DecodeOptions, Message};
 use crate::a2e_workflow::{
     Allowed, Apis, Code, Document, Level, Policy, Strictness, WorkflowLimits,
 };
-use crate::convert::without_byte_order_mark;
 use crate::e2a::{
     AgentRequest, AgentResponse, AgentResponseChunk, E2aEnvelope, E2aError, E2aErrorKind,
     E2aResponse, Trust, classify,
 };
 use crate::json::Json;
+use crate::json::without_byte_order_mark;
 use a2abus_plugin::DecodeError;
 use a2abus_plugin::Family;
 use a2abus_plugin::Limits;

@@ -16,10 +16,15 @@ use indexmap::IndexMap;
 
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
-use a2abus_plugin::json::{Kind, LONE_SURROGATE, Reader, check_utf8, unescape};
+use a2abus_plugin::json::{BYTE_ORDER_MARK, Kind, LONE_SURROGATE, Reader, check_utf8, unescape};
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
 pub use number::{Number, Rounding};
+
+/// A document without the byte order mark that some writers put before JSON, or before a stream of lines.
+pub(crate) fn without_byte_order_mark(document: &[u8]) -> &[u8] {
+    document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document)
+}
 
 /// A JSON value, cheap to clone. Equal as JSON is: numbers by value, objects whatever the order of their members and
 /// whether a name stood twice. `Display` writes it compactly, `{:#}` with every character above ASCII as an escape.

@@ -312,6 +312,39 @@ async fn a_webhook_spelled_as_in_the_proto_is_kept_from_the_agent_too() {
 }
 
 #[tokio::test]
+async fn a_webhook_too_many_is_refused_before_the_agent_gets_its_message() {
+    let hook = Hook::open().await;
+    let mut bus = hook.bus().await;
+    let with = |message: Value, id: &str| {
+        json!({
+            "message": message,
+            "configuration": { "taskPushNotificationConfig": { "id": id, "url": hook.url } },
+        })
+    };
+    let sent = bus
+        .ask_1_0("SendMessage", with(message("ask"), "first"))
+        .await;
+    let id = &sent["result"]["task"]["id"];
+    let second = json!({ "taskId": id, "id": "second", "url": hook.url });
+    bus.ask_1_0("CreateTaskPushNotificationConfig", second)
+        .await;
+    bus.next_seen().await;
+    let mut next = message("plain");
+    next["taskId"] = id.clone();
+    next["messageId"] = "refused".into();
+    let refused = bus
+        .ask_1_0("SendMessage", with(next.clone(), "third"))
+        .await;
+    assert_eq!(refused["error"]["code"], -32_602, "{refused}");
+    next["messageId"] = "taken".into();
+    // With one that is there already it is taken: the first that the agent sees since.
+    let taken = bus.ask_1_0("SendMessage", with(next, "second")).await;
+    assert!(taken["error"].is_null(), "{taken}");
+    let seen = bus.next_seen().await;
+    assert_eq!(seen["params"]["message"]["messageId"], "taken");
+}
+
+#[tokio::test]
 async fn a_webhook_survives_a_restart() {
     let mut hook = Hook::open().await;
     let directory = tempfile::tempdir().unwrap();

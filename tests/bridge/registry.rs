@@ -582,6 +582,21 @@ async fn agents_are_watched_and_removed_over_rest() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_named_as_a_topic_of_the_bridge_gets_no_requests_there() {
+    let config = CONFIG.replace(
+        r#"["discovery.*", announcements]"#,
+        r#"["agents.announce"]"#,
+    );
+    let front = Front::open_with(&config).await;
+    let refused = put(&front, "announce", "", &card("announce")).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let refused = refused.text().await.unwrap();
+    assert!(refused.contains("one of the bridge's own"), "{refused}");
+    let taken = put(&front, "weather", "", &card("weather")).await;
+    assert_eq!(taken.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_thousand_agents_announce_themselves() {
     let front = open().await;
     for number in 0..1_000 {

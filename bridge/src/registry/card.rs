@@ -153,9 +153,9 @@ impl Reader<'_> {
             }),
             topic: topic.map(Text::from),
             lease: lease.and_then(|text| match humantime::parse_duration(&text) {
-                Ok(lease) => Some(lease),
-                Err(_) => {
-                    let what = "is not a duration: write one like 90s, 10m or 24h";
+                Ok(lease) if !lease.is_zero() => Some(lease),
+                _ => {
+                    let what = "is not a duration above 0: write one like 90s, 10m or 24h";
                     self.0.add(&format!("{place}/lease"), what);
                     None
                 }

@@ -85,7 +85,6 @@ impl Places {
                 return Ok(Some(named));
             }
             if place.topics.is_match(topic.as_str()) {
-                self.check_own(&place.to.transport, &topic)?;
                 let to = DestinationConfig {
                     topic: AsText(Template::new(topic.as_str()).map_err(|e| e.to_string())?),
                     ..place.to.clone()
@@ -111,6 +110,7 @@ impl Places {
     }
 
     fn route_to(&self, agent: &Name, to: DestinationConfig) -> Result<Route, String> {
+        let transport = to.transport.clone();
         let config = RouteConfig {
             name: Name::new(&format!("agent-{agent}"))?,
             when: BTreeMap::new(),
@@ -120,8 +120,9 @@ impl Places {
         };
         let route = Route::announced(&config, self.max_hops).map_err(|error| error.to_string())?;
         match topic_of(&route, agent) {
+            Ok(topic) => self.check_own(&transport, &topic).map(|()| route),
             // What else the template is made of, the requests have.
-            Ok(_) | Err(RouteError::MissingAttribute { .. }) => Ok(route),
+            Err(RouteError::MissingAttribute { .. }) => Ok(route),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::state::body;
 use crate::state::{Applied, Fold, Record};
 
 /// What happened to a key or to a call. The body of a record is `{"v":1,"event":…}`.
@@ -57,14 +57,6 @@ pub(crate) struct Kept {
     pub(crate) body: Text,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Body<E> {
-    v: u32,
-    event: E,
-}
-
-const VERSION: u32 = 1;
-
 /// A key that a request has claimed.
 #[derive(Debug, Clone)]
 pub(crate) struct Claimed {
@@ -86,33 +78,13 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResultFold;
 
-// === impl Event ===
-
-impl Event {
-    /// As the body of a record.
-    pub(crate) fn write(&self) -> Bytes {
-        // Nothing in it can fail to be written.
-        serde_json::to_vec(&Body {
-            v: VERSION,
-            event: self,
-        })
-        .unwrap_or_default()
-        .into()
-    }
-
-    fn read(record: &Record) -> Option<Self> {
-        let body: Body<Self> = serde_json::from_slice(record.body.as_deref()?).ok()?;
-        (body.v == VERSION).then_some(body.event)
-    }
-}
-
 // === impl ResultFold ===
 
 impl Fold for ResultFold {
     type Entry = Claimed;
 
     fn apply(&self, entry: &mut Option<Claimed>, record: &Record) -> Applied {
-        let Some(event) = Event::read(record) else {
+        let Some(event) = body::read(record) else {
             return Applied::Unknown;
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
@@ -199,7 +171,7 @@ mod tests {
                     offset: index as u64,
                 },
                 time: 0,
-                body: Some(event.write()),
+                body: Some(body::write(event)),
             };
             ResultFold.apply(&mut entry, &record)
         });

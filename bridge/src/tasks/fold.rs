@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::model::{Artifact, Message, Part, State, Status};
+use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
 
 /// What happened to a task. The body of a record is `{"v":1,"event":…}`.
@@ -62,14 +62,6 @@ pub(crate) struct Created {
     pub(crate) timestamp: Text,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Body<E> {
-    v: u32,
-    event: E,
-}
-
-const VERSION: u32 = 1;
-
 /// A task, as its records make it.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
@@ -104,23 +96,6 @@ const KEPT_MESSAGES: usize = 1_000;
 // === impl Event ===
 
 impl Event {
-    /// As the body of a record.
-    pub(crate) fn write(&self) -> Bytes {
-        // Nothing in it can fail to be written.
-        serde_json::to_vec(&Body {
-            v: VERSION,
-            event: self,
-        })
-        .unwrap_or_default()
-        .into()
-    }
-
-    /// Reads the body of a record.
-    pub(crate) fn read(record: &Record) -> Option<Self> {
-        let body: Body<Self> = serde_json::from_slice(record.body.as_deref()?).ok()?;
-        (body.v == VERSION).then_some(body.event)
-    }
-
     /// Whether subscribers are sent it.
     pub(crate) fn is_shown(&self) -> bool {
         matches!(self, Self::Status(_) | Self::Artifact { .. })
@@ -133,7 +108,7 @@ impl Fold for TaskFold {
     type Entry = Task;
 
     fn apply(&self, entry: &mut Option<Task>, record: &Record) -> Applied {
-        let Some(event) = Event::read(record) else {
+        let Some(event) = body::read(record) else {
             return Applied::Unknown;
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
@@ -320,7 +295,7 @@ mod tests {
                     offset,
                 },
                 time: 1_000 + offset,
-                body: Some(event.write()),
+                body: Some(body::write(event)),
             };
             TaskFold.apply(&mut entry, &record)
         });

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::model::new_id;
 use crate::clock;
+use crate::state::body;
 use crate::state::{Applied, Fold, Following, Logs, PUSH, Position, Record, StateError, View};
 
 /// The webhooks of all tasks.
@@ -241,7 +242,7 @@ impl Webhooks {
             owned.map(|(key, _)| Text::from(key)).collect()
         });
         let owner = self.replica.clone();
-        let event = write(&Event::Released { owner });
+        let event = body::write(&Event::Released { owner });
         let released = stream::iter(keys).map(|key| {
             let event = event.clone();
             async move { self.view.append(&key, Some(event)).await }
@@ -264,28 +265,22 @@ impl Webhooks {
     }
 
     async fn record(&self, key: &str, event: &Event) -> Result<(), StateError> {
-        let stored = self.view.commit(key, Some(write(event)), APPLIED).await;
+        let stored = self
+            .view
+            .commit(key, Some(body::write(event)), APPLIED)
+            .await;
         stored.map(drop)
     }
 }
 
 /// Whether a record of the log sets a webhook.
 pub(crate) fn is_set(record: &Record) -> bool {
-    matches!(read(record), Some(Event::Set { .. }))
+    matches!(body::read(record), Some(Event::Set { .. }))
 }
 
 /// Task ids are those of the bridge, which have no slash.
 fn key(task: &str, id: &str) -> String {
     format!("{task}/{id}")
-}
-
-/// Nothing in it can fail to be written.
-fn write(event: &Event) -> Bytes {
-    serde_json::to_vec(event).unwrap_or_default().into()
-}
-
-fn read(record: &Record) -> Option<Event> {
-    serde_json::from_slice(record.body.as_deref()?).ok()
 }
 
 // === impl WebhookFold ===
@@ -294,7 +289,7 @@ impl Fold for WebhookFold {
     type Entry = Kept;
 
     fn apply(&self, entry: &mut Option<Kept>, record: &Record) -> Applied {
-        match (read(record), entry) {
+        match (body::read(record), entry) {
             (None, _) => Applied::Unknown,
             (
                 Some(Event::Set {
@@ -428,7 +423,7 @@ mod tests {
                     offset,
                 },
                 time: *time,
-                body: Some(Bytes::from(serde_json::to_vec(event).unwrap())),
+                body: Some(body::write(event)),
             };
             WebhookFold.apply(&mut entry, &record)
         });

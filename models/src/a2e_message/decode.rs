@@ -12,7 +12,7 @@ use super::body::{Body, Unknown};
 use super::header::Parts;
 use super::refusal::{LineNames, Reason, Refusal};
 use super::value::{Problem, Violation};
-use crate::convert::without_byte_order_mark;
+use crate::json::without_byte_order_mark;
 use crate::json::{Json, Object};
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;

@@ -1,5 +1,6 @@
 //! Lines out of a stream that comes in pieces. Source: docs/protocols/a2e-messages.md §1.3.
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use bytes::Bytes;
 
 /// What stands between two line ends.
@@ -20,8 +21,6 @@ pub struct Splitter {
     is_too_long: bool,
     is_first: bool,
 }
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 // === impl Splitter ===
 

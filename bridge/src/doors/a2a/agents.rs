@@ -39,6 +39,16 @@ pub(super) struct Announced {
 
 type Refusal = (StatusCode, Failure);
 
+/// The agent of the path, and what the query says about it.
+fn asked(
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<Announced>, QueryRejection>,
+) -> Result<(String, Announced), Refusal> {
+    let Path(name) = name.map_err(|error| bad(&error))?;
+    let Query(query) = query.map_err(|error| bad(&error))?;
+    Ok((name, query))
+}
+
 /// `PUT /a2a/agents/{agent}`: the body is the card.
 pub(super) async fn put(
     State(a2a): State<Arc<A2a>>,
@@ -47,10 +57,9 @@ pub(super) async fn put(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let done = match (name, query) {
-        (Ok(Path(name)), Ok(Query(query))) => announce(&a2a, name, query, request).await,
-        (_, Err(error)) => Err(bad(&error)),
-        (Err(error), _) => Err(bad(&error)),
+    let done = match asked(name, query) {
+        Ok((name, query)) => announce(&a2a, name, query, request).await,
+        Err(refusal) => Err(refusal),
     };
     let response = done.map(|receipt| json_response(StatusCode::OK, Bytes::from(receipt)));
     a2a.answered(response, dialect)
@@ -64,10 +73,9 @@ pub(super) async fn delete(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let done = match (name, query) {
-        (Ok(Path(name)), Ok(Query(query))) => remove(&a2a, name, query, request).await,
-        (_, Err(error)) => Err(bad(&error)),
-        (Err(error), _) => Err(bad(&error)),
+    let done = match asked(name, query) {
+        Ok((name, query)) => remove(&a2a, name, query, request).await,
+        Err(refusal) => Err(refusal),
     };
     let response = done.map(|()| {
         let mut response = Response::new(Body::empty());

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Refused, Unit, Units, decode};
 use axum::body::Body;
@@ -35,8 +36,6 @@ const LAST_EVENT: &str = "last-event-id";
 pub(crate) const EXPOSED: [HeaderName; 7] = [TRACE, CURRENT, JAF, LIMIT, REMAINING, RESET, WINDOW];
 const CURRENT: HeaderName = HeaderName::from_static("a2a-version");
 const JAF: HeaderName = HeaderName::from_static("x-a2a-version");
-/// UTF-8 may begin with it; the requests do not.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 16;
 

@@ -134,6 +134,12 @@ impl Turn<'_> {
         push.check(wire, is_1_0).map(Some)
     }
 
+    /// Whether a task has room for the webhook that a message has brought along: asked before its agent gets it.
+    pub(super) fn check_brought(&self, task: &str, checked: &Checked) -> Result<(), Failure> {
+        let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
+        push.id_of(task, checked).map(drop)
+    }
+
     /// Keeps the webhook that a message has brought along.
     pub(super) async fn keep_brought(&self, task: &str, checked: Checked) -> Result<(), Failure> {
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
@@ -155,15 +161,7 @@ impl Turn<'_> {
         after: Position,
         checked: Checked,
     ) -> Result<String, Failure> {
-        let id = checked.id.unwrap_or_else(|| task.to_owned());
-        let others = push.webhooks.of_task(task);
-        let has_it = others.iter().any(|kept| *kept.id == *id);
-        if !has_it && others.len() >= push.most {
-            let most = push.most;
-            return Err(Failure::bad_params(&format!(
-                "the task has {most} push notification configurations already (a2a.push_notifications.max_per_task): delete one"
-            )));
-        }
+        let id = push.id_of(task, &checked)?;
         let stored = push.webhooks.set(task, &id, checked.webhook, after).await;
         stored.map_err(|error| not_stored(&error))?;
         Ok(id)
@@ -173,6 +171,20 @@ impl Turn<'_> {
 // === impl PushSettings ===
 
 impl PushSettings {
+    /// The id of a webhook of a task, which has room for it.
+    fn id_of(&self, task: &str, checked: &Checked) -> Result<String, Failure> {
+        let id = checked.id.clone().unwrap_or_else(|| task.to_owned());
+        let others = self.webhooks.of_task(task);
+        let has_it = others.iter().any(|kept| *kept.id == *id);
+        if has_it || others.len() < self.most {
+            return Ok(id);
+        }
+        let most = self.most;
+        Err(Failure::bad_params(&format!(
+            "the task has {most} push notification configurations already (a2a.push_notifications.max_per_task): delete one"
+        )))
+    }
+
     fn check(&self, wire: Wire, is_1_0: bool) -> Result<Checked, Failure> {
         let bad = |why: String| Failure::bad_params(&format!("push notification: {why}"));
         let url = wire.url.ok_or_else(|| bad("there is no url".to_owned()))?;

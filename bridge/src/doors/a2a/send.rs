@@ -111,6 +111,9 @@ impl Turn<'_> {
             return Err(Failure::new(Reason::Unsupported, message));
         }
         let outbound = self.outbound(agent, params.message.as_deref())?;
+        if let Some(webhook) = &webhook {
+            self.check_brought(&outbound.task, webhook)?;
+        }
         let at_once = configuration.return_immediately.unwrap_or(false)
             || configuration.blocking == Some(false);
         let room = self.room_in(&outbound)?;
