@@ -47,6 +47,7 @@ pub(crate) struct DiscoveryBinding {
     named_subjects: Vec<TopicFilter>,
     places: ReplyPlaces,
     publisher: Publisher,
+    waiting: Seldom,
     refused: Seldom,
     unanswered: Seldom,
 }
@@ -97,6 +98,11 @@ impl DiscoveryBinding {
         Self {
             named_subjects: subjects.filter(is_named).collect(),
             transport: config.transport.clone(),
+            waiting: log.seldom_of(
+                &intake.name,
+                Level::WARN,
+                "more announcements wait to be stored",
+            ),
             refused: log.seldom_of(&intake.name, Level::WARN, "more announcements were refused"),
             unanswered: log.seldom_of(
                 &intake.name,
@@ -151,8 +157,13 @@ impl DiscoveryBinding {
         let done = loop {
             let done = self.done(&asked, delivery).await;
             // A bus that is away takes it later; nothing is lost meanwhile.
-            if !matches!(&done.result, Err((_, true))) {
+            let Err((failure, true)) = &done.result else {
                 break done;
+            };
+            if let Some(suppressed) = self.waiting.allow() {
+                let (topic, detail) = (&delivery.topic, failure.message());
+                tracing::warn!(binding = %self.intake.name, %topic, detail, suppressed,
+                    "an announcement cannot be stored: it and those behind it wait");
             }
             if stop
                 .run_until_cancelled(tokio::time::sleep(pause))
