@@ -188,7 +188,7 @@ impl Pipeline {
                         continue;
                     }
                 },
-                () = stop.cancelled(), if wanted => {
+                () = stop.cancelled(), if wanted && open => {
                     wanted = false;
                     consumer.stop();
                     continue;

@@ -528,3 +528,33 @@ async fn a_bridge_whose_group_has_no_partition_left_for_it_is_ready() {
     assert_eq!(record.body, REQUEST.as_bytes());
     second.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_whose_instance_id_another_one_has_is_not_ready_any_more() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, 1).await;
+    plain.create(&outbox, 1).await;
+    let config = format!(
+        "
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'], instance_id: {inbox}, session_timeout: 6s }} }}
+bindings: [{{ name: in, transport: bus, topics: ['{inbox}'], group: {inbox}, dead_letter: {{ topic: {inbox}.dlq }} }}]
+default_route: [{{ transport: bus, topic: {outbox} }}]
+calls: {{ enabled: false }}
+"
+    );
+    let first = Running::start(&config).await;
+    let second = Running::launch(&config).await;
+    within("the first says why it reads nothing", async {
+        while !format!("{:?}", first.report()).contains("instance_id") {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(!first.report().ready, "{:?}", first.report());
+    first.stop().await;
+    second.stop().await;
+}
