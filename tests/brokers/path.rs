@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use serde_json::Value;
@@ -9,6 +10,7 @@ use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, Private, named, program};
 use tokio::process::{Child, Command};
+use tokio::time::sleep;
 
 use crate::plain::{Plain, Reply, next, unique};
 
