@@ -15,7 +15,7 @@ mod answer;
 mod answered;
 pub mod callid;
 pub mod cancel;
-mod error;
+pub(crate) mod error;
 pub mod exchange;
 pub(crate) mod failure;
 mod open;

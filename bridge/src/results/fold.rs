@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::state::body;

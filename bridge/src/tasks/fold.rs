@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::model::{Artifact, Message, Part, State, Status};

@@ -8,7 +8,6 @@ use std::future::ready;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
