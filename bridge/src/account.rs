@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use a2abus_plugin::{Event, Text, extension};
 use tracing::Span;
 
-use crate::calls::error::CallError;
 use crate::calls::callid::CallId;
+use crate::calls::error::CallError;
 use crate::metrics::{AgentInFlight, CallOutcome, Metrics};
 use crate::stage;
 
