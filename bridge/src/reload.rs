@@ -28,6 +28,8 @@ use crate::rules::Rules;
 use crate::workflows;
 use crate::workflows::reload::{FileState, Watch, file_state};
 
+/// The target of the lines that say what a reload has changed.
+pub(crate) const TARGET: &str = "a2abus::reload";
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Most changes, and most problems, that one reload logs.
@@ -314,7 +316,13 @@ impl Reload {
             tracing::warn!(setting = path, why, "a changed setting is not in use");
         }
         let file = self.file.display();
-        tracing::info!(%file, applied, not_in_use = later.len(), "the configuration was read again");
+        tracing::info!(
+            target: TARGET,
+            %file,
+            applied,
+            not_in_use = later.len(),
+            "the configuration was read again"
+        );
         let outcome = match (applied, later) {
             (0, []) => ConfigReload::Unchanged,
             (_, []) => ConfigReload::Applied,
@@ -358,7 +366,7 @@ fn is_in(change: &Change, parts: &[&str]) -> bool {
 
 fn log_change(change: &Change) {
     let (setting, before, after) = (&change.path, change.before(), change.after());
-    tracing::info!(%setting, %before, %after, "a setting has changed");
+    tracing::info!(target: TARGET, %setting, %before, %after, "a setting has changed");
 }
 
 /// Puts one part of a document, as `telemetry.log`, in the place of the same part of another.

@@ -1,13 +1,15 @@
 //! Logs of the process on standard error: text or JSON lines.
 
 use std::io::{self, IsTerminal as _};
+use std::str::FromStr as _;
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::reload::Handle;
 
-use crate::LogLevels;
 use crate::config::{LogFormat, TelemetryConfig};
+use crate::{LogLevels, reload};
 
 /// Starts logging as configured, and returns what sets the levels while the process runs. The variable `A2ABUS_LOG` wins
 /// over the configuration: with it, nothing sets them.
@@ -18,8 +20,8 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
     let variable = std::env::var("A2ABUS_LOG").ok();
     let is_fixed = variable.is_some();
     let filter = variable.unwrap_or_else(|| config.log.0.as_str().to_owned());
-    let filter = EnvFilter::try_new(&filter)
-        .with_context(|| format!("the log filter {filter:?} cannot be read"))?;
+    let filter =
+        levels_of(&filter).with_context(|| format!("the log filter {filter:?} cannot be read"))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -40,9 +42,19 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
     Ok((!is_fixed).then_some(levels))
 }
 
+/// The filter that a text means. What a reload has changed is logged with any filter but one that names its target, or
+/// switches everything off.
+fn levels_of(text: &str) -> anyhow::Result<EnvFilter> {
+    let filter = EnvFilter::try_new(text)?;
+    if text.contains(reload::TARGET) || filter.max_level_hint() == Some(LevelFilter::OFF) {
+        return Ok(filter);
+    }
+    Ok(filter.add_directive(Directive::from_str(&format!("{}=info", reload::TARGET))?))
+}
+
 fn levels<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevels {
     LogLevels::new(move |filter| {
-        let set = EnvFilter::try_new(filter).map(|filter| handle.reload(filter));
+        let set = levels_of(filter).map(|filter| handle.reload(filter));
         if !matches!(set, Ok(Ok(()))) {
             tracing::error!(
                 filter,

@@ -26,7 +26,7 @@ struct Served {
     log: mpsc::Receiver<Value>,
     door: String,
     admin: String,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Served {
@@ -64,7 +64,7 @@ impl Served {
             log,
             door: String::new(),
             admin: String::new(),
-            _directory: directory,
+            directory,
         };
         let started = served.next_line(|line| line["message"] == "started");
         served.door = started["door"].as_str().unwrap().to_owned();
@@ -187,6 +187,27 @@ fn a_hangup_reads_the_configuration_again() {
         (&0.into(), &0.into())
     );
     assert!(get(&served.admin, "/healthz").contains("alive"));
+    served.signal(&["TERM"]);
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn what_a_reload_has_changed_is_logged_with_any_level() {
+    let served = Served::start(CONFIG);
+    // The first change also hides everything below WARN; the last one comes after that.
+    for (log, hops) in [("warn", 5), ("warn", 6), ("error", 7)] {
+        let config = CONFIG.replace("log_format", &format!("log: {log}, log_format"));
+        let config = format!("{config}limits: {{ max_hops: {hops} }}\n");
+        std::fs::write(served.directory.path().join("a2abus.yaml"), config).unwrap();
+        served.signal(&["HUP"]);
+        let changed = served.next_line(|line| line["setting"] == "limits.max_hops");
+        assert_eq!(
+            (&changed["message"], &changed["after"]),
+            (&"a setting has changed".into(), &hops.to_string().into())
+        );
+        let read = served.next_line(|line| line["message"] == "the configuration was read again");
+        assert_eq!(read["level"], "INFO");
+    }
     served.signal(&["TERM"]);
     assert_eq!(served.wait(), 0);
 }
