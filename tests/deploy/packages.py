@@ -1,4 +1,4 @@
-"""The image, the systemd unit and the compose file, without a broker."""
+"""The image, the systemd unit, the compose file and the bill of materials, without a broker."""
 
 import json
 import os
@@ -20,6 +20,7 @@ def main():
     image()
     unit()
     compose()
+    sbom()
 
 
 def containerfile():
@@ -104,6 +105,25 @@ def compose():
     faults += [f"{' '.join(order)}: {done.stderr}"] if done.returncode else []
     done = call(PROGRAM, "check", "-c", folder / "a2abus.yaml", env=variables)
     report("compose: its files, and a2abus check", faults + ([done.stdout + done.stderr] if done.returncode else []))
+
+
+def sbom():
+    """What `packaging/release` writes names every component, with its version, origin and licence."""
+    if not os.environ.get("DEPLOY_SBOM"):
+        print("no cargo-cyclonedx: the software bill of materials is LEFT OUT")
+        return
+    done = call(REPO / "packaging/release", "--sbom")
+    if done.returncode != 0:
+        report("software bill of materials", [done.stdout + done.stderr])
+        return
+    bill = json.loads((REPO / "target/dist/a2abus.cdx.json").read_text())
+    parts = {part["name"]: part for part in bill["components"]}
+    faults = [f"{name} is not in it" for name in ("rdkafka-sys", "openssl-src", "async-nats", "tokio") if name not in parts]
+    for name, part in parts.items():
+        faults += [f"{name}: no {key}" for key in ("version", "purl", "licenses") if not part.get(key)]
+    locked = set(re.findall(r'^name = "(.*)"$', (REPO / "Cargo.lock").read_text(), re.M))
+    faults += [f"{name} is not in Cargo.lock" for name in parts if name not in locked]
+    report(f"software bill of materials: {len(parts)} components", faults[:20])
 
 
 if __name__ == "__main__":
