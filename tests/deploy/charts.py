@@ -20,8 +20,10 @@ GOLDEN = REPO / "tests/deploy/golden"
 CASES = [(f"helm-{path.name.removesuffix('-values.yaml')}", CHART, path) for path in sorted((CHART / "ci").glob("*.yaml"))]
 CASES += [(name, CHART, REPO / f"examples/{name}/values.yaml") for name in ("strimzi", "nats-operator")]
 CASES += [("sidecar", REPO / "examples/sidecar", None)]
-# Values that must be refused, and a part of the message.
 BUS = ["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://nats:4222"]}}}']
+# A process with a name and a number of its own.
+NAMED = '{"transports":{"kafka":{"type":"kafka","brokers":"kafka,other:9093","instance_id":"one"}},"calls":{"replica":7}}'
+# Values that must be refused, and a part of the message.
 REFUSED = [
     ([], "names no bus"),
     ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
@@ -31,13 +33,29 @@ REFUSED = [
     ([*BUS, "--set", "autoscaling.enabled=true", "--set-json", 'keda={"enabled":true,"triggers":[{"type":"cron","metadata":{}}]}'], "cannot both decide"),
     ([*BUS, "--set", "keda.enabled=true"], "nothing waits"),
     ([*BUS, "--set", "terminationGracePeriodSeconds=30"], "the drain would be cut off"),
-    ([*BUS, "--set", "config.http.drain_grace=1m30s"], "write whole"),
+    ([*BUS, "--set", "terminationGracePeriodSeconds=95", "--set", "config.http.drain_grace=1m 30s"], "take 95 s"),
+    ([*BUS, "--set", "config.http.drain_grace=90"], "as 25s or 1m30s"),
+    ([*BUS, "--set", "config.http.drain_grace=5x"], "as 25s or 1m30s"),
     ([*BUS, "--set", "config.admin.enabled=false"], "the probes of the pod"),
     ([*BUS, "--set", "ingress.enabled=true"], "`ingress.hosts` is empty"),
     ([*BUS, "--set", "gateway.enabled=true"], "`gateway.parentRefs` is empty"),
     (["--set", "configFile=- a list"], "not YAML"),
     ([*BUS, "--set", "config.state.log=embedded"], "its files need `persistence.enabled`"),
     ([*BUS, "--set", "config.state.log=embedded", "--set", "persistence.enabled=true"], "run one replica"),
+    (["--set", "configFile=transprots: {}"], "`transprots` is not a key of the configuration"),
+    (["--set", "configFile=transports:"], "names no bus"),
+    ([*BUS, "--set", "config.http.listn=x"], "`http.listn` is not a key of the configuration: the keys there are allowed_hosts"),
+    ([*BUS, "--set", "config.transports.nats.jetstream.mange=true"], "`transports.nats.jetstream.mange` is not a key"),
+    ([*BUS, "--set-json", 'config.bindings=[{"name":"a","topcs":[]}]'], "`bindings[0].topcs` is not a key"),
+    ([*BUS, "--set-json", 'config.routes=[{"name":"a","to":[{"topc":"x"}]}]'], "`routes[0].to[0].topc` is not a key"),
+    ([*BUS, "--set", "config.http=on"], "`http` of the configuration must be a section"),
+    ([*BUS, "--set", "config.bindings.name=a"], "`bindings` of the configuration must be a list"),
+    ([*BUS, "--set", "autoscaling.enabled=true", "--set", "autoscaling.minReplicas=9"], "`autoscaling.minReplicas` (9) is more than"),
+    ([*BUS, "--set-json", 'keda={"enabled":true,"minReplicas":9,"triggers":[{"type":"cron","metadata":{}}]}'], "`keda.minReplicas` (9) is more than"),
+    ([*BUS, "--set", "config.calls.replica=0"], "`calls.replica` is the number of one replica"),
+    (["--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
+    (["--set", "mode=sidecar", "--set", "persistence.enabled=true", *BUS], "`persistence` needs `mode: workload`"),
+    (["--set", "mode=sidecar", "--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
 ]
 # Manifests of an example, and what prints them.
 PRINTED = [
@@ -69,6 +87,8 @@ def main():
     alerts()
     for more, message in REFUSED:
         refused(more, message)
+    environments()
+    written_otherwise()
     file_as_it_is()
 
 
@@ -216,6 +236,45 @@ def refused(more, message):
     except ValueError as error:
         faults = [] if message in str(error) else [str(error)]
     report(f"refused: {message}", faults)
+
+
+def variables(*more):
+    """The names and values of the environment that the chart renders."""
+    _, container = bridge_of(objects(render(CHART, None, VERSIONS[1], *more)))
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def environments():
+    """What the environment sets, which wins over the file."""
+    pods = variables("--set-json", f"config={NAMED}", "--set", "persistence.enabled=true")
+    wanted = ("A2ABUS_TRANSPORTS__KAFKA__INSTANCE_ID", "$(POD_NAME)"), ("A2ABUS_CALLS__REPLICA", {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}})
+    report("persistence: name and number of the pod win over the file", [f"{name}: {pods.get(name)}" for name, value in wanted if pods.get(name) != value])
+    ours = {"POD_NAME", "A2ABUS_HTTP__LISTEN", "A2ABUS_ADMIN__LISTEN"}
+    others = variables("--set", "existingConfigMap=other")
+    report("existingConfigMap: the file decides all but the addresses", [] if set(others) == ours else [sorted(others)])
+
+
+def written_otherwise():
+    """Other ways to write the same are accepted."""
+    pods = {}
+    for text in ("1m30s", "1m 30s", "90 sec", "90000ms", "1min 30seconds"):
+        documents = objects(render(CHART, None, VERSIONS[1], *BUS, "--set", f"config.http.drain_grace={text}"))
+        pods[text] = bridge_of(documents)[0]["terminationGracePeriodSeconds"]
+    report("a drain of 1m30s, however it is written", [] if set(pods.values()) == {105} else [pods])
+    empty = "config.http=null,config.admin=null,config.calls=null,config.transports.nats.tls=null,config.telemetry=null"
+    text = "transports: {nats: {type: nats, servers: [nats://nats]}}\nhttp:\nadmin:\ncalls:\nstate: {log: }\n"
+    faults = []
+    for more in ([*BUS, "--set", empty], ["--set", f"configFile={text.replace(',', chr(92) + ',')}"]):
+        try:
+            render(CHART, None, VERSIONS[1], *more)
+        except ValueError as error:
+            faults.append(str(error))
+    report("sections without keys", faults)
+    config = '{"transports":{"kafka":{"type":"kafka","brokers":"one, two:9093"},"nats":{"type":"nats","servers":["nats://nats"]}}}'
+    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={config}", "--set", "networkPolicy.enabled=true"))
+    policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
+    ports = sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
+    report("NetworkPolicy: brokers without a port", [] if ports == [4222, 9092, 9093] else [ports])
 
 
 def file_as_it_is():

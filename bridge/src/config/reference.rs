@@ -318,25 +318,81 @@ fn capital(text: &str) -> String {
 #[cfg(test)]
 #[cfg(all(feature = "kafka", feature = "nats"))]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
 
-    use serde_json::Map;
+    use serde_json::{Map, json};
 
     use super::*;
 
-    #[test]
-    fn the_reference_in_the_tree_is_the_generated_one() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("CONFIGURATION.md");
-        let generated = reference();
+    /// Compares a file of the tree with what is generated.
+    fn assert_written(file: &str, generated: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         if std::env::var_os("A2ABUS_BLESS").is_some() {
-            std::fs::write(&path, &generated).unwrap();
+            std::fs::write(&path, generated).unwrap();
         }
-        let written = std::fs::read_to_string(&path).unwrap();
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             written == generated,
             "{} is stale: run A2ABUS_BLESS=1 cargo test -p a2abus-bridge",
             path.display()
         );
+    }
+
+    #[test]
+    fn the_reference_in_the_tree_is_the_generated_one() {
+        assert_written("CONFIGURATION.md", &reference());
+    }
+
+    /// The keys of every section, by its path.
+    fn keys(
+        page: &Page<'_>,
+        path: &str,
+        value: &Value,
+        found: &mut BTreeMap<String, BTreeSet<String>>,
+    ) {
+        let (_, schema) = page.resolve(value);
+        if let Some(items) = schema.get("items") {
+            return keys(page, &format!("{path}[]"), items, found);
+        }
+        if let Some(members) = schema
+            .get("additionalProperties")
+            .filter(|it| it.is_object())
+        {
+            return keys(page, &format!("{path}.<name>"), members, found);
+        }
+        if single_keys(schema).is_some() {
+            return;
+        }
+        let variants = schema.get("oneOf").and_then(Value::as_array);
+        for section in variants.map_or(std::slice::from_ref(schema), Vec::as_slice) {
+            let properties = section.get("properties").and_then(Value::as_object);
+            for (key, property) in properties.into_iter().flatten() {
+                found
+                    .entry(path.to_owned())
+                    .or_default()
+                    .insert(key.clone());
+                let inner = format!("{path}.{key}");
+                keys(page, inner.trim_start_matches('.'), property, found);
+            }
+        }
+    }
+
+    #[test]
+    fn the_chart_knows_every_key() {
+        let schema = json_schema();
+        let page = Page {
+            schema: &schema,
+            text: String::new(),
+            waiting: VecDeque::new(),
+            seen: BTreeSet::new(),
+        };
+        let mut found = BTreeMap::new();
+        keys(&page, "", &schema, &mut found);
+        let line = |(path, keys)| format!("  {}: {}", json!(path), json!(keys));
+        let lines: Vec<_> = found.iter().map(line).collect();
+        let file = format!("{{\n{}\n}}\n", lines.join(",\n"));
+        assert_written("../helm/a2abus/files/keys.json", &file);
     }
 
     #[test]

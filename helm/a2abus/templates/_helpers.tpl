@@ -52,19 +52,61 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/* The configuration as YAML: that of the values, whichever way it was given. Empty with existingConfigMap. */}}
-{{- define "a2abus.config" -}}
+{{- define "a2abus.text" -}}
 {{- $ways := compact (list .Values.configFile .Values.existingConfigMap (empty .Values.config | ternary "" "config")) }}
 {{- if gt (len $ways) 1 }}{{ fail "give the configuration once: as `config`, as `configFile`, or as `existingConfigMap`" }}{{ end }}
 {{- if .Values.existingConfigMap }}{}
 {{- else if .Values.configFile }}{{ .Values.configFile }}
-{{- else if not .Values.config.transports }}{{ fail "`config.transports` names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}
 {{- else }}{{ toYaml .Values.config }}
 {{- end }}
 {{- end }}
 
+{{/* The configuration as JSON, for the templates. */}}
+{{- define "a2abus.config" -}}
+{{- $config := include "a2abus.text" . | fromYaml }}
+{{- if $config.Error }}{{ fail (printf "`configFile` is not YAML: %s" $config.Error) }}{{ end }}
+{{- $keys := .Files.Get "files/keys.json" | fromJson }}
+{{- $config = (include "a2abus.part" (dict "keys" $keys "value" $config "path" "" "shown" "") | fromJson).value }}
+{{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "`transports` of the configuration names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}{{ end }}
+{{- toJson $config }}
+{{- end }}
+
+{{/*
+A part of the configuration, as JSON of {"value": ...}. A key without a value counts as not written. Refuses keys that the
+bridge would refuse; files/keys.json has those of each section.
+*/}}
+{{- define "a2abus.part" -}}
+{{- $value := .value }}
+{{- $known := get .keys .path }}
+{{- $isList := hasKey .keys (print .path "[]") }}
+{{- $hasNames := hasKey .keys (print .path ".<name>") }}
+{{- if and (or $known $hasNames) (not (kindIs "map" $value)) }}{{ fail (printf "`%s` of the configuration must be a section of keys" .shown) }}{{ end }}
+{{- if and $isList (not (kindIs "slice" $value)) }}{{ fail (printf "`%s` of the configuration must be a list" .shown) }}{{ end }}
+{{- if kindIs "map" $value }}
+{{- $kept := dict }}
+{{- range $key, $member := $value }}
+{{- $shown := print $.shown "." $key | trimPrefix "." }}
+{{- if and $known (not (has $key $known)) }}{{ fail (printf "`%s` is not a key of the configuration: the keys there are %s" $shown (join ", " $known)) }}{{ end }}
+{{- if not (kindIs "invalid" $member) }}
+{{- $path := print $.path "." (ternary "<name>" $key $hasNames) | trimPrefix "." }}
+{{- $_ := set $kept $key (include "a2abus.part" (dict "keys" $.keys "value" $member "path" $path "shown" $shown) | fromJson).value }}
+{{- end }}
+{{- end }}
+{{- $value = $kept }}
+{{- else if kindIs "slice" $value }}
+{{- $kept := list }}
+{{- range $index, $member := $value }}
+{{- $part := dict "keys" $.keys "value" $member "path" (print $.path "[]") "shown" (printf "%s[%d]" $.shown $index) }}
+{{- $kept = append $kept (include "a2abus.part" $part | fromJson).value }}
+{{- end }}
+{{- $value = $kept }}
+{{- end }}
+{{- dict "value" $value | toJson }}
+{{- end }}
+
 {{/* The parts of the configuration that need a restart: without those that a running bridge reads again. */}}
 {{- define "a2abus.restartingConfig" -}}
-{{- $config := omit (include "a2abus.config" . | fromYaml) "routes" "default_route" "limits" }}
+{{- $config := omit (include "a2abus.config" . | fromJson) "routes" "default_route" "limits" }}
 {{- with $config.telemetry }}{{ $config = set $config "telemetry" (omit . "log") }}{{ end }}
 {{- with $config.workflows }}{{ $config = set $config "workflows" (omit . "apis" "credentials" "agents") }}{{ end }}
 {{- toJson $config }}
@@ -72,12 +114,30 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Refuses values that do not fit together. */}}
 {{- define "a2abus.check" -}}
-{{- $config := include "a2abus.config" . | fromYaml }}
-{{- if $config.Error }}{{ fail (printf "`configFile` is not YAML: %s" $config.Error) }}{{ end }}
+{{- $config := include "a2abus.config" . | fromJson }}
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod ask the admin listener" }}{{ end }}
+{{- if eq .Values.mode "workload" }}{{ include "a2abus.checkWorkload" . }}
+{{- else if .Values.persistence.enabled }}{{ fail "`persistence` needs `mode: workload`: the pods of a sidecar are those of the agent, and their volumes too (`extraVolumes`, `extraVolumeMounts`)" }}
+{{- end }}
+{{- if not .Values.persistence.enabled }}
+{{- if hasKey ($config.calls | default dict) "replica" }}{{ fail "`calls.replica` is the number of one replica, but all pods read this configuration: leave it out; with `persistence.enabled` each pod of a workload gets its own" }}{{ end }}
+{{- range $name, $transport := $config.transports }}
+{{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` is the name of one process, but all pods read this configuration, and each would end the subscriptions of the others: leave it out; with `persistence.enabled` each pod of a workload gets its own" $name) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "a2abus.checkWorkload" -}}
+{{- $config := include "a2abus.config" . | fromJson }}
 {{- if and .Values.autoscaling.enabled .Values.keda.enabled }}{{ fail "`autoscaling` and `keda` cannot both decide the number of replicas" }}{{ end }}
 {{- $most := .Values.replicas }}
-{{- if .Values.autoscaling.enabled }}{{ $most = .Values.autoscaling.maxReplicas }}{{ else if .Values.keda.enabled }}{{ $most = .Values.keda.maxReplicas }}{{ end }}
+{{- range $name := list "autoscaling" "keda" }}
+{{- $scaling := get $.Values $name }}
+{{- if $scaling.enabled }}
+{{- $most = $scaling.maxReplicas }}
+{{- if gt (int $scaling.minReplicas) (int $most) }}{{ fail (printf "`%s.minReplicas` (%d) is more than `%s.maxReplicas` (%d)" $name (int $scaling.minReplicas) $name (int $most)) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- if eq "embedded" (dig "state" "log" "" $config) }}
 {{- if not .Values.persistence.enabled }}{{ fail "`state.log` is `embedded`: its files need `persistence.enabled`" }}{{ end }}
 {{- if gt (int $most) 1 }}{{ fail "`state.log` is `embedded`: each replica would have tasks of its own; run one replica, or name a Kafka or NATS transport in `state.log`" }}{{ end }}
@@ -88,22 +148,29 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Whether there is a listener for callers: `true` or empty. */}}
 {{- define "a2abus.http" -}}
-{{- if dig "http" "enabled" true (include "a2abus.config" . | fromYaml) }}true{{ end }}
+{{- if dig "http" "enabled" true (include "a2abus.config" . | fromJson) }}true{{ end }}
 {{- end }}
 
-{{/* A duration of the configuration in whole seconds. */}}
+{{/* A duration of the configuration in whole seconds: as `25s` or `1m 30s`. */}}
 {{- define "a2abus.seconds" -}}
-{{- if regexMatch "^[0-9]+ms$" . }}{{ div (add (trimSuffix "ms" . | int) 999) 1000 }}
-{{- else if regexMatch "^[0-9]+s$" . }}{{ trimSuffix "s" . | int }}
-{{- else if regexMatch "^[0-9]+m$" . }}{{ mul (trimSuffix "m" . | int) 60 }}
-{{- else if regexMatch "^[0-9]+h$" . }}{{ mul (trimSuffix "h" . | int) 3600 }}
-{{- else }}{{ fail (printf "`http.drain_grace` is %q: write whole milliseconds, seconds, minutes or hours, as 25s" .) }}
+{{- $text := nospace . }}
+{{- if not (regexMatch "^([0-9]+(ms|msec|millis|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?))+$" $text) }}{{ fail (printf "`http.drain_grace` is %q: write milliseconds, seconds, minutes or hours, as 25s or 1m30s" .) }}{{ end }}
+{{- $total := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" $text -1 }}
+{{- $unit := regexFind "[a-z]+" . }}
+{{- $length := 3600000 }}
+{{- if regexMatch "^(ms|mil)" $unit }}{{ $length = 1 }}
+{{- else if hasPrefix "s" $unit }}{{ $length = 1000 }}
+{{- else if hasPrefix "m" $unit }}{{ $length = 60000 }}
 {{- end }}
+{{- $total = add $total (mul (regexFind "[0-9]+" .) $length) }}
+{{- end }}
+{{- div (add $total 999) 1000 }}
 {{- end }}
 
 {{/* The pod must live as long as preStop and the drain take. */}}
 {{- define "a2abus.gracePeriod" -}}
-{{- $drain := dig "http" "drain_grace" "25s" (include "a2abus.config" . | fromYaml) | toString }}
+{{- $drain := dig "http" "drain_grace" "25s" (include "a2abus.config" . | fromJson) | toString }}
 {{- $need := add (int .Values.preStopSeconds) (include "a2abus.seconds" $drain | int) }}
 {{- $given := .Values.terminationGracePeriodSeconds }}
 {{- if kindIs "invalid" $given }}{{ add $need 10 }}
@@ -114,7 +181,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The names by which callers may ask: yours, and those of Service, Ingress and Gateway. */}}
 {{- define "a2abus.allowedHosts" -}}
-{{- $config := include "a2abus.config" . | fromYaml }}
+{{- $config := include "a2abus.config" . | fromJson }}
 {{- $name := include "a2abus.fullname" . }}
 {{- $namespace := .Release.Namespace }}
 {{- $service := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) }}
@@ -125,7 +192,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "a2abus.adminHosts" -}}
-{{- $config := include "a2abus.config" . | fromYaml }}
+{{- $config := include "a2abus.config" . | fromJson }}
 {{- $name := printf "%s-admin" (include "a2abus.fullname" .) }}
 {{- concat (dig "admin" "allowed_hosts" list $config) (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace)) | uniq | toJson }}
 {{- end }}

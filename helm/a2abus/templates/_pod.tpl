@@ -2,7 +2,7 @@
 {{- define "a2abus.container" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
-{{- $config := include "a2abus.config" $root | fromYaml }}
+{{- $config := include "a2abus.config" $root | fromJson }}
 name: a2abus
 image: {{ include "a2abus.image" $root }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
@@ -15,17 +15,21 @@ ports:
 env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
-  {{- if not $config.instance }}
+  {{- if not (or $config.instance $values.existingConfigMap) }}
   # The same for all replicas: a message keeps its `source` whichever of them reads it.
   - {name: A2ABUS_INSTANCE, value: {{ include "a2abus.fullname" $root }}}
   {{- end }}
   - {name: A2ABUS_ADMIN__LISTEN, value: "{{ $values.listenAddress }}:{{ $values.ports.admin }}"}
+  {{- if not $values.existingConfigMap }}
   - {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.adminHosts" $root | squote }}}
+  {{- end }}
   {{- if include "a2abus.http" $root }}
   - {name: A2ABUS_HTTP__LISTEN, value: "{{ .listen }}:{{ $values.ports.http }}"}
+  {{- if not $values.existingConfigMap }}
   - {name: A2ABUS_HTTP__ALLOWED_HOSTS, value: {{ include "a2abus.allowedHosts" $root | squote }}}
   {{- end }}
-  {{- if not (dig "telemetry" "log_format" "" $config) }}
+  {{- end }}
+  {{- if not (or (dig "telemetry" "log_format" "" $config) $values.existingConfigMap) }}
   - {name: A2ABUS_TELEMETRY__LOG_FORMAT, value: json}
   {{- end }}
   {{- if $values.persistence.enabled }}
@@ -33,13 +37,11 @@ env:
   {{- if eq "embedded" (dig "state" "log" "" $config) }}
   - {name: A2ABUS_STATE__DIRECTORY, value: /var/lib/a2abus}
   {{- end }}
-  {{- if not (dig "calls" "replica" "" $config | toString) }}
   # Each pod has a reply partition of its own.
   - name: A2ABUS_CALLS__REPLICA
     valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
-  {{- end }}
   {{- range $name, $transport := $config.transports }}
-  {{- if and (eq (toString $transport.type) "kafka") (not $transport.instance_id) }}
+  {{- if eq (toString $transport.type) "kafka" }}
   # A pod that restarts keeps its partitions.
   - {name: A2ABUS_TRANSPORTS__{{ regexReplaceAll "[-.]" $name "_" | upper }}__INSTANCE_ID, value: $(POD_NAME)}
   {{- end }}
