@@ -357,6 +357,12 @@ pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static
             }
         }
     }
+    for (resource, operations) in &mut rights {
+        // Not for the bridge, but for `topics plan`, which compares topics whose name is known.
+        if resource.kind == "topic" && !resource.prefixed && resource.name != "*" {
+            operations.insert("DescribeConfigs");
+        }
+    }
     rights
 }
 
@@ -440,6 +446,8 @@ pub(crate) fn nats_subjects(
                 subjects.publish.insert(write.pattern.clone());
                 if write.storage != Storage::Readers {
                     subjects.publish.insert(api("STREAM.NAMES".to_owned()));
+                    // Not for the bridge, but for `topics plan`: nobody knows which stream it is.
+                    subjects.publish.insert(api("STREAM.INFO.*".to_owned()));
                 }
             }
             What::Replies(topic) => {
@@ -458,12 +466,14 @@ pub(crate) fn nats_subjects(
             What::State { .. } => {}
         }
     }
-    let managed = config.jetstream.streams.iter();
-    for stream in managed.filter(|_| config.jetstream.manage) {
-        for request in ["STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE"] {
-            let request = format!("{request}.{}", stream.name);
-            subjects.publish.insert(api(request));
-        }
+    let requests: &[&str] = match config.jetstream.manage {
+        true => &["STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE"],
+        // For `topics plan`.
+        false => &["STREAM.INFO"],
+    };
+    for stream in &config.jetstream.streams {
+        let requests = requests.iter().map(|it| format!("{it}.{}", stream.name));
+        subjects.publish.extend(requests.map(api));
     }
     subjects
 }

@@ -1,10 +1,14 @@
 //! What has to exist on a bus before the bridge can work there, and with which settings? From the configuration alone.
 
+mod on_bus;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use a2abus_transports::{AnyTransport, Topic, TransportError};
+use a2abus_transports::Topic;
 use serde_json::{Map, Value, json};
+
+pub(crate) use self::on_bus::{Found, create, find};
 
 use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name, TransportConfig};
@@ -54,8 +58,8 @@ enum Must {
     Cover(Vec<String>),
 }
 
-/// What the configuration does not say.
-#[derive(Debug, Clone, Copy)]
+/// What the configuration does not say: a thing is created with this, and one that exists must have as many.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Defaults {
     /// Partitions of topics of agents.
     pub(crate) partitions: Option<u32>,
@@ -70,11 +74,28 @@ const NANOSECONDS: [&str; 3] = ["ack_wait", "duplicate_window", "max_age"];
 /// How long answers are kept: nobody reads them later.
 const REPLY_RETENTION: Duration = Duration::from_secs(60 * 60);
 
+/// What a transport needs.
+pub(crate) fn needed(
+    config: &Config,
+    name: &Name,
+    transport: &TransportConfig,
+    uses: &[Use],
+    defaults: Defaults,
+) -> Vec<Needed> {
+    match transport {
+        #[cfg(feature = "kafka")]
+        TransportConfig::Kafka(kafka) => kafka_topics(config, kafka, uses, defaults),
+        #[cfg(feature = "nats")]
+        TransportConfig::Nats(nats) => nats_streams(config, name, nats, uses, defaults),
+        TransportConfig::Memory(_) => Vec::new(),
+    }
+}
+
 // === Kafka ===
 
 /// The topics that a Kafka transport needs.
 #[cfg(feature = "kafka")]
-pub(crate) fn kafka_topics(
+fn kafka_topics(
     config: &Config,
     kafka: &a2abus_transports::kafka::KafkaConfig,
     uses: &[Use],
@@ -127,8 +148,7 @@ impl TopicNeeds {
         let (owners, settings) = self.0.entry(topic.clone()).or_default();
         owners.insert(whose.to_owned());
         for setting in more {
-            settings.retain(|other| other.name != setting.name);
-            settings.push(setting);
+            put(settings, setting);
         }
     }
 
@@ -138,11 +158,9 @@ impl TopicNeeds {
             .into_iter()
             .map(move |(topic, (whose, mut settings))| {
                 if settings.iter().all(|setting| setting.name != "partitions") {
-                    let partitions = defaults.partitions.map(|count| json!(count));
-                    settings.push(Setting::created("partitions", partitions));
+                    settings.push(Setting::asked("partitions", defaults.partitions));
                 }
-                let replicas = defaults.replicas.map(|count| json!(count));
-                settings.push(Setting::created("replicas", replicas));
+                settings.push(Setting::asked("replicas", defaults.replicas));
                 if settings
                     .iter()
                     .all(|setting| setting.name != "cleanup.policy")
@@ -213,14 +231,14 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// The streams, and then the consumers, that a NATS transport needs.
 #[cfg(feature = "nats")]
-pub(crate) fn nats_streams(
+fn nats_streams(
     config: &Config,
     transport: &Name,
     nats: &a2abus_transports::nats::NatsConfig,
     uses: &[Use],
     defaults: Defaults,
 ) -> Vec<Needed> {
-    let copies = defaults.replicas.map(|count| json!(count));
+    let copies = defaults.replicas;
     let mut streams: Vec<Needed> = nats.jetstream.streams.iter().map(listed).collect();
     let mut consumers = Vec::new();
     let bindings = config.bindings.iter();
@@ -232,7 +250,7 @@ pub(crate) fn nats_streams(
         let topics = topics.map(|topic| topic.0.as_str().to_owned());
         let topics: Vec<String> = topics.collect();
         let whose = format!("binding {}", binding.name);
-        read_stream(&mut streams, stream, &topics, &whose, copies.as_ref());
+        read_stream(&mut streams, stream, &topics, &whose, copies);
         consumers.push(Needed {
             thing: Thing::Consumer {
                 stream: stream.to_string(),
@@ -242,21 +260,19 @@ pub(crate) fn nats_streams(
             settings: consumer(&nats.jetstream, &topics, binding.budget_messages),
         });
     }
-    let mut named = Vec::new();
     for used in uses {
-        if let What::State { spec, place, .. } = &used.what {
-            streams.extend(log_stream(spec, place, &used.whose, copies.as_ref()));
-        }
-        let What::Write(write) = &used.what else {
-            continue;
-        };
-        if write.storage != Storage::Readers {
-            store(&mut streams, write, &used.whose, copies.as_ref());
-        } else if write.topic.is_none() {
-            named.push(Needed::named(write, &used.whose));
+        match &used.what {
+            What::State { spec, place, .. } => {
+                streams.extend(log_stream(spec, place, &used.whose, copies));
+            }
+            // A subject of core NATS needs nothing.
+            What::Write(write) if write.storage != Storage::Readers => {
+                store(&mut streams, write, &used.whose, copies);
+            }
+            _ => {}
         }
     }
-    streams.into_iter().chain(consumers).chain(named).collect()
+    streams.into_iter().chain(consumers).collect()
 }
 
 /// The stream that a binding reads these subjects from.
@@ -266,7 +282,7 @@ fn read_stream(
     stream: &Name,
     topics: &[String],
     whose: &str,
-    copies: Option<&Value>,
+    copies: Option<u32>,
 ) {
     let known = streams.iter_mut().find(
         |needed| matches!(&needed.thing, Thing::Stream { name, .. } if *name == stream.as_str()),
@@ -278,14 +294,14 @@ fn read_stream(
         }
         None => {
             let (name, topics) = (stream.to_string(), topics.to_vec());
-            streams.push(Needed::stream(name, None, whose, topics, copies.cloned()));
+            streams.push(Needed::stream(name, None, whose, topics, copies));
         }
     }
 }
 
 /// The stream that stores what is written.
 #[cfg(feature = "nats")]
-fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<&Value>) {
+fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<u32>) {
     let subject = write.pattern.clone();
     if let Some(needed) = streams.iter_mut().find(|needed| needed.stores(&subject)) {
         needed.whose.insert(whose.to_owned());
@@ -294,40 +310,38 @@ fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<&
     // A stream for itself: which one of several may have it, nobody has said.
     let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
     let (only, subjects) = (Some(subject.clone()), vec![subject]);
-    streams.push(Needed::stream(name, only, whose, subjects, copies.cloned()));
+    streams.push(Needed::stream(name, only, whose, subjects, copies));
 }
 
 /// The stream of a log of the state.
 #[cfg(feature = "nats")]
-fn log_stream(
-    spec: &LogSpec,
-    place: &Place,
-    whose: &str,
-    copies: Option<&Value>,
-) -> Option<Needed> {
+fn log_stream(spec: &LogSpec, place: &Place, whose: &str, copies: Option<u32>) -> Option<Needed> {
     let Place::Stream { name, prefix } = place else {
         return None;
     };
     let subjects = vec![format!("{prefix}.>")];
-    let mut needed = Needed::stream(name.clone(), None, whose, subjects, copies.cloned());
+    let mut needed = Needed::stream(name.clone(), None, whose, subjects, copies);
     let (max_age, last) = match spec.kind {
         Kind::Events { max_age } => (nanoseconds(max_age), -1),
         Kind::Latest => (0, 1),
     };
-    needed.settings.push(Setting::be("max_age", json!(max_age)));
-    needed
-        .settings
-        .push(Setting::be("max_msgs_per_subject", json!(last)));
+    for setting in [
+        // What is in memory is gone with the server.
+        Setting::be("storage", json!("file")),
+        // With another policy a record goes when somebody, or nobody, has read it.
+        Setting::be("retention", json!("limits")),
+        Setting::be("max_age", json!(max_age)),
+        Setting::be("max_msgs_per_subject", json!(last)),
+    ] {
+        put(&mut needed.settings, setting);
+    }
     Some(needed)
 }
 
 /// The thing that a log of the state needs, on the bus of this transport.
 pub(crate) fn of_log(config: &Config, transport: &TransportConfig, used: &Use) -> Option<Needed> {
     let uses = std::slice::from_ref(used);
-    let defaults = Defaults {
-        partitions: None,
-        replicas: None,
-    };
+    let defaults = Defaults::default();
     match transport {
         #[cfg(feature = "kafka")]
         TransportConfig::Kafka(kafka) => {
@@ -400,6 +414,21 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Which of these subjects a stream with this configuration does not store.
+fn lacking<'a>(stream: &Map<String, Value>, subjects: &'a [String]) -> Vec<&'a str> {
+    // A copy of other streams does not say what is in it.
+    if stream.contains_key("mirror") || stream.contains_key("sources") {
+        return Vec::new();
+    }
+    let stored = stream.get("subjects").and_then(Value::as_array);
+    let stored = stored.into_iter().flatten().filter_map(Value::as_str);
+    let stored: Vec<&str> = stored.collect();
+    let subjects = subjects.iter().map(String::as_str);
+    subjects
+        .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
+        .collect()
+}
+
 /// Whether everything that matches `subject` matches `filter`, too.
 fn covers(filter: &str, subject: &str) -> bool {
     let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
@@ -431,7 +460,7 @@ impl Needed {
         subject: Option<String>,
         whose: &str,
         subjects: Vec<String>,
-        copies: Option<Value>,
+        copies: Option<u32>,
     ) -> Self {
         let stored = Setting {
             name: "subjects",
@@ -444,7 +473,7 @@ impl Needed {
             settings: vec![
                 stored,
                 Setting::created("storage", Some(json!("file"))),
-                Setting::created("num_replicas", copies),
+                Setting::asked("num_replicas", copies),
             ],
         }
     }
@@ -484,6 +513,33 @@ impl Needed {
     }
 }
 
+/// Adds a setting, in the place of one of that name.
+fn put(settings: &mut Vec<Setting>, setting: Setting) {
+    settings.retain(|other| other.name != setting.name);
+    settings.push(setting);
+}
+
+// === impl Thing ===
+
+impl Thing {
+    /// What kind of thing it is, and its name.
+    pub(crate) fn names(&self) -> (&'static str, String) {
+        match self {
+            Self::Topic(topic) => ("topic", topic.to_string()),
+            Self::Stream {
+                name,
+                subject: None,
+            } => ("stream", name.clone()),
+            Self::Stream {
+                subject: Some(subject),
+                ..
+            } => ("stream of", subject.clone()),
+            Self::Consumer { stream, name } => ("consumer", format!("{stream}/{name}")),
+            Self::Named(place) => ("topics", place.clone()),
+        }
+    }
+}
+
 // === impl Setting ===
 
 impl Setting {
@@ -497,6 +553,14 @@ impl Setting {
             name,
             create: Some(value.clone()),
             must: Must::Be(value),
+        }
+    }
+
+    /// A number that somebody asks for, or the server's.
+    fn asked(name: &'static str, count: Option<u32>) -> Self {
+        match count {
+            Some(count) => Self::at_least(name, count.into(), Some(json!(count))),
+            None => Self::created(name, None),
         }
     }
 
@@ -519,67 +583,16 @@ impl Setting {
                 return None;
             }
             Must::AtLeast(least) => format!("must be at least {least}"),
-            Must::Cover(subjects) => {
-                let stored: Vec<&str> = is
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str)
-                    .collect();
-                let missing: Vec<&str> = subjects
-                    .iter()
-                    .map(String::as_str)
-                    .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
-                    .collect();
-                if missing.is_empty() {
-                    return None;
-                }
-                format!("lacks {}", missing.join(", "))
-            }
+            Must::Cover(subjects) => match lacking(found, subjects) {
+                missing if missing.is_empty() => return None,
+                missing => format!("lacks {}", missing.join(", ")),
+            },
         };
         let is = match is {
             Value::Null => "not set".to_owned(),
             value => words(name, value),
         };
         Some(format!("{name} is {is}, {wanted}"))
-    }
-}
-
-/// Creates a thing on its bus. That it exists by now is no error on Kafka.
-///
-/// # Errors
-/// When it cannot be created.
-pub(crate) async fn create(
-    connected: &AnyTransport,
-    needed: &Needed,
-) -> Result<(), TransportError> {
-    let mut settings = needed.creation();
-    match (connected, &needed.thing) {
-        #[cfg(feature = "kafka")]
-        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
-            let mut count = |name| {
-                let count = settings.remove(name)?.as_u64()?;
-                u32::try_from(count).ok()
-            };
-            let (partitions, replicas) = (count("partitions"), count("replicas"));
-            let settings = settings
-                .iter()
-                .map(|(name, value)| (name.clone(), words(name, value)));
-            let settings = settings.collect();
-            kafka
-                .create_topic(topic, partitions, replicas, &settings)
-                .await
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Stream { name, .. }) => {
-            nats.create_stream(name, Value::Object(settings)).await
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
-            nats.create_consumer(stream, name, Value::Object(settings))
-                .await
-        }
-        _ => Ok(()),
     }
 }
 

@@ -44,6 +44,21 @@ async fn planned(file: &Path, checked: &str) -> String {
     text
 }
 
+/// The permissions are enough for `topics plan`, and everything is as it says.
+async fn is_planned(file: &Path) {
+    let output = Command::new(program())
+        .args(["topics", "plan", "-c"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within("the plan ends", output).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let is_right = |line: &str| line.starts_with("ok ") || line.starts_with("unknown ");
+    assert!(!text.is_empty() && text.lines().all(is_right), "{text}");
+    assert!(output.status.success(), "{text}");
+}
+
 fn failed(text: &str) -> Vec<&str> {
     text.lines()
         .filter(|line| line.starts_with("FAILED"))
@@ -151,6 +166,7 @@ state: {{ log: bus }}
     let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
     assert_eq!(answer.body, r#"{"jsonrpc":"2.0","id":1,"result":7}"#);
     bridge.stop().await;
+    is_planned(&file).await;
 
     // A listener without SASL says so.
     std::fs::write(&file, transports(&plaintext)).unwrap();
@@ -243,6 +259,7 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     let (text, status) = check(&file).await;
     assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
     assert!(text.contains("ok       bus: permissions\n"), "{text}");
+    is_planned(&file).await;
 
     let bridge = Running::start(&config(&address)).await;
     let mut agents = admin.subscribe("agents.weather").await.unwrap();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use async_nats::jetstream::{self, stream::StorageType};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named, program};
@@ -15,8 +16,26 @@ const REQUEST: &str =
 
 /// What `a2abus topics` prints, and its exit status.
 async fn topics(arguments: &[&str], file: &Path) -> (String, i32) {
+    let (text, _, status) = a2abus(&[&["topics"], arguments].concat(), file).await;
+    (text, status)
+}
+
+/// What `a2abus topics` says of a wrong use.
+async fn misuse(arguments: &[&str], file: &Path) -> String {
+    let (text, said, status) = a2abus(&[&["topics"], arguments].concat(), file).await;
+    assert_eq!((text.as_str(), status), ("", 2), "{said}");
+    said
+}
+
+/// What `a2abus check --connect` prints, and its exit status.
+async fn check(file: &Path) -> (String, i32) {
+    let (text, _, status) = a2abus(&["check", "--connect"], file).await;
+    (text, status)
+}
+
+/// Standard output and standard error of a command, and its exit status.
+async fn a2abus(arguments: &[&str], file: &Path) -> (String, String, i32) {
     let output = Command::new(program())
-        .arg("topics")
         .args(arguments)
         .arg("-c")
         .arg(file)
@@ -24,8 +43,8 @@ async fn topics(arguments: &[&str], file: &Path) -> (String, i32) {
         .kill_on_drop(true)
         .output();
     let output = within("the command ends", output).await.unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    (text, output.status.code().unwrap())
+    let [text, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (text, said, output.status.code().unwrap())
 }
 
 fn written(directory: &tempfile::TempDir, config: &str) -> PathBuf {
@@ -78,6 +97,22 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
 
+    // What exists with less than is asked for is named, and not changed.
+    for (asked, differs) in [
+        (["--partitions", "4"], "partitions is 3, must be at least 4"),
+        (["--replicas", "2"], "replicas is 1, must be at least 2"),
+    ] {
+        for command in ["plan", "apply"] {
+            let (text, status) = topics(&[&[command], &asked[..]].concat(), &file).await;
+            let line = text.lines().find(|line| line.contains(&format!("{u}.in ")));
+            let says_so =
+                line.is_some_and(|line| line.starts_with("DIFFERS") && line.ends_with(differs));
+            assert!(says_so && status == 1, "{text}");
+        }
+    }
+    let (text, status) = topics(&["plan", "--partitions", "2", "--replicas", "1"], &file).await;
+    assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
+
     // The bridge works with what was made.
     let bridge = Running::start(&config(2)).await;
     let plain = Plain::new(&kafka);
@@ -94,6 +129,11 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
         let (text, status) = topics(&[command], &file).await;
         assert!(text.contains(differs) && status == 1, "{text}");
     }
+    let (text, status) = check(&file).await;
+    let failed = format!("FAILED   bus: settings of topic {u}.replies (answers): {differs}\n");
+    assert!(text.contains(&failed) && status == 1, "{text}");
+    let same = format!("ok       bus: settings of topic {u}.in (binding in)\n");
+    assert!(text.contains(&same), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +185,98 @@ calls: {{ reply_topic: {u}.replies }}
         let differs = text.contains("max_age is 1h, must be 2h");
         assert!(differs && status == 1, "{text}");
     }
+    let test = format!("bus: settings of stream {u}_kept (jetstream.streams, route default): ");
+    let (text, status) = check(&file).await;
+    let failed = format!("FAILED   {test}max_age is 1h, must be 2h\n");
+    assert!(text.contains(&failed) && status == 1, "{text}");
+    // A bridge that manages its streams changes what can be changed.
+    let managed = config("2h").replace("jetstream: {", "jetstream: { manage: true,");
+    let (text, status) = check(&written(&directory, &managed)).await;
+    let warning = format!("WARNING  {test}max_age is 1h, must be 2h: the bridge updates it");
+    assert!(text.contains(&warning) && status == 0, "{text}");
+    let memory = managed.replace("max_age: 2h", "max_age: 2h, storage: memory");
+    let (text, status) = check(&written(&directory, &memory)).await;
+    let failed = format!("FAILED   {test}storage is file, must be memory");
+    assert!(text.contains(&failed) && status == 1, "{text}");
+}
+
+/// A stream of these subjects, and whether it is in memory.
+async fn stream(nats: &str, name: &str, subject: &str, storage: StorageType) -> jetstream::Context {
+    let client = async_nats::connect(nats).await.unwrap();
+    let jetstream = jetstream::new(client);
+    let config = jetstream::stream::Config {
+        name: name.to_owned(),
+        subjects: vec![subject.to_owned()],
+        storage,
+        ..Default::default()
+    };
+    jetstream.create_stream(config).await.unwrap();
+    jetstream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_is_not_created_in_a_stream_without_its_subject() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, dotted) = (tempfile::tempdir().unwrap(), unique("filter"));
+    let u = dotted.replace('.', "_");
+    let jetstream = stream(&nats, &u, &format!("{u}.other"), StorageType::File).await;
+    let file = written(
+        &directory,
+        &format!(
+            "
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{u}.in], stream: {u}, durable: reader, dead_letter: {{ topic: {u}.other }} }}]
+default_route: [{{ transport: bus, topic: '{u}.agents.{{targetagent}}' }}]
+calls: {{ enabled: false }}
+"
+        ),
+    );
+    let (text, status) = topics(&["apply"], &file).await;
+    let lacks = format!("subjects is {u}.other, lacks {u}.in");
+    assert!(text.contains(&lacks) && status == 1, "{text}");
+    let refused = format!(
+        "FAILED   bus: consumer {u}/reader (binding in): create the consumer: the stream {u} does not store {u}.in"
+    );
+    assert!(text.contains(&refused), "{text}");
+    let stream = jetstream.get_stream(&u).await.unwrap();
+    assert!(stream.consumer_info("reader").await.is_err());
+    // A subject of core NATS needs nothing.
+    assert!(!text.contains("{targetagent}"), "{text}");
+    let (text, status) = check(&file).await;
+    assert!(text.contains(&lacks) && status == 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_is_not_kept_in_memory_of_the_server() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, prefix) = (tempfile::tempdir().unwrap(), unique("memory"));
+    let name = format!("{}_TASKS", prefix.replace('.', "_").to_uppercase());
+    stream(
+        &nats,
+        &name,
+        &format!("{prefix}.tasks.>"),
+        StorageType::Memory,
+    )
+    .await;
+    let config = format!(
+        "
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+calls: {{ enabled: false }}
+state: {{ log: bus, create: true, prefix: {prefix} }}
+"
+    );
+    let file = written(&directory, &config);
+    let (text, status) = topics(&["plan"], &file).await;
+    let line = text.lines().find(|line| line.contains(&name)).unwrap();
+    assert!(line.starts_with("DIFFERS") && status == 1, "{text}");
+    assert!(line.contains("storage is memory, must be file"), "{text}");
+    let (text, status) = check(&file).await;
+    let failed = format!("FAILED   bus: settings of stream {name} (state tasks): ");
+    assert!(text.contains(&failed) && status == 1, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,8 +324,61 @@ default_route: [{ transport: nats, topic: 'agents.{targetagent}' }]
         status == 1 && text.contains("FAILED   kafka: topic Agents_in"),
         "{text}"
     );
-    let (_, status) = topics(&["apply", "--output", "nack"], &file).await;
-    assert_eq!(status, 2);
+    for (arguments, says) in [
+        (
+            &["apply", "--output", "nack"][..],
+            "use plan to print manifests",
+        ),
+        (
+            &["plan", "--output", "nack", "--acls"],
+            "NACK has no resource for users",
+        ),
+        (
+            &["plan", "--output", "strimzi", "--transport", "nats"],
+            "--output strimzi is for transports of type Kafka, not for nats",
+        ),
+        (
+            &["plan", "--output", "nack", "--transport", "kafka"],
+            "--output nack is for transports of type NATS, not for kafka",
+        ),
+    ] {
+        let said = misuse(arguments, &file).await;
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_manifests_leave_out_is_named_and_the_logs_of_the_state_are_complete() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = written(
+        &directory,
+        "
+transports:
+  kafka: { type: kafka, brokers: ['127.0.0.1:1'] }
+  nats: { type: nats, servers: ['nats://127.0.0.1:1'] }
+routes: [{ name: out, when: { targetagent: a }, to: [{ transport: nats, topic: out }] }]
+default_route: [{ transport: kafka, topic: 'agents.{targetagent}' }]
+registry: { enabled: true }
+state: { log: nats }
+",
+    );
+    let (text, _) = topics(&["plan", "--output", "strimzi"], &file).await;
+    for line in [
+        "# not of type Kafka, and left out: nats",
+        "# kafka: topics agents.{targetagent} (route default): their names come from events: create them when you deploy the agents",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+    let (text, status) = topics(&["plan", "--output", "nack"], &file).await;
+    assert_eq!(status, 0, "{text}");
+    // The last record of each agent, and in a stream that no reader empties.
+    for line in [
+        "  maxMsgsPerSubject: 1",
+        "  retention: limits",
+        "  storage: file",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
 }
 
 /// The logs of the state are planned, created, and right afterwards.

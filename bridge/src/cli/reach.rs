@@ -12,11 +12,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long a connection may take to end.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Connects, and waits until the bus answers.
+/// Connects, and waits until the bus answers. Unlike a bridge it changes no streams.
 ///
 /// # Errors
 /// Why it does not, in one line.
 pub(super) async fn connect(config: &TransportConfig) -> Result<AnyTransport, String> {
+    let config = config.without_management();
     let transport = config.connect().await.map_err(|error| chain(&error))?;
     let mut health = transport.health();
     let up = timeout(CONNECT, health.wait_for(|health| *health == Health::Up)).await;

@@ -4,7 +4,7 @@ mod manifests;
 
 use std::path::PathBuf;
 
-use a2abus_transports::{AnyTransport, TransportError};
+use a2abus_transports::AnyTransport;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -13,9 +13,9 @@ use super::check::connect::rights;
 use super::output::Output;
 use super::reach::{self, chain};
 use super::{Misuse, Status, load};
-use crate::access::{self, Use};
+use crate::access;
 use crate::config::{Config, Name, TransportConfig};
-use crate::topics::{self, Defaults, Needed, Thing, words};
+use crate::topics::{self, Defaults, Found, Needed, Thing, words};
 
 /// Arguments of `a2abus topics`.
 #[derive(Debug, Args)]
@@ -33,13 +33,15 @@ enum TopicsCommand {
   a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
   a2abus topics plan --output nack                                Stream and Consumer
 
-Exit status 1 when something is missing or differs. With --acls, strimzi and nack it does not connect.")]
+The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs. With --acls, \
+strimzi and nack it does not connect.")]
     Plan(PlanArgs),
     /// Creates what is missing; what exists is not changed, only its differences are shown.
     #[command(after_help = "Examples:
   a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
 
-Exit status 1 when something could not be created or differs.")]
+It needs the permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
+$JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 when something could not be created or differs.")]
     Apply(Common),
 }
 
@@ -66,10 +68,12 @@ struct Common {
     /// Only this transport.
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
-    /// Partitions of Kafka topics for which the configuration gives none. Default: the broker's.
+    /// Partitions of Kafka topics for which the configuration gives none; an existing topic with fewer differs. Default:
+    /// the broker's.
     #[arg(long, value_name = "COUNT")]
     partitions: Option<u32>,
-    /// Replicas of topics, and of streams that the configuration does not list. Default: the broker's.
+    /// Replicas of topics, and of streams that the configuration does not list; what exists with fewer differs. Default:
+    /// the broker's.
     #[arg(long, value_name = "COUNT")]
     replicas: Option<u32>,
     /// How to print.
@@ -127,6 +131,9 @@ enum State {
     },
 }
 
+/// What is said of topics that nobody knows yet.
+const NAMED: &str = "their names come from events: create them when you deploy the agents";
+
 /// Shows or creates.
 ///
 /// # Errors
@@ -148,6 +155,11 @@ pub(crate) async fn run(args: TopicsArgs) -> anyhow::Result<Status> {
             manifests::strimzi(&config, &transports, &common, acls, &mut output)?;
             Ok(Status::Success)
         }
+        Format::Nack if acls => Err(Misuse(
+            "NACK has no resource for users: --acls alone prints the permissions of the bridge"
+                .to_owned(),
+        )
+        .into()),
         Format::Nack => {
             manifests::nack(&config, &transports, &common, &mut output)?;
             Ok(Status::Success)
@@ -173,54 +185,33 @@ fn chosen<'a>(
     }
 }
 
-/// What a transport needs.
-fn needed(
-    config: &Config,
-    name: &Name,
-    transport: &TransportConfig,
-    uses: &[Use],
-    common: &Common,
-) -> Vec<Needed> {
-    let defaults = Defaults {
-        partitions: common.partitions,
-        replicas: common.replicas,
-    };
-    match transport {
-        #[cfg(feature = "kafka")]
-        TransportConfig::Kafka(kafka) => topics::kafka_topics(config, kafka, uses, defaults),
-        #[cfg(feature = "nats")]
-        TransportConfig::Nats(nats) => topics::nats_streams(config, name, nats, uses, defaults),
-        TransportConfig::Memory(_) => Vec::new(),
-    }
-}
-
 fn permissions(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
     format: Format,
     output: &mut Output,
 ) -> anyhow::Result<Status> {
-    let mut all = Map::new();
+    let (mut all, mut is_any) = (Map::new(), false);
     for (name, transport) in transports {
         let lines = rights(transport, &access::uses(config, name));
         if format == Format::Json {
             all.insert(name.to_string(), json!(lines));
             continue;
         }
-        if !lines.is_empty() {
-            output.line(format!("# permissions that the bridge needs on {name}:"))?;
+        if lines.is_empty() {
+            continue;
         }
-        let is_any = !lines.is_empty();
+        is_any = true;
+        output.line(format!("# permissions that the bridge needs on {name}:"))?;
         for line in lines {
             output.line(line)?;
         }
-        if is_any {
-            output
-                .line("# and permission to publish to the reply addresses of requesters on it")?;
-        }
+        output.line("# and permission to publish to the reply addresses of requesters on it")?;
     }
     if format == Format::Json {
         output.line(serde_json::to_vec(&json!({ "acls": all }))?)?;
+    } else if !is_any {
+        output.line("# the configuration needs no permissions")?;
     }
     Ok(Status::Success)
 }
@@ -236,7 +227,7 @@ async fn items(
     let mut items = Vec::new();
     for (name, transport) in transports {
         let uses = access::uses(config, name);
-        let needed = needed(config, name, transport, &uses, common);
+        let needed = topics::needed(config, name, transport, &uses, common.defaults());
         if needed.is_empty() {
             continue;
         }
@@ -263,6 +254,9 @@ async fn items(
         for item in &items {
             output.line(item.line())?;
         }
+        if items.is_empty() {
+            output.line("the configuration needs no topics, streams or consumers")?;
+        }
     }
     Ok(if is_right {
         Status::Success
@@ -273,77 +267,33 @@ async fn items(
 
 async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> State {
     if let Thing::Named(_) = needed.thing {
-        let cause =
-            "their names come from events: create them when you deploy the agents".to_owned();
-        return State::Unknown { cause };
+        return State::Unknown {
+            cause: NAMED.to_owned(),
+        };
     }
-    match found(connected, needed).await {
-        Ok(Some(found)) => match needed.differences(&found) {
-            same if same.is_empty() => State::Ok,
-            differences => State::Differs { differences },
-        },
-        Ok(None) if is_apply => match topics::create(connected, needed).await {
-            Ok(()) => State::Created,
-            Err(error) => State::Failed {
-                cause: chain(&error),
-            },
-        },
-        Ok(None) => State::Missing,
-        Err(error) => State::Failed {
-            cause: chain(&error),
-        },
+    let failed = |error| State::Failed {
+        cause: chain(&error),
+    };
+    match topics::find(connected, needed).await {
+        Ok(Found::There(same)) if same.is_empty() => State::Ok,
+        Ok(Found::There(differences)) => State::Differs { differences },
+        Ok(Found::Missing) if is_apply => {
+            let created = topics::create(connected, needed).await;
+            created.map_or_else(failed, |()| State::Created)
+        }
+        Ok(Found::Missing) => State::Missing,
+        Err(error) => failed(error),
     }
 }
 
-/// The settings of an existing item by name; `None` when it does not exist.
-async fn found(
-    connected: &AnyTransport,
-    needed: &Needed,
-) -> Result<Option<Map<String, Value>>, TransportError> {
-    match (connected, &needed.thing) {
-        #[cfg(feature = "kafka")]
-        (AnyTransport::Kafka(kafka), Thing::Topic(topic)) => {
-            let Some(topic) = kafka.topic_settings(topic).await? else {
-                return Ok(None);
-            };
-            let settings = topic.settings.into_iter().flatten();
-            let mut found: Map<_, _> = settings.map(|(name, text)| (name, number(text))).collect();
-            found.insert("partitions".to_owned(), json!(topic.partitions));
-            Ok(Some(found))
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Stream { name, subject }) => {
-            let name = match subject {
-                Some(subject) => nats.stream_of(subject).await?,
-                None => Some(name.clone()),
-            };
-            match name {
-                Some(name) => Ok(object(nats.stream_config(&name).await?)),
-                None => Ok(None),
-            }
-        }
-        #[cfg(feature = "nats")]
-        (AnyTransport::Nats(nats), Thing::Consumer { stream, name }) => {
-            Ok(object(nats.consumer_config(stream, name).await?))
-        }
-        _ => Ok(None),
-    }
-}
+// === impl Common ===
 
-/// Kafka writes every setting as text.
-#[cfg(feature = "kafka")]
-fn number(text: String) -> Value {
-    match text.parse::<i64>() {
-        Ok(number) => json!(number),
-        Err(_) => Value::String(text),
-    }
-}
-
-#[cfg(feature = "nats")]
-fn object(value: Option<Value>) -> Option<Map<String, Value>> {
-    match value {
-        Some(Value::Object(members)) => Some(members),
-        _ => None,
+impl Common {
+    fn defaults(&self) -> Defaults {
+        Defaults {
+            partitions: self.partitions,
+            replicas: self.replicas,
+        }
     }
 }
 
@@ -360,21 +310,13 @@ impl State {
 impl Item {
     fn new(transport: &Name, needed: Needed, state: State) -> Self {
         let settings = needed.creation();
-        let (kind, name) = match needed.thing {
-            Thing::Topic(topic) => ("topic", topic.to_string()),
-            Thing::Stream {
-                name,
-                subject: None,
-            } => ("stream", name),
-            Thing::Stream {
-                name,
-                subject: Some(subject),
-            } => match state {
-                State::Missing | State::Created | State::Failed { .. } => ("stream", name),
-                _ => ("stream of", subject),
-            },
-            Thing::Consumer { stream, name } => ("consumer", format!("{stream}/{name}")),
-            Thing::Named(place) => ("topics", place),
+        let (kind, name) = match (&needed.thing, &state) {
+            // It has the name that it is created with.
+            (
+                Thing::Stream { name, .. },
+                State::Missing | State::Created | State::Failed { .. },
+            ) => ("stream", name.clone()),
+            (thing, _) => thing.names(),
         };
         Self {
             transport: transport.to_string(),

@@ -44,6 +44,19 @@ impl TransportConfig {
         }
     }
 
+    /// The same, except that it makes no streams and consumers.
+    pub(crate) fn without_management(&self) -> Self {
+        match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => {
+                let mut config = config.clone();
+                config.jetstream.manage = false;
+                Self::Nats(config)
+            }
+            other => other.clone(),
+        }
+    }
+
     /// What the transport itself finds wrong.
     pub(super) fn problems(&self) -> Vec<ConfigProblem> {
         match self {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::Producer as _;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::error::kind;
@@ -19,8 +20,10 @@ use crate::message::Topic;
 pub struct TopicSettings {
     /// How many partitions it has.
     pub partitions: u32,
-    /// Its settings by their names in Kafka, defaults included; `None` when this user may not see them.
-    pub settings: Option<BTreeMap<String, String>>,
+    /// How many copies the partition with the fewest has.
+    pub replicas: u32,
+    /// Its settings by their names in Kafka, defaults included.
+    pub settings: BTreeMap<String, String>,
 }
 
 impl ConsumerContext for Events {}
@@ -29,15 +32,28 @@ impl Kafka {
     /// How a topic is; `None` when it does not exist.
     ///
     /// # Errors
-    /// `Unauthorised` when the user may not see the topic; or what kept the cluster from saying so.
+    /// `Unauthorised` when the user may not see the topic or its settings; or what kept the cluster from saying so.
     pub async fn topic_settings(
         &self,
         topic: &Topic,
     ) -> Result<Option<TopicSettings>, TransportError> {
         let partitions = match self.look_up(topic, Duration::ZERO).await {
             Err(error) if error.kind() == TransportErrorKind::UnknownTopic => return Ok(None),
-            found => u32::try_from(found?.len()).unwrap_or(u32::MAX),
+            found => count(found?.len()),
         };
+        let name = topic.clone();
+        let copies = self.ask(
+            format!("count the copies of the topic {topic}"),
+            move |client| {
+                let metadata = client
+                    .client()
+                    .fetch_metadata(Some(name.as_str()), QUESTION)?;
+                let topics = metadata.topics().iter();
+                let partitions = topics.flat_map(|topic| topic.partitions());
+                Ok(partitions.map(|partition| partition.replicas().len()).min())
+            },
+        );
+        let replicas = count(copies.await?.unwrap_or_default());
         let admin = self.admin()?;
         let which = [ResourceSpecifier::Topic(topic.as_str())];
         let described = admin.describe_configs(&which, &admin_options()).await;
@@ -48,19 +64,20 @@ impl Kafka {
         let settings = match described.into_iter().next() {
             Some(Ok(resource)) => {
                 let entries = resource.entries.into_iter();
-                Some(
-                    entries
-                        .filter_map(|entry| Some((entry.name, entry.value?)))
-                        .collect(),
-                )
+                let entries = entries.filter_map(|entry| Some((entry.name, entry.value?)));
+                entries.collect()
             }
-            Some(Err(Code::TopicAuthorizationFailed)) | None => None,
+            Some(Err(Code::TopicAuthorizationFailed)) | None => {
+                let what = format!("{}, which takes the permission DescribeConfigs", what());
+                return Err(TransportError::new(TransportErrorKind::Unauthorised, what));
+            }
             Some(Err(code)) => {
                 return Err(TransportError::new(kind(code), what()).caused_by(code));
             }
         };
         Ok(Some(TopicSettings {
             partitions,
+            replicas,
             settings,
         }))
     }
@@ -103,6 +120,10 @@ impl Kafka {
             }
         }
     }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Asks where a group stands, which only a user who may be a member of it is told.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge};
+use super::config::JetStreamConfig;
 use super::{Nats, refused, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
 
@@ -142,14 +143,18 @@ impl Nats {
         written.map(drop)
     }
 
-    /// Looks for a durable consumer that may be read, or may be made.
+    /// Looks for a durable consumer that may be read, or that a bridge with this configuration makes.
     ///
     /// # Errors
     /// `UnknownTopic`, which names the one that is missing, or what kept JetStream from saying so.
-    pub async fn test_durable(&self, stream: &str, name: &str) -> Result<(), TransportError> {
+    pub async fn test_durable(
+        &self,
+        config: &JetStreamConfig,
+        stream: &str,
+        name: &str,
+    ) -> Result<(), TransportError> {
         let api = &self.inner.api;
         let missing = |what: String| TransportError::new(TransportErrorKind::UnknownTopic, what);
-        let config = api.config();
         let streams = format!("STREAM.INFO.{stream}");
         let managed = config.manage && config.streams.iter().any(|listed| listed.name == stream);
         if api.info(&streams, &[STREAM_NOT_FOUND]).await?.is_none() && !managed {

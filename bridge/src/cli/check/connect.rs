@@ -9,6 +9,7 @@ use super::super::reach::{self, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::Place;
+use crate::topics::{self, Defaults, Found, Needed, Thing};
 
 /// What came of all tests.
 #[derive(Debug, Default, Serialize)]
@@ -59,7 +60,8 @@ pub(super) async fn test(config: &Config) -> Connected {
         let uses = access::uses(config, name);
         let tests = Vec::new();
         let mut tester = Tester { name, tests };
-        tester.transport(transport, &uses).await;
+        let needed = topics::needed(config, name, transport, &uses, Defaults::default());
+        tester.transport(transport, &uses, &needed).await;
         let rights = Rights {
             transport: name.to_string(),
             lines: rights(transport, &uses),
@@ -84,6 +86,20 @@ pub(crate) fn rights(transport: &TransportConfig, uses: &[Use]) -> Vec<String> {
         #[cfg(feature = "nats")]
         TransportConfig::Nats(config) => access::nats_subjects(config, uses).block(),
         TransportConfig::Memory(_) => Vec::new(),
+    }
+}
+
+/// Whether the bridge changes it into what the configuration lists.
+fn is_updated(config: &TransportConfig, thing: &Thing, differences: &[String]) -> bool {
+    match (config, thing) {
+        #[cfg(feature = "nats")]
+        (TransportConfig::Nats(nats), Thing::Stream { name, .. }) => {
+            let mut listed = nats.jetstream.streams.iter();
+            // Nobody can change where a stream is stored.
+            let can_change = !differences.iter().any(|it| it.starts_with("storage "));
+            can_change && nats.jetstream.manage && listed.any(|stream| stream.name == *name)
+        }
+        _ => false,
     }
 }
 
@@ -147,11 +163,14 @@ impl Tester<'_> {
         }
     }
 
-    async fn transport(&mut self, config: &TransportConfig, uses: &[Use]) {
+    async fn transport(&mut self, config: &TransportConfig, uses: &[Use], needed: &[Needed]) {
         match reach::connect(config).await {
             Ok(transport) => {
                 self.note("connect", Outcome::Ok, None);
                 self.uses(config, &transport, uses).await;
+                for thing in needed {
+                    self.settings(config, &transport, thing).await;
+                }
                 reach::close(&transport).await;
             }
             Err(cause) => self.note("connect", Outcome::Failed, Some(cause)),
@@ -175,6 +194,35 @@ impl Tester<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Compares what exists with what is needed, as `topics plan` does. What is missing has a test of its own.
+    async fn settings(
+        &mut self,
+        config: &TransportConfig,
+        transport: &AnyTransport,
+        needed: &Needed,
+    ) {
+        let (kind, name) = needed.thing.names();
+        let whose = Vec::from_iter(needed.whose.iter().map(String::as_str)).join(", ");
+        let test = format!("settings of {kind} {name} ({whose})");
+        match topics::find(transport, needed).await {
+            Ok(Found::Missing) => {}
+            Ok(Found::There(same)) if same.is_empty() => self.note(test, Outcome::Ok, None),
+            Ok(Found::There(differences)) if is_updated(config, &needed.thing, &differences) => {
+                let differences = differences.join("; ");
+                let detail = format!("{differences}: the bridge updates it when it starts");
+                self.note(test, Outcome::Warning, Some(detail));
+            }
+            Ok(Found::There(differences)) => {
+                self.note(test, Outcome::Failed, Some(differences.join("; ")));
+            }
+            // The bridge itself does not ask for them.
+            Err(error) if error.kind() == TransportErrorKind::Unauthorised => {
+                self.note(test, Outcome::Untested, Some(chain(&error)));
+            }
+            Err(error) => self.result(test, Err(error)),
         }
     }
 
@@ -334,7 +382,8 @@ impl Tester<'_> {
             What::State { .. } => {}
             What::Durable { stream, name } => {
                 let test = format!("consumer {name} of stream {stream} ({whose})");
-                let found = nats.test_durable(stream.as_str(), name.as_str()).await;
+                let found = nats.test_durable(&config.jetstream, stream.as_str(), name.as_str());
+                let found = found.await;
                 self.result(test, found);
             }
             What::Write(write) => {

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::super::Misuse;
 use super::super::output::Output;
-use super::{Common, needed};
+use super::{Common, NAMED};
 use crate::access;
-use crate::config::{Config, Name, TransportConfig};
-use crate::topics::Thing;
+use crate::config::{Config, Name, TransportConfig, TransportType};
+use crate::topics::{self, Thing};
 
 /// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs.
 pub(super) fn strimzi(
@@ -17,10 +18,18 @@ pub(super) fn strimzi(
     acls: bool,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    for (name, transport) in transports {
+    let is_kafka = |transport: &TransportConfig| transport.transport_type() == TransportType::Kafka;
+    for (name, transport) in of_type(transports, is_kafka, ("strimzi", "Kafka"), output)? {
         let uses = access::uses(config, name);
-        for needed in needed(config, name, transport, &uses, common) {
+        let all = topics::needed(config, name, transport, &uses, common.defaults());
+        if all.is_empty() {
+            output.line(format!("# {name}: the configuration needs no topics there"))?;
+        }
+        for needed in all {
             let Thing::Topic(topic) = &needed.thing else {
+                let whose = Vec::from_iter(needed.whose.iter().cloned()).join(", ");
+                let (_, place) = needed.thing.names();
+                output.line(format!("# {name}: topics {place} ({whose}): {NAMED}"))?;
                 continue;
             };
             let mut settings = needed.creation();
@@ -106,9 +115,16 @@ pub(super) fn nack(
     common: &Common,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    for (name, transport) in transports {
+    let is_nats = |transport: &TransportConfig| transport.transport_type() == TransportType::Nats;
+    for (name, transport) in of_type(transports, is_nats, ("nack", "NATS"), output)? {
         let uses = access::uses(config, name);
-        for needed in needed(config, name, transport, &uses, common) {
+        let all = topics::needed(config, name, transport, &uses, common.defaults());
+        if all.is_empty() {
+            output.line(format!(
+                "# {name}: the configuration needs no streams there"
+            ))?;
+        }
+        for needed in all {
             let (kind, resource, mut spec) = match &needed.thing {
                 Thing::Stream { name, .. } => ("Stream", name.clone(), json!({ "name": name })),
                 Thing::Consumer { stream, name } => (
@@ -135,6 +151,30 @@ pub(super) fn nack(
     Ok(())
 }
 
+/// The transports of one type; what is printed says which are left out.
+fn of_type<'a>(
+    transports: &[(&'a Name, &'a TransportConfig)],
+    is_meant: impl Fn(&TransportConfig) -> bool,
+    (format, wanted): (&str, &str),
+    output: &mut Output,
+) -> anyhow::Result<Vec<(&'a Name, &'a TransportConfig)>> {
+    let (meant, others): (Vec<_>, Vec<_>) = transports
+        .iter()
+        .copied()
+        .partition(|(_, transport)| is_meant(transport));
+    let others = others.iter().map(|(name, _)| name.as_str());
+    let others = Vec::from_iter(others).join(", ");
+    if meant.is_empty() {
+        let message =
+            format!("--output {format} is for transports of type {wanted}, not for {others}");
+        return Err(Misuse(message).into());
+    }
+    if !others.is_empty() {
+        output.line(format!("# not of type {wanted}, and left out: {others}"))?;
+    }
+    Ok(meant)
+}
+
 /// A JetStream API setting in NACK's notation; `None` for a default of both.
 fn nack_setting(name: &str, value: Value) -> Option<(&'static str, Value)> {
     let duration = |value: &Value| json!(format!("{}ms", value.as_u64().unwrap_or(0) / 1_000_000));
@@ -144,6 +184,8 @@ fn nack_setting(name: &str, value: Value) -> Option<(&'static str, Value)> {
         "num_replicas" => ("replicas", value),
         "max_age" if value == json!(0) => return None,
         "max_age" => ("maxAge", duration(&value)),
+        "retention" => ("retention", value),
+        "max_msgs_per_subject" => ("maxMsgsPerSubject", value),
         "duplicate_window" => ("duplicateWindow", duration(&value)),
         "filter_subject" => ("filterSubject", value),
         "filter_subjects" => ("filterSubjects", value),
