@@ -3,6 +3,7 @@
 //! ```text
 //! http: listener, connection ──> router ─┬─> rpc: any JSON-RPC request becomes a call
 //!                                        ├─> a2a: agent cards, and A2A in three dialects with tasks
+//!                                        ├─> mcp: MCP over streamable HTTP, of one agent or of all
 //!                                        ├─> eventmesh: the REST gateway of EventMesh, on the tasks of A2A
 //!                                        ├─> workflows: the REST interface of the executor
 //!                                        └─> admin, on a listener of its own: health and metrics
@@ -13,6 +14,7 @@
 pub(crate) mod a2a;
 pub mod admin;
 pub(crate) mod eventmesh;
+pub(crate) mod mcp;
 pub(crate) mod permit;
 mod rpc;
 pub(crate) mod workflows;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::ORIGIN;
-use axum::http::{Extensions, HeaderName, HeaderValue, Method, Request, StatusCode};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
@@ -35,7 +37,7 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Calls};
 use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
-use crate::http::{Hosts, Peer, negotiate};
+use crate::http::{Hosts, Peer, hosts, negotiate};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
@@ -110,10 +112,23 @@ impl Door {
         })
     }
 
+    /// Whether a request comes from no web page, from one of an origin that the configuration lists, or from one of this
+    /// server. The host that it names is one of this server.
+    fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(ORIGIN) else {
+            return true;
+        };
+        let is_own = || {
+            let (_, host) = origin.to_str().ok()?.split_once("://")?;
+            let authority = hosts::authority(uri, headers).ok()??;
+            Some(host.eq_ignore_ascii_case(authority.as_str()))
+        };
+        self.allowed_origins.contains(origin) || is_own().unwrap_or(false)
+    }
+
     /// Whether a request may change something: it comes from no page of another site, and the bridge is not ending.
     fn check_change(&self, request: &Request<Body>) -> Result<(), Refusal> {
-        let origin = request.headers().get(ORIGIN);
-        if origin.is_some_and(|origin| !self.allowed_origins.contains(origin)) {
+        if !self.allows_origin(request.uri(), request.headers()) {
             let message =
                 "web pages of this origin may not send requests: list it in http.allowed_origins";
             let failure = Failure::new(Reason::InvalidRequest, message);

@@ -309,9 +309,15 @@ impl Process {
             }
             None => router,
         };
+        let router = router.merge(doors::mcp::router(door.clone(), self.order.drain.clone()));
+        let exposed = [
+            &doors::workflows::EXPOSED[..],
+            &doors::a2a::EXPOSED,
+            &doors::mcp::EXPOSED,
+        ];
         let mounted = Mounted {
             router,
-            exposed: [&doors::workflows::EXPOSED[..], &doors::a2a::EXPOSED].concat(),
+            exposed: exposed.concat(),
         };
         self.intake.spawn(http::serve(Listener {
             socket,

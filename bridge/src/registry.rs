@@ -11,6 +11,7 @@
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
+pub(crate) mod asked;
 pub(crate) mod card;
 pub(crate) mod discovery;
 mod methods;
@@ -38,8 +39,8 @@ use crate::names::Name;
 use crate::route::Route;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::{AGENTS, Following, Lagged, Logs, Record, StateError, View};
+use asked::Asked;
 use card::{Card, Faults, check_name};
-use methods::Tools;
 use place::Places;
 use record::{AgentFold, Leases};
 
@@ -51,10 +52,10 @@ pub(crate) struct Registry {
     listed: Agents,
     now: watch::Sender<Arc<Agents>>,
     announced: Option<Announcements>,
-    /// Asks agents for their tools; `None` where no calls are made.
+    /// Asks agents about themselves; `None` where no calls are made.
     calls: Option<Arc<Calls>>,
     /// What they have said.
-    tools: Tools,
+    asked: Asked,
 }
 
 /// The agents of one moment. Immutable.
@@ -198,7 +199,7 @@ impl Registry {
             listed,
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
-            tools: Tools::default(),
+            asked: Asked::default(),
         }))
     }
 
@@ -360,6 +361,7 @@ impl Registry {
             return;
         }
         announcements.report(&before, &agents);
+        self.asked.forget_changed(&before, &agents);
         let announced = agents
             .agents
             .iter()
@@ -667,7 +669,7 @@ impl Agents {
     }
 
     /// Whether they are the same agents with the same cards.
-    fn is_as(&self, other: &Self) -> bool {
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
         let same = |(one, other): ((&Text, &Agent), (&Text, &Agent))| {
             one.0 == other.0 && Arc::ptr_eq(&one.1.shown, &other.1.shown)
         };

@@ -61,6 +61,12 @@ pub(crate) enum Reason {
     BadAgentReply,
     /// The agent's answer cannot be brought to the requester.
     ReplyUndeliverable,
+    /// The client has cancelled the request.
+    Cancelled,
+    /// A header of an MCP request says something else than its body.
+    McpHeader,
+    /// The revision of MCP is not served.
+    McpVersion,
 }
 
 /// One failure, ready to be sent to its caller.
@@ -132,6 +138,9 @@ impl Reason {
             Self::AnswerLost       => (-32_006,  INTERNAL, INTERNAL, "answer_lost",       "UNKNOWN"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
             Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
+            Self::Cancelled        => (INTERNAL, INTERNAL, INTERNAL, "cancelled",         "CANCELLED"),
+            Self::McpHeader        => (REQUEST,  REQUEST,  -32_020,  "header_mismatch",   "INVALID_REQUEST"),
+            Self::McpVersion       => (REQUEST,  REQUEST,  -32_022,  "version_not_supported", "INVALID_REQUEST"),
         };
         Row { jaf_doc, a2a, other, word, error_info }
     }
@@ -143,6 +152,11 @@ impl Recipient {
     /// The sender of a request.
     pub(crate) fn new(id: Text, dialect: Dialect) -> Self {
         Self { id, dialect }
+    }
+
+    /// Its id, as its exact JSON token.
+    pub(crate) fn id(&self) -> &Text {
+        &self.id
     }
 
     /// Its dialect.

@@ -2,6 +2,7 @@
 
 mod a2a;
 mod agents;
+mod everything;
 mod show;
 mod step;
 mod tck;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use a2abus_transports::Consumer;
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
@@ -32,16 +34,19 @@ use crate::readiness::Readiness;
   a2abus demo --json          the same as JSON lines; the last one is the result
   a2abus demo --serve         stay up, for curl
   a2abus demo --agents tck --serve --listen 127.0.0.1:8080
-                              the agent that the A2A compatibility kits test")]
+                              the agent that the A2A compatibility kits test
+  a2abus demo --agents everything --serve --listen 127.0.0.1:8080
+                              the MCP server that the conformance kit of MCP tests, at
+                              http://127.0.0.1:8080/mcp/agents/everything")]
 pub(crate) struct DemoArgs {
     /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]
     json: bool,
-    /// Stay up after the calls, until Ctrl-C. With `--agents tck` no calls are made.
+    /// Stay up after the calls, until Ctrl-C. With `--agents tck` or `everything` no calls are made.
     #[arg(long)]
     serve: bool,
     /// Which agents there are.
-    #[arg(long, value_enum, default_value_t = Agents::Samples, requires_if("tck", "serve"))]
+    #[arg(long, value_enum, default_value_t = Agents::Samples, requires_ifs([("tck", "serve"), ("everything", "serve")]))]
     agents: Agents,
     /// Address of the HTTP listener; port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
@@ -54,6 +59,8 @@ enum Agents {
     Samples,
     /// The agent that the compatibility kits of A2A expect: it acts on how a `messageId` begins.
     Tck,
+    /// The MCP server that the conformance kit of MCP expects.
+    Everything,
 }
 
 /// A bridge that runs in this process, and its bus.
@@ -71,7 +78,14 @@ struct Stage {
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     match args.agents {
         Agents::Samples => samples(args).await,
-        Agents::Tck => kit(args).await,
+        Agents::Tck => {
+            let config = kit_config(args.listen);
+            kit(args, tck::NAME, config, tck::run).await
+        }
+        Agents::Everything => {
+            let config = everything_config(args.listen);
+            kit(args, everything::NAME, config, everything::run).await
+        }
     }
 }
 
@@ -125,13 +139,20 @@ async fn calls(
     Ok((calls, failed))
 }
 
-/// Serves the agent of the compatibility kits until Ctrl-C.
-async fn kit(args: DemoArgs) -> anyhow::Result<()> {
-    let stage = Stage::raise(&kit_config(args.listen)).await?;
-    let consumer = agents::subscribe(&stage.memory, tck::NAME).await?;
-    let agent = tck::run(stage.memory.clone(), consumer, stage.stop.clone());
-    let agent = tokio::spawn(agent);
-    Show::new(args.json).kit(stage.door)?;
+/// Serves the agent of a kit until Ctrl-C.
+async fn kit<R>(
+    args: DemoArgs,
+    name: &str,
+    config: String,
+    run: impl FnOnce(Memory, Consumer, CancellationToken) -> R,
+) -> anyhow::Result<()>
+where
+    R: Future<Output = ()> + Send + 'static,
+{
+    let stage = Stage::raise(&config).await?;
+    let consumer = agents::subscribe(&stage.memory, name).await?;
+    let agent = tokio::spawn(run(stage.memory.clone(), consumer, stage.stop.clone()));
+    Show::new(args.json).kit(stage.door, name)?;
     tokio::signal::ctrl_c().await?;
     stage.end().await?;
     agent.await?;
@@ -211,6 +232,23 @@ agents:
     output_modes: [text/plain, application/json]
     skills: [{{ id: kit, name: Compatibility kit, description: Does what a messageId asks for., tags: [test] }}]
 a2a: {{ max_text_part: 1MiB }}
+http: {{ listen: '{listen}', drain_grace: 2s }}
+admin: {{ enabled: false }}
+"
+    )
+}
+
+fn everything_config(listen: SocketAddr) -> String {
+    let name = everything::NAME;
+    format!(
+        "
+instance: {name}
+transports:
+  memory: {{ type: memory }}
+agents:
+  {name}:
+    description: An MCP server with all that the conformance kit of MCP asks for.
+    to: {{ transport: memory, topic: agents.{name} }}
 http: {{ listen: '{listen}', drain_grace: 2s }}
 admin: {{ enabled: false }}
 "

@@ -41,6 +41,7 @@ mod work;
 mod write;
 
 pub(in crate::doors) use self::agents::refusal_of;
+pub(in crate::doors) use self::send::span;
 pub(crate) use self::deliver::Deliveries;
 pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::limits::Limits;

@@ -8,7 +8,7 @@
 //!
 //! Source: docs/design.md §7.
 
-mod batch;
+pub(super) mod batch;
 pub(super) mod common;
 mod keyed;
 pub(super) mod unit;
@@ -246,8 +246,7 @@ fn read_head(
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
     // A page of another site, or one that a name server points here, must not use its visitor's place in the network.
-    let origin = head.headers.get(header::ORIGIN);
-    if origin.is_some_and(|origin| !door.allowed_origins.contains(origin)) {
+    if !door.allows_origin(&head.uri, &head.headers) {
         let message =
             "web pages of this origin may not send requests: list it in http.allowed_origins";
         let failure = Failure::new(Reason::InvalidRequest, message);
@@ -352,7 +351,7 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
 }
 
 /// A notification has no JSON-RPC answer, so the status reports its result.
-fn not_published(common: &Common, error: &CallError) -> Response {
+pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
     let status = match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
         CallError::NotTaken(place) if place.is_misnamed() => StatusCode::BAD_REQUEST,
@@ -373,7 +372,7 @@ fn not_published(common: &Common, error: &CallError) -> Response {
 }
 
 /// The status of a call that was refused before any of it was sent, where another try may go better.
-fn status_of(error: &CallError) -> Option<StatusCode> {
+pub(super) fn status_of(error: &CallError) -> Option<StatusCode> {
     match error {
         CallError::Draining => Some(StatusCode::SERVICE_UNAVAILABLE),
         CallError::Exhausted(_) => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -413,7 +412,7 @@ async fn answer(common: &Common, ask: Ask) -> Response {
 }
 
 /// The parts of an answer, or the error in place of them.
-fn parts_of(
+pub(super) fn parts_of(
     called: Result<Answer, CallError>,
 ) -> impl Stream<Item = Result<Part, CallError>> + Send {
     match called {

@@ -64,6 +64,11 @@ impl Accepts {
         }
     }
 
+    /// Whether the answer has to be a stream of events.
+    pub(crate) fn is_events_only(self) -> bool {
+        self == Self::Events
+    }
+
     /// Whether the answer may be a stream of events.
     pub(crate) fn events(self) -> bool {
         match self {

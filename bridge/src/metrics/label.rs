@@ -55,6 +55,10 @@ pub enum HttpPath {
     A2aRest,
     /// The cards and lists of agents, and what else A2A clients read.
     A2aCards,
+    /// `/mcp`.
+    Mcp,
+    /// `/mcp/agents/{agent}`.
+    McpAgent,
     /// Below `/api`.
     Api,
     /// `/health`.
@@ -135,6 +139,8 @@ impl HttpPath {
             Self::A2aTasks => "/a2a/tasks",
             Self::A2aRest => "a2a rest",
             Self::A2aCards => "agent cards",
+            Self::Mcp => "/mcp",
+            Self::McpAgent => "/mcp/agents/{agent}",
             Self::Api => "/api",
             Self::Health => "/health",
             Self::Other => "other",

@@ -49,6 +49,8 @@ impl Reason {
             Self::KeyReused => (UNPROCESSABLE, UNPROCESSABLE, "FAILED_PRECONDITION", "InvalidRequestError"),
             Self::InProgress => (S::CONFLICT, S::CONFLICT, "ABORTED", "InternalError"),
             Self::AnswerLost => (S::GATEWAY_TIMEOUT, S::GATEWAY_TIMEOUT, "UNKNOWN", "InternalError"),
+            Self::Cancelled => (S::CONFLICT, S::CONFLICT, "CANCELLED", "InternalError"),
+            Self::McpHeader | Self::McpVersion => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
             Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
         };
         Row { current, former, canonical, name }

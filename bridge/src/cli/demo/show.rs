@@ -95,12 +95,13 @@ impl Show {
         }
     }
 
-    pub(crate) fn kit(self, door: SocketAddr) -> anyhow::Result<()> {
-        let url = format!("http://{door}");
+    /// Where the agent of a kit is found; `url` is the one that its kit gets.
+    pub(crate) fn kit(self, door: SocketAddr, agent: &str) -> anyhow::Result<()> {
+        let base = format!("http://{door}");
         match self {
-            Self::JsonLines => print(&json!({ "serving": url }).to_string()),
+            Self::JsonLines => print(&json!({ "serving": base }).to_string()),
             Self::People => print(&format!(
-                "The agent of the A2A compatibility kits is at {url} (card: {url}/.well-known/agent-card.json).\nCtrl-C stops it."
+                "The agent {agent:?} is served:\n  A2A at {base} (card: {base}/.well-known/agent-card.json)\n  MCP at {base}/mcp/agents/{agent}\nCtrl-C stops it."
             )),
         }
     }

@@ -408,7 +408,7 @@ fn text_of(token: Option<&RawValue>) -> Result<Option<(String, &RawValue)>, Fail
 }
 
 /// Where a part of the bytes is in them.
-fn span(bytes: &[u8], part: &str) -> std::ops::Range<usize> {
+pub(in crate::doors) fn span(bytes: &[u8], part: &str) -> std::ops::Range<usize> {
     let start = part.as_ptr().addr().saturating_sub(bytes.as_ptr().addr());
     start..start + part.len()
 }

@@ -94,7 +94,7 @@ fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
 }
 
 /// The array of documents that are JSON already.
-fn array(documents: &[Bytes]) -> Bytes {
+pub(in crate::doors) fn array(documents: &[Bytes]) -> Bytes {
     let length: usize = documents.iter().map(|document| document.len() + 1).sum();
     let mut out = BytesMut::with_capacity(length + 1);
     for (index, document) in documents.iter().enumerate() {

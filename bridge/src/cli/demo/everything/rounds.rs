@@ -1,0 +1,166 @@
+//! The tools of revision 2026-07-28 that need something of the client: they answer with what they need, and are called
+//! again with it.
+
+use serde_json::{Map, Value, json};
+
+use super::{Answered, lists};
+
+/// What a tool needs, by name.
+type Needs = Vec<(&'static str, Value)>;
+
+fn elicitation(message: &str, property: &str, kind: &str) -> Value {
+    let schema = json!({
+        "type": "object", "properties": { property: { "type": kind } }, "required": [property],
+    });
+    let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
+    json!({ "method": "elicitation/create", "params": params })
+}
+
+fn sampling(question: &str) -> Value {
+    let content = json!({ "type": "text", "text": question });
+    let messages = [json!({ "role": "user", "content": content })];
+    json!({ "method": "sampling/createMessage", "params": { "messages": messages, "maxTokens": 100 } })
+}
+
+fn roots() -> Value {
+    json!({ "method": "roots/list", "params": {} })
+}
+
+/// A tool that needs something; `None` for any other.
+pub(super) fn tool(name: &str, params: &Value) -> Option<Answered> {
+    let abilities = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    if let Some(name) = name.strip_prefix("test_input_required_result_") {
+        return needing(name, params, abilities);
+    }
+    Some(match name {
+        "test_streaming_elicitation" => return needing("elicitation", params, abilities),
+        "test_missing_capability" => match abilities.get("sampling") {
+            Some(_) => Ok(lists::text("The client samples")),
+            None => Err((
+                -32_021,
+                "this tool needs a client that samples".to_owned(),
+                json!({ "requiredCapabilities": { "sampling": {} } }),
+            )),
+        },
+        _ => return None,
+    })
+}
+
+/// What the tools named `test_input_required_result_…` come to.
+fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
+    Some(match name {
+        "elicitation" => {
+            let needs = vec![("user_name", elicitation("What is your name?", "name", "string"))];
+            Ok(once(params, needs, None, |said| {
+                let name = said["user_name"]["content"]["name"].as_str();
+                format!("Hello, {}!", name.unwrap_or("stranger"))
+            }))
+        }
+        "sampling" => {
+            let needs = vec![("capital_question", sampling("What is the capital of France?"))];
+            Ok(once(params, needs, None, |said| {
+                said["capital_question"]["content"]["text"].to_string()
+            }))
+        }
+        "list_roots" => Ok(once(params, vec![("client_roots", roots())], None, |said| {
+            said["client_roots"]["roots"].to_string()
+        })),
+        "request_state" => Ok(once(
+            params,
+            vec![("confirm", elicitation("Please confirm", "ok", "boolean"))],
+            Some("confirmed"),
+            |_| "state-ok".to_owned(),
+        )),
+        "tampered_state" => match params.get("requestState") {
+            Some(state) if state != "sealed" => Err((
+                -32_602,
+                "the requestState was changed".to_owned(),
+                Value::Null,
+            )),
+            _ => Ok(once(
+                params,
+                vec![("confirm", elicitation("Please confirm", "ok", "boolean"))],
+                Some("sealed"),
+                |_| "state-ok".to_owned(),
+            )),
+        },
+        "multiple_inputs" => {
+            let needs = vec![
+                ("user_name", elicitation("What is your name?", "name", "string")),
+                ("greeting", sampling("Generate a greeting")),
+                ("client_roots", roots()),
+            ];
+            Ok(once(params, needs, Some("all"), |said| said.to_string()))
+        }
+        "multi_round" => Ok(round(params)),
+        "capabilities" => {
+            let all = [
+                ("elicitation", "name", elicitation("What is your name?", "name", "string")),
+                ("sampling", "sample", sampling("What is the capital of France?")),
+                ("roots", "roots", roots()),
+            ];
+            let able = all.into_iter().filter(|it| abilities.get(it.0).is_some());
+            let needs = able.map(|(_, key, need)| (key, need)).collect();
+            Ok(once(params, needs, None, |said| said.to_string()))
+        }
+        _ => return None,
+    })
+}
+
+/// The prompt that needs something.
+pub(super) fn prompt(params: &Value) -> Value {
+    let question = "What context should the prompt use?";
+    let needs = vec![("user_context", elicitation(question, "context", "string"))];
+    let said = &params["inputResponses"];
+    if lacks(said, &needs) {
+        return needed(needs, None);
+    }
+    let context = said["user_context"]["content"]["context"].as_str();
+    let text = format!("Use this context: {}", context.unwrap_or_default());
+    let content = json!({ "type": "text", "text": text });
+    json!({ "resultType": "complete", "messages": [{ "role": "user", "content": content }] })
+}
+
+/// Two questions, one after the other.
+fn round(params: &Value) -> Value {
+    let second = || vec![("step2", elicitation("Step 2: What is your favorite color?", "color", "string"))];
+    if params["requestState"] == "round-2" {
+        return once(params, second(), Some("round-2"), |said| said.to_string());
+    }
+    let first = vec![("step1", elicitation("Step 1: What is your name?", "name", "string"))];
+    if lacks(&params["inputResponses"], &first) {
+        return needed(first, Some("round-1"));
+    }
+    needed(second(), Some("round-2"))
+}
+
+/// What is needed, or the text that comes of it.
+fn once(
+    params: &Value,
+    needs: Needs,
+    state: Option<&str>,
+    answered: impl Fn(&Value) -> String,
+) -> Value {
+    let said = &params["inputResponses"];
+    if lacks(said, &needs) {
+        return needed(needs, state);
+    }
+    let mut answer = lists::text(&answered(said));
+    answer["resultType"] = "complete".into();
+    answer
+}
+
+/// Whether something that is needed was not said.
+fn lacks(said: &Value, needs: &Needs) -> bool {
+    needs.iter().any(|(name, _)| !said[*name].is_object())
+}
+
+fn needed(needs: Needs, state: Option<&str>) -> Value {
+    let needs = needs.into_iter();
+    let requests: Map<_, _> = needs.map(|(name, need)| (name.to_owned(), need)).collect();
+    let mut answer = json!({ "resultType": "input_required", "inputRequests": requests });
+    if let Some(state) = state {
+        answer["requestState"] = state.into();
+    }
+    answer
+}

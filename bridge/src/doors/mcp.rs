@@ -1,0 +1,169 @@
+//! How do MCP clients call agents? Streamable HTTP, in every revision that has it.
+//!
+//! ```text
+//! POST ── envelope: session, revision ──┬─> handshake: answered here
+//!                                       ├─> every: names of all agents, routed by them
+//!                                       └─> answer: Calls ──> parts ──> JSON │ SSE
+//! GET  ── listen: the lists that have changed
+//! ```
+//!
+//! | path | who answers |
+//! |---|---|
+//! | `/mcp/agents/{agent}`, `/rpc/{agent}/mcp` | one agent, its names untouched |
+//! | `/mcp` | all agents, their names as `agent.name` |
+//!
+//! No session is kept: its id says what later requests of it need, so any replica answers any of them.
+//!
+//! Source: docs/protocols/mcp.md §5 to §9.
+
+mod answer;
+mod envelope;
+mod every;
+mod handshake;
+mod listen;
+mod post;
+mod revision;
+mod running;
+mod session;
+
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::any;
+use http::header::{ALLOW, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, StatusCode};
+use tokio_util::sync::CancellationToken;
+
+use self::running::Running;
+use self::session::{SESSION, Sessions};
+use super::permit::{Action, Principal, permit};
+use super::rpc::common::Target;
+use super::{Door, Refusal};
+use crate::budget::Charge;
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::http::respond::refusal;
+use crate::metrics::HttpPath;
+
+/// The headers of responses that web pages may read.
+pub(crate) const EXPOSED: [HeaderName; 1] = [SESSION];
+
+/// What the paths need.
+#[derive(Debug)]
+struct Mcp {
+    door: Door,
+    /// The bridge drains: streams that would never end do.
+    drain: CancellationToken,
+    sessions: Sessions,
+    running: Arc<Running>,
+}
+
+/// The paths for MCP clients.
+pub(crate) fn router(door: Door, drain: CancellationToken) -> Router {
+    let mcp = Mcp {
+        door,
+        drain,
+        sessions: Sessions::default(),
+        running: Arc::default(),
+    };
+    Router::new()
+        .route("/mcp", any(to_every_agent))
+        .route("/mcp/agents/{agent}", any(to_agent))
+        // Some clients end every URL with `/mcp`.
+        .route("/rpc/{agent}/mcp", any(to_agent))
+        .with_state(Arc::new(mcp))
+}
+
+/// `/mcp`.
+async fn to_every_agent(State(mcp): State<Arc<Mcp>>, request: Request<Body>) -> Response {
+    mcp.serve(Target::InPayload, request).await
+}
+
+/// `/mcp/agents/{agent}` and `/rpc/{agent}/mcp`.
+async fn to_agent(
+    State(mcp): State<Arc<Mcp>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    mcp.serve(Target::of_path(path), request).await
+}
+
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
+
+// === impl Mcp ===
+
+impl Mcp {
+    async fn serve(self: Arc<Self>, target: Target, request: Request<Body>) -> Response {
+        let path = match target {
+            Target::InPayload => HttpPath::Mcp,
+            Target::Agent(_) | Target::NotAName => HttpPath::McpAgent,
+        };
+        if *request.method() == Method::POST {
+            return post::serve(&self, path, target, request).await;
+        }
+        let done = match self.admitted(&target, &request) {
+            Ok((principal, _charge)) => {
+                let (head, _) = request.into_parts();
+                self.without_body(&target, principal, head).await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        let response = done.unwrap_or_else(|(status, failure)| {
+            let mut response = refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                response.headers_mut().insert(ALLOW, METHODS);
+            }
+            response
+        });
+        self.door.metrics.http_request(path, response.status());
+        response
+    }
+
+    /// The sender of a request without a body, and what its head costs.
+    fn admitted(
+        &self,
+        target: &Target,
+        request: &Request<Body>,
+    ) -> Result<(Principal, Charge), Refusal> {
+        let charge = self.door.check_in(request)?;
+        self.door.check_change(request)?;
+        let principal = permit(request.extensions(), Action::Call(target.name()))
+            .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+        Ok((principal, charge))
+    }
+
+    async fn without_body(
+        &self,
+        target: &Target,
+        principal: Principal,
+        head: Parts,
+    ) -> Result<Response, Refusal> {
+        match head.method {
+            Method::GET => self.listen(target, principal, head).await,
+            Method::DELETE => self.end(&head.headers),
+            _ => {
+                let message = "MCP clients use POST, GET and DELETE";
+                let failure = Failure::new(Reason::InvalidRequest, message);
+                Err((StatusCode::METHOD_NOT_ALLOWED, failure))
+            }
+        }
+    }
+
+    /// `DELETE`: ends a session.
+    fn end(&self, headers: &HeaderMap) -> Result<Response, Refusal> {
+        let session = self.sessions.of(headers)?.ok_or_else(|| {
+            let message = "DELETE ends a session: name it in Mcp-Session-Id";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            (StatusCode::BAD_REQUEST, failure)
+        })?;
+        self.sessions.end(&session);
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
+}

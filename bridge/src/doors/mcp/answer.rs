@@ -1,0 +1,251 @@
+//! The answer of an agent, on its way to an MCP client.
+
+use std::future::ready;
+use std::time::Duration;
+
+use a2abus_plugin::protocol::jsonrpc::splice;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http::StatusCode;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::envelope::{Era, is_object};
+use super::post::Turn;
+use super::running::Cancellable;
+use crate::calls::failure::{Failure, Reason};
+use crate::calls::{CallError, Part};
+use crate::doors::a2a::span;
+use crate::doors::rpc::{parts_of, status_of};
+use crate::http::respond::refusal;
+use crate::http::sse;
+
+/// How long a client that takes a stream waits for the first part before the stream begins: until then its answer can
+/// have a status of its own, and later nobody in between takes the connection for dead.
+const UNTIL_STREAM: Duration = Duration::from_secs(15);
+
+/// The results that say how long they may be kept. Source: MCP 2026-07-28, caching.
+const KEPT: [&str; 5] = [
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+];
+
+type Heard = Result<Part, CallError>;
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// Sends the request to its agent, and the answer to the client.
+    pub(super) async fn called(self, running: Cancellable) -> Response {
+        let called = self
+            .common
+            .call(self.unit.clone(), Some(self.common.call))
+            .await;
+        if let Err(error) = &called
+            && let Some(status) = status_of(error)
+        {
+            return refusal(status, &Failure::call(error), &self.recipient);
+        }
+        let (era, is_kept) = (self.era, KEPT.contains(&self.method.as_str()));
+        let cancelled = running.token().clone().cancelled_owned();
+        let parts = parts_of(called)
+            .filter_map(move |part| ready(shaped(part, era, is_kept)))
+            // The request can be cancelled for as long as its answer is not over.
+            .inspect(move |_| {
+                let _ = &running;
+            })
+            .take_until(cancelled);
+        self.respond(Box::pin(parts)).await
+    }
+
+    async fn respond(
+        self,
+        mut parts: impl Stream<Item = Heard> + Send + Unpin + 'static,
+    ) -> Response {
+        let events = self.common.accepts.events();
+        let first = match timeout(UNTIL_STREAM, parts.next()).await {
+            Err(_silence) if events => return self.streamed(parts),
+            Err(_silence) => parts.next().await,
+            Ok(first) => first,
+        };
+        if events && matches!(&first, Some(Ok(part)) if !part.last) {
+            return self.streamed(stream::iter(first).chain(parts));
+        }
+        let mut heard = first;
+        while matches!(&heard, Some(Ok(part)) if !part.last) {
+            heard = parts.next().await;
+        }
+        match heard {
+            Some(Ok(part)) => self.whole(part.body),
+            Some(Err(error)) => match status_of(&error) {
+                Some(status) => refusal(status, &Failure::call(&error), &self.recipient),
+                None => self.failed(&Failure::call(&error)),
+            },
+            None => {
+                let message = "the client has cancelled this request";
+                self.failed(&Failure::new(Reason::Cancelled, message))
+            }
+        }
+    }
+
+    fn streamed(self, parts: impl Stream<Item = Heard> + Send + 'static) -> Response {
+        sse::parts_response(parts, self.recipient, self.common.purse)
+    }
+
+    /// A failure as the response.
+    pub(super) fn failed(&self, failure: &Failure) -> Response {
+        self.common.note_refusal(failure.word());
+        self.whole(failure.render(&self.recipient))
+    }
+
+    /// A response that is one message. That of a request that stands alone says by its status what failed.
+    pub(super) fn whole(&self, body: Bytes) -> Response {
+        let status = match self.era {
+            Era::Sessions => StatusCode::OK,
+            Era::Alone { .. } => status_of_error(&body),
+        };
+        let mut response = self.common.whole(body);
+        if status != StatusCode::OK && !self.common.accepts.is_events_only() {
+            *response.status_mut() = status;
+        }
+        response
+    }
+
+    /// A result as the response.
+    pub(super) fn result(&self, result: &str) -> Response {
+        let id = self.recipient.id();
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+        self.whole(Bytes::from(body))
+    }
+}
+
+/// Source: MCP 2026-07-28, streamable HTTP.
+fn status_of_error(body: &[u8]) -> StatusCode {
+    #[derive(Deserialize)]
+    struct Response {
+        #[serde(default)]
+        error: Option<Error>,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        code: i64,
+    }
+    let response: Option<Response> = serde_json::from_slice(body).ok();
+    match response.and_then(|response| response.error) {
+        Some(Error { code: -32_601 }) => StatusCode::NOT_FOUND,
+        Some(Error {
+            code: -32_700 | -32_600 | -32_602 | -32_022..=-32_020,
+        }) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
+/// A part as the client's revision has it; `None` for one that it has not asked for.
+fn shaped(part: Heard, era: Era, is_kept: bool) -> Option<Heard> {
+    let Era::Alone { logs } = era else {
+        return Some(part);
+    };
+    Some(match part {
+        Ok(part) if part.last => {
+            let body = completed(&part.body, is_kept);
+            Ok(Part { body, ..part })
+        }
+        Ok(part) if !logs && is_log(&part.body) => return None,
+        other => other,
+    })
+}
+
+fn is_log(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Notification<'a> {
+        #[serde(borrow)]
+        method: std::borrow::Cow<'a, str>,
+    }
+    let notification: Option<Notification<'_>> = serde_json::from_slice(body).ok();
+    notification.is_some_and(|it| it.method == "notifications/message")
+}
+
+/// A response with the members of its result that agents of earlier revisions do not know. Nothing else changes.
+fn completed(body: &Bytes, is_kept: bool) -> Bytes {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(default, borrow)]
+        result: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Members {
+        #[serde(rename = "resultType", default)]
+        kind: Option<IgnoredAny>,
+        #[serde(rename = "ttlMs", default)]
+        ttl: Option<IgnoredAny>,
+        #[serde(rename = "cacheScope", default)]
+        scope: Option<IgnoredAny>,
+    }
+    let response: Option<Response<'_>> = serde_json::from_slice(body).ok();
+    let result = response.and_then(|response| response.result);
+    let Some(result) = result.filter(|result| is_object(result)) else {
+        return body.clone();
+    };
+    let Ok(has) = serde_json::from_str::<Members>(result.get()) else {
+        return body.clone();
+    };
+    let missing = [
+        (has.kind.is_none(), r#""resultType":"complete""#),
+        (is_kept && has.ttl.is_none(), r#""ttlMs":0"#),
+        (is_kept && has.scope.is_none(), r#""cacheScope":"private""#),
+    ];
+    let missing = missing.into_iter().filter(|(is_missing, _)| *is_missing);
+    let mut members: Vec<_> = missing.map(|(_, member)| member).collect();
+    if members.is_empty() {
+        return body.clone();
+    }
+    let is_empty = result.get()[1..].trim_start().starts_with('}');
+    if !is_empty {
+        members.push("");
+    }
+    let start = span(body, result.get()).start + 1;
+    splice(body, start..start, &members.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_added() {
+        let check = |result: &str, is_kept, expected: &str| {
+            let body = |result: &str| {
+                Bytes::from(format!(r#"{{"id":1, "jsonrpc":"2.0","result":{result}}}"#))
+            };
+            assert_eq!(completed(&body(result), is_kept), body(expected), "{result}");
+        };
+        check("{}", false, r#"{"resultType":"complete"}"#);
+        check(
+            r#"{ "tools" : [1.0] }"#,
+            true,
+            r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private", "tools" : [1.0] }"#,
+        );
+        let has = r#"{"resultType":"input_required","x":{}}"#;
+        check(has, false, has);
+        check("[]", true, "[]");
+        let error = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#);
+        assert_eq!(completed(&error, true), error);
+    }
+
+    #[test]
+    fn some_errors_have_a_status() {
+        let status = |code: i64| {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":""}}}}"#);
+            status_of_error(body.as_bytes()).as_u16()
+        };
+        let all = [-32_601, -32_602, -32_600, -32_020, -32_021, -32_022, -32_603, -1];
+        assert_eq!(all.map(status), [404, 400, 400, 400, 400, 400, 200, 200]);
+        assert_eq!(status_of_error(br#"{"result":{}}"#), 200);
+    }
+}

@@ -1,0 +1,199 @@
+//! What a request says about itself beside its method: its revision, and the headers that repeat parts of its body.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::revision::{Revision, VERSION};
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::Refusal;
+
+/// The members of `params` that the bridge reads. Each is the JSON as the client wrote it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Params<'a> {
+    #[serde(rename = "_meta", default, borrow)]
+    meta: Option<&'a RawValue>,
+    #[serde(rename = "_agentId", default, borrow)]
+    pub(super) agent: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) name: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) uri: Option<&'a RawValue>,
+    #[serde(rename = "ref", default, borrow)]
+    pub(super) reference: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) cursor: Option<&'a RawValue>,
+    #[serde(rename = "protocolVersion", default, borrow)]
+    protocol_version: Option<&'a RawValue>,
+    #[serde(rename = "requestId", default, borrow)]
+    pub(super) request_id: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) notifications: Option<&'a RawValue>,
+}
+
+/// How a request is to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Era {
+    /// As in the revisions with sessions.
+    Sessions,
+    /// As in 2026-07-28: a request stands alone.
+    Alone {
+        /// Whether it asks for log messages.
+        logs: bool,
+    },
+}
+
+/// What `_meta` of a request that stands alone must have.
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const ABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+
+#[derive(Debug, Default, Deserialize)]
+struct Meta<'a> {
+    #[serde(rename = "io.modelcontextprotocol/protocolVersion", default, borrow)]
+    version: Option<&'a RawValue>,
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", default, borrow)]
+    abilities: Option<&'a RawValue>,
+    #[serde(rename = "io.modelcontextprotocol/logLevel", default, borrow)]
+    log_level: Option<&'a RawValue>,
+}
+
+// === impl Params ===
+
+impl<'a> Params<'a> {
+    /// Those of a request or a notification.
+    ///
+    /// # Errors
+    /// When a member occurs twice.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Framing<'a> {
+            #[serde(default, borrow)]
+            params: Option<&'a RawValue>,
+        }
+        let bad = |error: serde_json::Error| Failure::bad_params(&error.to_string());
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+        let framing: Framing<'_> = serde_json::from_slice(body).map_err(bad)?;
+        match framing.params {
+            Some(params) if is_object(params) => serde_json::from_str(params.get()).map_err(bad),
+            _ => Ok(Self::default()),
+        }
+    }
+
+    /// The revision that `initialize` asks for.
+    pub(super) fn asked_revision(&self) -> Option<String> {
+        text(self.protocol_version)
+    }
+
+    fn meta(&self) -> Result<Meta<'a>, Failure> {
+        match self.meta {
+            Some(meta) if is_object(meta) => serde_json::from_str(meta.get())
+                .map_err(|error| Failure::bad_params(&format!("params._meta: {error}"))),
+            _ => Ok(Meta::default()),
+        }
+    }
+}
+
+impl Era {
+    /// The era of a request, whose headers say the same as its body.
+    ///
+    /// # Errors
+    /// When they do not, or the revision is not served.
+    pub(super) fn of(
+        params: &Params<'_>,
+        method: &str,
+        headers: &HeaderMap,
+    ) -> Result<Self, Refusal> {
+        let bad = |failure| (StatusCode::BAD_REQUEST, failure);
+        let meta = params.meta().map_err(bad)?;
+        let named = Revision::named(headers);
+        if meta.version.is_none() && named != Some(Revision::V2026_07_28.as_str()) {
+            return match named {
+                Some(name) if Revision::of(name).is_none() => Err(bad(not_served(name, Revision::names()))),
+                _ => Ok(Self::Sessions),
+            };
+        }
+        alone(&meta, params, method, headers).map_err(bad)
+    }
+
+    pub(super) fn is_alone(self) -> bool {
+        matches!(self, Self::Alone { .. })
+    }
+}
+
+/// Source: MCP 2026-07-28, "Per-request protocol fields" and "Standard headers".
+fn alone(
+    meta: &Meta<'_>,
+    params: &Params<'_>,
+    method: &str,
+    headers: &HeaderMap,
+) -> Result<Era, Failure> {
+    for (key, value) in [
+        (VERSION_KEY, meta.version),
+        (ABILITIES_KEY, meta.abilities),
+    ] {
+        if value.is_none() {
+            return Err(Failure::bad_params(&format!("params._meta has no {key}")));
+        }
+    }
+    let version = text(meta.version)
+        .ok_or_else(|| Failure::bad_params(&format!("{VERSION_KEY} is a string")))?;
+    let mut same = vec![(VERSION, Some(version.clone())), ("mcp-method", Some(method.to_owned()))];
+    match method {
+        "tools/call" | "prompts/get" => same.push(("mcp-name", text(params.name))),
+        "resources/read" => same.push(("mcp-name", text(params.uri))),
+        _ => {}
+    }
+    for (name, in_body) in same {
+        // A request without a name is the agent's to refuse.
+        if let Some(in_body) = in_body {
+            check_same(name, &in_body, headers)?;
+        }
+    }
+    if version != Revision::V2026_07_28.as_str() {
+        let served = vec![Revision::V2026_07_28.as_str()];
+        return Err(not_served(&version, served));
+    }
+    Ok(Era::Alone {
+        logs: meta.log_level.is_some_and(|level| level.get() != "null"),
+    })
+}
+
+fn check_same(name: &str, in_body: &str, headers: &HeaderMap) -> Result<(), Failure> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().and_then(|value| value.to_str().ok());
+    let decoded = value.and_then(decoded);
+    if values.next().is_none() && decoded.as_deref() == Some(in_body) {
+        return Ok(());
+    }
+    let message = format!("the header {name} must occur once, and say what the body says");
+    Err(Failure::new(Reason::McpHeader, message))
+}
+
+/// A header value, which may be base64 between `=?base64?` and `?=`.
+fn decoded(value: &str) -> Option<String> {
+    let value = value.trim();
+    let encoded = value.strip_prefix("=?base64?");
+    match encoded.and_then(|rest| rest.strip_suffix("?=")) {
+        Some(encoded) => String::from_utf8(STANDARD.decode(encoded).ok()?).ok(),
+        None => Some(value.to_owned()),
+    }
+}
+
+fn not_served(requested: &str, served: Vec<&'static str>) -> Failure {
+    let requested: String = requested.chars().take(64).collect();
+    let message = format!("this revision of MCP is not served: {requested:?}");
+    Failure::new(Reason::McpVersion, message)
+        .detail("supported", served)
+        .detail("requested", requested)
+}
+
+/// A JSON string as text.
+pub(super) fn text(raw: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
+pub(super) fn is_object(raw: &RawValue) -> bool {
+    raw.get().starts_with('{')
+}

@@ -1,0 +1,235 @@
+//! `/mcp`: all agents as one server. The names of an agent's tools and prompts begin with its own, the URIs of its
+//! resources with `a2abus://AGENT/`; requests that name one go to its agent, with its own name put back.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use a2abus_plugin::protocol::jsonrpc::splice;
+use a2abus_plugin::{Hint, Text, Unit, decode};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::envelope::{Params, is_object, text};
+use super::post::Turn;
+use super::session::Session;
+use crate::calls::failure::Failure;
+use crate::doors::a2a::span;
+use crate::doors::rpc::common::Target;
+use crate::registry::asked::{Found, Question};
+
+/// How something of an agent is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// `agent.name`.
+    Name,
+    /// `a2abus://agent/uri`.
+    Uri,
+}
+
+/// The items and the bytes of one page, at most.
+const PAGE: usize = 500;
+const PAGE_BYTES: usize = 1 << 20;
+const SCHEME: &str = "a2abus://";
+
+// === impl Naming ===
+
+impl Naming {
+    fn join(self, agent: &str, name: &str) -> String {
+        match self {
+            Self::Name => format!("{agent}.{name}"),
+            Self::Uri => format!("{SCHEME}{agent}/{name}"),
+        }
+    }
+
+    /// The agent and its own name of what has this one. The longest agent counts.
+    fn split(self, name: &str, is_agent: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
+        let (rest, separator) = match self {
+            Self::Name => (name, '.'),
+            Self::Uri => (name.strip_prefix(SCHEME)?, '/'),
+        };
+        let mut places = rest.rmatch_indices(separator);
+        let place = places.find(|(at, _)| is_agent(&rest[..*at]))?.0;
+        Some((&rest[..place], &rest[place + 1..]))
+    }
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    pub(super) async fn of_every_agent(self) -> Response {
+        let (question, member) = match self.method.as_str() {
+            "tools/list" => (Question::Tools, "name"),
+            "prompts/list" => (Question::Prompts, "name"),
+            "resources/list" => (Question::Resources, "uri"),
+            "resources/templates/list" => (Question::Templates, "uriTemplate"),
+            _ => return self.to_named_agent().await,
+        };
+        match self.list(question, member).await {
+            Ok(result) => self.result(&result),
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    /// The lists of all agents as one, a page of it.
+    async fn list(&self, question: Question, member: &str) -> Result<String, Failure> {
+        let params = Params::read(&self.unit.bytes)?;
+        let start = match params.cursor {
+            None => 0,
+            Some(cursor) => text(Some(cursor))
+                .and_then(|cursor| cursor.parse().ok())
+                .ok_or_else(|| Failure::bad_params("this cursor is not one of this server"))?,
+        };
+        let registry = &self.mcp.door.registry;
+        let names: Vec<Text> = registry
+            .now()
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect();
+        let caller = self.common.caller.clone();
+        let found = registry.asked_all(names.clone(), question, caller).await;
+        let items = names.iter().flat_map(|agent| {
+            let found = found.get(agent).map(|found| &**found);
+            let items = found.map(Found::items).unwrap_or_default();
+            items.iter().filter_map(|item| renamed(agent, item, member))
+        });
+        let (mut page, mut next) = (String::new(), None);
+        for (index, item) in items.enumerate().skip(start) {
+            let is_full = index - start >= PAGE || page.len() + item.len() > PAGE_BYTES;
+            if is_full && index > start {
+                next = Some(index);
+                break;
+            }
+            if !page.is_empty() {
+                page.push(',');
+            }
+            page.push_str(&item);
+        }
+        let next = next.map_or(String::new(), |next| format!(r#","nextCursor":"{next}""#));
+        let kept = match self.era.is_alone() {
+            true => r#","resultType":"complete","ttlMs":0,"cacheScope":"private""#,
+            false => "",
+        };
+        let list = question.member();
+        Ok(format!(r#"{{"{list}":[{page}]{next}{kept}}}"#))
+    }
+
+    /// A request to the agent that it names.
+    async fn to_named_agent(mut self) -> Response {
+        match self.addressed() {
+            Ok((agent, unit)) => {
+                self.unit = unit;
+                if let Some(agent) = agent {
+                    self.common.target = Target::Agent(agent);
+                }
+                let session = self.session.map(Session::id);
+                let running = self.mcp.running.begin(session, self.recipient.id());
+                self.called(running).await
+            }
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    /// The agent of a request, and the request as this agent gets it.
+    fn addressed(&self) -> Result<(Option<Text>, Unit), Failure> {
+        #[derive(Deserialize)]
+        struct Reference<'a> {
+            #[serde(default, borrow)]
+            name: Option<&'a RawValue>,
+            #[serde(default, borrow)]
+            uri: Option<&'a RawValue>,
+        }
+        let bytes = &self.unit.bytes;
+        let params = Params::read(bytes)?;
+        if params.agent.is_some() {
+            // It goes where it says, as it is.
+            return Ok((None, self.unit.clone()));
+        }
+        let (named, naming) = match self.method.as_str() {
+            "tools/call" | "prompts/get" => (params.name, Naming::Name),
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
+                (params.uri, Naming::Uri)
+            }
+            "completion/complete" => {
+                let reference = params.reference.filter(|raw| is_object(raw));
+                let reference =
+                    reference.and_then(|raw| serde_json::from_str::<Reference<'_>>(raw.get()).ok());
+                match reference {
+                    Some(Reference { name: Some(name), .. }) => (Some(name), Naming::Name),
+                    Some(Reference { uri, .. }) => (uri, Naming::Uri),
+                    None => (None, Naming::Name),
+                }
+            }
+            method => return Err(Failure::unknown_method(method, Vec::new())),
+        };
+        let name = text(named).unwrap_or_default();
+        let agents = self.mcp.door.registry.now();
+        let split = naming.split(&name, |agent| agents.get(agent).is_some());
+        let ((agent, own), Some(raw)) = (split.ok_or_else(|| unknown(naming, &name))?, named) else {
+            return Err(unknown(naming, &name));
+        };
+        let place = span(bytes, raw.get());
+        let body = splice(bytes, place, &json!(own).to_string());
+        let limits = self.mcp.door.calls.rules().limits;
+        let unit = decode(&body, &Hint::default(), &limits).into_only();
+        let unit = unit.map_err(|_| Failure::bad_params("this is not one request"))?;
+        let unit = unit.map_err(|refused| Failure::refused(&refused))?;
+        Ok((Some(agent.into()), unit))
+    }
+}
+
+/// An item of a list, under the name that clients of all agents use; `None` where it has none.
+fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<String> {
+    let members: HashMap<Cow<'_, str>, &RawValue> =
+        serde_json::from_str(item.get()).ok()?;
+    let raw = members.get(member)?;
+    let own = text(Some(raw))?;
+    let naming = if member == "name" {
+        Naming::Name
+    } else {
+        Naming::Uri
+    };
+    let bytes = Bytes::copy_from_slice(item.get().as_bytes());
+    let place = span(item.get().as_bytes(), raw.get());
+    let renamed = splice(&bytes, place, &json!(naming.join(agent, &own)).to_string());
+    String::from_utf8(renamed.into()).ok()
+}
+
+fn unknown(naming: Naming, name: &str) -> Failure {
+    let name: String = name.chars().take(256).collect();
+    let form = match naming {
+        Naming::Name => "AGENT.NAME",
+        Naming::Uri => "a2abus://AGENT/URI",
+    };
+    Failure::bad_params(&format!(
+        "no agent has {name:?}: what agents have is named {form}, as the lists show"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_agent_of_a_name_counts() {
+        let is_agent = |name: &str| ["a", "a.b", "team/x"].contains(&name);
+        let split = |naming: Naming, name| naming.split(name, is_agent);
+        assert_eq!(split(Naming::Name, "a.tool"), Some(("a", "tool")));
+        assert_eq!(split(Naming::Name, "a.b.tool.v1"), Some(("a.b", "tool.v1")));
+        assert_eq!(split(Naming::Name, "c.tool"), None);
+        assert_eq!(split(Naming::Name, "tool"), None);
+        let uri = "a2abus://team/x/file:///etc/motd";
+        assert_eq!(split(Naming::Uri, uri), Some(("team/x", "file:///etc/motd")));
+        assert_eq!(split(Naming::Uri, "file:///etc/motd"), None);
+        assert_eq!(Naming::Uri.join("team/x", "file:///etc/motd"), uri);
+    }
+
+    #[test]
+    fn only_the_name_of_an_item_changes() {
+        let item = RawValue::from_string(r#"{ "n":1.0, "name" : "x\u0041", "name2":"x" }"#.into());
+        let renamed = renamed("agent", &item.unwrap(), "name").unwrap();
+        assert_eq!(renamed, r#"{ "n":1.0, "name" : "agent.xA", "name2":"x" }"#);
+    }
+}

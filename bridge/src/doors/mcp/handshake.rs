@@ -1,0 +1,135 @@
+//! What an agent says about itself as an MCP server, to clients that begin.
+
+use a2abus_plugin::Text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::Mcp;
+use super::revision::Revision;
+use crate::calls::failure::{Failure, Reason};
+use crate::registry::asked::{Found, Question};
+
+/// A server, as clients see it. The members are the JSON that the agent wrote.
+#[derive(Debug, Deserialize)]
+pub(super) struct Profile {
+    #[serde(default)]
+    capabilities: Option<Box<RawValue>>,
+    #[serde(rename = "serverInfo", default)]
+    server: Option<Box<RawValue>>,
+    #[serde(default)]
+    instructions: Option<Box<RawValue>>,
+}
+
+const INSTRUCTIONS: &str = "The agents behind this server share it: their tools and prompts are named AGENT.NAME, and their resources have URIs that begin with a2abus://AGENT/.";
+
+// === impl Profile ===
+
+impl Profile {
+    /// All agents as one server.
+    pub(super) fn of_every_agent() -> Self {
+        let changing = json!({ "listChanged": true });
+        Self {
+            capabilities: raw(&json!({
+                "tools": changing, "prompts": changing, "resources": changing, "completions": {},
+            })),
+            server: raw(&json!({ "name": "a2abus", "version": env!("CARGO_PKG_VERSION") })),
+            instructions: raw(&json!(INSTRUCTIONS)),
+        }
+    }
+
+    /// An agent that does not say what it is: it may have tools.
+    fn of_silent(agent: &str, version: Option<&str>) -> Self {
+        let version = version.unwrap_or("unknown");
+        Self {
+            capabilities: raw(&json!({ "tools": {} })),
+            server: raw(&json!({ "name": agent, "version": version })),
+            instructions: None,
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            capabilities: self.capabilities.or(other.capabilities),
+            server: self.server.or(other.server),
+            instructions: self.instructions,
+        }
+    }
+
+    /// Whether the server has something of this name.
+    pub(super) fn has(&self, capability: &str) -> bool {
+        let capabilities = self.capabilities.as_ref();
+        let capabilities = capabilities.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        capabilities.is_some_and(|value: Value| value.get(capability).is_some())
+    }
+
+    /// The result of `initialize`.
+    pub(super) fn initialized(&self, revision: Revision) -> String {
+        let mut result = json!({
+            "protocolVersion": revision.as_str(),
+            "capabilities": self.capabilities,
+            "serverInfo": self.server,
+        });
+        if let Some(instructions) = &self.instructions {
+            result["instructions"] = json!(instructions);
+        }
+        result.to_string()
+    }
+
+    /// The result of `server/discover`.
+    pub(super) fn discovered(&self) -> String {
+        let mut result = json!({
+            "resultType": "complete",
+            "supportedVersions": [Revision::V2026_07_28.as_str()],
+            "capabilities": self.capabilities,
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": { "io.modelcontextprotocol/serverInfo": self.server },
+        });
+        if let Some(instructions) = &self.instructions {
+            result["instructions"] = json!(instructions);
+        }
+        result.to_string()
+    }
+}
+
+fn raw(value: &Value) -> Option<Box<RawValue>> {
+    RawValue::from_string(value.to_string()).ok()
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// The server of a path: an agent, as it says itself in answer to `initialize`, or all of them.
+    ///
+    /// # Errors
+    /// When there is no such agent, or it cannot be reached.
+    pub(super) async fn profile(
+        &self,
+        agent: Option<&Text>,
+        caller: Text,
+    ) -> Result<Profile, Failure> {
+        let Some(agent) = agent else {
+            return Ok(Profile::of_every_agent());
+        };
+        let registry = &self.door.registry;
+        let found = registry.asked(agent, Question::Profile, caller).await;
+        let said = match found.as_deref() {
+            Some(Found::Items(items)) => items.first(),
+            Some(Found::Nothing(failure)) => match failure.reason() {
+                // It listens, and does not know the question.
+                Reason::Timeout | Reason::BadAgentReply => None,
+                _ => return Err(failure.clone()),
+            },
+            None => None,
+        };
+        let said = said.and_then(|said| serde_json::from_str::<Profile>(said.get()).ok());
+        let agents = registry.now();
+        let version = agents.get(agent).map(|(_, shown)| shown.version.as_str());
+        let silent = Profile::of_silent(agent, version);
+        Ok(match said {
+            Some(said) => said.or(silent),
+            None => silent,
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! Streams that last: they say when the lists of a server have changed, because an agent has come, has gone, or has
+//! announced another card.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use a2abus_plugin::Text;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::StatusCode;
+use http::request::Parts;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Mcp;
+use super::envelope::Params;
+use super::handshake::Profile;
+use super::post::Turn;
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::Refusal;
+use crate::doors::permit::Principal;
+use crate::doors::rpc::common::Target;
+use crate::http::negotiate::Accepts;
+use crate::http::sse::{Frame, frames_response};
+use crate::registry::Agents;
+
+/// The lists that change.
+const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+
+/// The changes that a client hears of.
+struct Listening {
+    agents: watch::Receiver<Arc<Agents>>,
+    /// What it knows.
+    known: Arc<Agents>,
+    /// The agent; `None` for all.
+    agent: Option<Text>,
+    /// The lists that it wants to hear of.
+    lists: Vec<&'static str>,
+    /// The id of its request, where each frame repeats it.
+    subscription: Option<Text>,
+    drain: CancellationToken,
+    /// What is to be sent.
+    queue: VecDeque<Bytes>,
+    is_over: bool,
+}
+
+/// What a client of the newest revision wants to hear of.
+#[derive(Debug, Default, Deserialize)]
+struct Wanted {
+    #[serde(rename = "toolsListChanged", default)]
+    tools: bool,
+    #[serde(rename = "promptsListChanged", default)]
+    prompts: bool,
+    #[serde(rename = "resourcesListChanged", default)]
+    resources: bool,
+}
+
+// === impl Mcp ===
+
+impl Mcp {
+    /// `GET`: the stream of a session.
+    pub(super) async fn listen(
+        &self,
+        target: &Target,
+        principal: Principal,
+        head: Parts,
+    ) -> Result<Response, Refusal> {
+        let headers = &head.headers;
+        if !Accepts::of(headers).is_some_and(Accepts::events) || !names_events(headers) {
+            let message =
+                "GET opens a stream of an MCP session, with Accept: text/event-stream; send requests with POST";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
+        }
+        self.sessions.of(headers)?;
+        let agent = target.name().map(Text::from);
+        let profile = self.profile(agent.as_ref(), principal.name).await;
+        let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
+        let lists = LISTS.into_iter().filter(|list| profile.has(list));
+        let listening = self.listening(agent, lists.collect(), None);
+        let purse = self.door.purse(&head.extensions);
+        Ok(frames_response(listening.frames(), purse))
+    }
+
+    fn listening(
+        &self,
+        agent: Option<Text>,
+        lists: Vec<&'static str>,
+        subscription: Option<Text>,
+    ) -> Listening {
+        let agents = self.door.registry.watch();
+        let known = Arc::clone(&agents.borrow());
+        Listening {
+            agents,
+            known,
+            agent,
+            lists,
+            subscription,
+            drain: self.drain.clone(),
+            queue: VecDeque::new(),
+            is_over: false,
+        }
+    }
+}
+
+/// Whether `Accept` names streams: a browser that opens the URL takes anything.
+fn names_events(headers: &http::HeaderMap) -> bool {
+    let mut lines = headers.get_all(http::header::ACCEPT).iter();
+    lines.any(|line| {
+        line.to_str()
+            .is_ok_and(|line| line.contains("text/event-stream"))
+    })
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// `subscriptions/listen`.
+    pub(super) async fn listen(self) -> Response {
+        if !self.common.accepts.events() {
+            let message = "subscriptions/listen answers with a stream: accept text/event-stream";
+            return self.failed(&Failure::new(Reason::InvalidRequest, message));
+        }
+        let profile = match self.profile().await {
+            Ok(profile) => profile,
+            Err(failure) => return self.failed(&failure),
+        };
+        let lists = match self.wanted(&profile) {
+            Ok(lists) => lists,
+            Err(failure) => return self.failed(&failure),
+        };
+        let agent = self.common.target.name().map(Text::from);
+        let id = self.recipient.id().clone();
+        let mut listening = self.mcp.listening(agent, lists, Some(id));
+        listening.acknowledge();
+        frames_response(listening.frames(), self.common.purse)
+    }
+
+    fn wanted(&self, profile: &Profile) -> Result<Vec<&'static str>, Failure> {
+        let params = Params::read(&self.unit.bytes)?;
+        let bad = || Failure::bad_params("params.notifications says what to listen to");
+        let wanted = params.notifications.ok_or_else(bad)?;
+        let wanted: Wanted = serde_json::from_str(wanted.get()).map_err(|_| bad())?;
+        let wanted = [wanted.tools, wanted.prompts, wanted.resources];
+        let lists = LISTS.into_iter().zip(wanted);
+        let lists = lists.filter(|(list, wanted)| *wanted && profile.has(list));
+        Ok(lists.map(|(list, _)| list).collect())
+    }
+}
+
+// === impl Listening ===
+
+impl Listening {
+    /// The first frame: what the client will hear of.
+    fn acknowledge(&mut self) {
+        let agreed = self.lists.iter();
+        let agreed: serde_json::Map<_, _> = agreed
+            .map(|list| (format!("{list}ListChanged"), Value::Bool(true)))
+            .collect();
+        let params = json!({ "notifications": agreed });
+        self.say("notifications/subscriptions/acknowledged", params);
+    }
+
+    fn say(&mut self, method: &str, mut params: Value) {
+        if let Some(meta) = self.meta() {
+            params["_meta"] = meta;
+        }
+        let said = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.queue.push_back(Bytes::from(said.to_string()));
+    }
+
+    fn meta(&self) -> Option<Value> {
+        let id: Box<RawValue> = RawValue::from_string(self.subscription.as_ref()?.to_string()).ok()?;
+        Some(json!({ "io.modelcontextprotocol/subscriptionId": id }))
+    }
+
+    fn frames(self) -> impl Stream<Item = Frame> + Send {
+        stream::unfold(self, |mut listening| async move {
+            let data = listening.next().await?;
+            let frame = Frame {
+                event: None,
+                id: None,
+                data,
+            };
+            Some((frame, listening))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(said) = self.queue.pop_front() {
+                return Some(said);
+            }
+            if self.is_over {
+                return None;
+            }
+            tokio::select! {
+                changed = self.agents.changed() => match changed {
+                    Ok(()) => self.look(),
+                    Err(_) => self.end(),
+                },
+                () = self.drain.cancelled() => self.end(),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let now = Arc::clone(&self.agents.borrow_and_update());
+        let before = std::mem::replace(&mut self.known, Arc::clone(&now));
+        let is_same = match &self.agent {
+            None => now.is_as(&before),
+            Some(name) => match (before.get(name), now.get(name)) {
+                (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
+                (before, now) => before.is_none() && now.is_none(),
+            },
+        };
+        if !is_same {
+            for list in self.lists.clone() {
+                self.say(&format!("notifications/{list}/list_changed"), json!({}));
+            }
+        }
+    }
+
+    /// The bridge shuts down: a client of the newest revision gets the result of its request.
+    fn end(&mut self) {
+        self.is_over = true;
+        if let (Some(id), Some(meta)) = (&self.subscription, self.meta()) {
+            let result = json!({ "resultType": "complete", "_meta": meta });
+            let said = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+            self.queue.push_back(Bytes::from(said));
+        }
+    }
+}

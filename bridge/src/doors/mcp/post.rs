@@ -1,0 +1,322 @@
+//! `POST`: one message of a client, or a batch of them.
+
+use std::sync::Arc;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::{Id, RpcBody};
+use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, decode};
+use axum::body::{Body, to_bytes};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, StatusCode};
+
+use super::Mcp;
+use super::envelope::{Era, Params};
+use super::revision::Revision;
+use super::session::{SESSION, Session};
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::doors::Refusal;
+use crate::doors::rpc::batch::array;
+use crate::doors::rpc::common::{Common, Target};
+use crate::doors::rpc::unit::Framed;
+use crate::doors::rpc::{self, At, not_published};
+use crate::http::negotiate::Accepts;
+use crate::http::respond::{accepted, json_response, refusal};
+use crate::metrics::HttpPath;
+
+/// One request while it is answered.
+pub(super) struct Turn<'a> {
+    pub(super) mcp: &'a Arc<Mcp>,
+    pub(super) common: Common,
+    pub(super) session: Option<&'a Session>,
+    pub(super) unit: Unit,
+    pub(super) method: Text,
+    /// The recipient of errors.
+    pub(super) recipient: Recipient,
+    pub(super) era: Era,
+}
+
+/// What the messages of one HTTP request have in common.
+struct Posted {
+    mcp: Arc<Mcp>,
+    common: Common,
+    head: Parts,
+    session: Option<Session>,
+}
+
+/// Requests of one batch that are under way at a time.
+const AT_A_TIME: usize = 16;
+/// Methods that the newest revision no longer has.
+const REMOVED: [&str; 5] = [
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+];
+/// Methods that only the newest revision has.
+const ADDED: [&str; 2] = ["server/discover", "subscriptions/listen"];
+
+pub(super) async fn serve(
+    mcp: &Arc<Mcp>,
+    path: HttpPath,
+    target: Target,
+    request: Request<Body>,
+) -> Response {
+    let at = At {
+        path,
+        target,
+        methods: &[Method::POST],
+        dialect: Dialect::Mcp,
+        refusal,
+    };
+    let inside = Arc::clone(mcp);
+    let respond = |common, head: Parts, payload| async move {
+        let session = inside.sessions.of(&head.headers)?;
+        let posted = Posted {
+            mcp: inside,
+            common,
+            head,
+            session,
+        };
+        Box::pin(posted.respond(payload)).await
+    };
+    rpc::serve(&mcp.door, at, request, respond).await
+}
+
+// === impl Posted ===
+
+impl Posted {
+    async fn respond(self, payload: Bytes) -> Result<Response, Refusal> {
+        let limits = self.mcp.door.calls.rules().limits;
+        let units = decode(&payload, &self.common.hint, &limits);
+        let (size, framed) = (payload.len(), Framed::of(&payload, units));
+        drop(payload);
+        match framed {
+            Framed::One(unit) => Ok(self.one(&self.common, unit).await),
+            Framed::Batch(units) if self.revision() == Some(Revision::V2025_03_26) => {
+                rpc::check_amplification(&self.mcp.door, &self.common, size, units.len())?;
+                Ok(self.batch(units).await)
+            }
+            Framed::Batch(_) => {
+                let message = "only revision 2025-03-26 has batches: send one message at a time";
+                let failure = Failure::new(Reason::InvalidRequest, message);
+                Err((StatusCode::BAD_REQUEST, failure))
+            }
+            Framed::Lines => {
+                let message = "more text follows the JSON value: send one message at a time";
+                let failure = Failure::new(Reason::Parse, message);
+                Err((StatusCode::BAD_REQUEST, failure))
+            }
+        }
+    }
+
+    /// The revision of a client that opens sessions. One that says nothing has the first.
+    fn revision(&self) -> Option<Revision> {
+        match (Revision::named(&self.head.headers), &self.session) {
+            (Some(name), _) => Revision::of(name),
+            (None, Some(session)) => Some(session.revision()),
+            (None, None) => Some(Revision::V2025_03_26),
+        }
+    }
+
+    /// One array, in the order of the requests.
+    async fn batch(&self, units: Units) -> Response {
+        let common = Common {
+            accepts: Accepts::Json,
+            ..self.common.clone()
+        };
+        let bodies: Vec<Bytes> = stream::iter(units)
+            .map(|unit| async {
+                let response = Box::pin(self.one(&common, unit)).await;
+                // It is a document in memory, and what is refused of a body is an error document.
+                let body = to_bytes(response.into_body(), usize::MAX).await;
+                body.unwrap_or_default()
+            })
+            .buffered(AT_A_TIME)
+            .filter(|body| std::future::ready(!body.is_empty()))
+            .collect()
+            .await;
+        if bodies.is_empty() {
+            return accepted();
+        }
+        self.common.whole(array(&bodies))
+    }
+
+    async fn one(&self, common: &Common, unit: Result<Unit, Refused>) -> Response {
+        let metrics = &self.mcp.door.metrics;
+        let bad = |recipient: &Recipient, failure: &Failure| {
+            common.note_refusal(failure.word());
+            json_response(StatusCode::BAD_REQUEST, failure.render(recipient))
+        };
+        let nobody = Recipient::unknown(Dialect::Mcp);
+        let unit = match unit {
+            Ok(unit) => unit,
+            Err(refused) => {
+                metrics.refused(refused.error.kind());
+                let recipient = refused.id.as_ref().map_or(nobody, recipient);
+                return bad(&recipient, &Failure::refused(&refused));
+            }
+        };
+        let Some(message) = &unit.json_rpc else {
+            metrics.refused(DecodeErrorKind::WrongFamily);
+            return bad(&nobody, &Failure::other_family(unit.because.family));
+        };
+        match (message.body, &message.id) {
+            (RpcBody::Call { .. }, None) => {
+                metrics.unit(Family::JsonRpc, Kind::Notification);
+                self.notified(common, unit).await
+            }
+            (RpcBody::Call { .. }, Some(id)) => {
+                metrics.unit(Family::JsonRpc, Kind::Request);
+                let recipient = recipient(id);
+                match self.turn(common, unit, recipient.clone()) {
+                    Ok(turn) => Box::pin(turn.done()).await,
+                    Err((status, failure)) => {
+                        common.note_refusal(failure.word());
+                        json_response(status, failure.render(&recipient))
+                    }
+                }
+            }
+            (RpcBody::Result(_) | RpcBody::Error(_), _) => {
+                metrics.refused(DecodeErrorKind::Invalid);
+                let message = "this is a response, and nothing was asked";
+                bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
+            }
+        }
+    }
+
+    fn turn(
+        &self,
+        common: &Common,
+        unit: Unit,
+        recipient: Recipient,
+    ) -> Result<Turn<'_>, Refusal> {
+        let bad = |failure| (StatusCode::BAD_REQUEST, failure);
+        check_id(recipient.id()).map_err(bad)?;
+        let method = Text::from(unit.method().unwrap_or_default());
+        if method.starts_with("notifications/") {
+            let message = "a notification has no id";
+            return Err(bad(Failure::new(Reason::InvalidRequest, message)));
+        }
+        let params = Params::read(&unit.bytes).map_err(bad)?;
+        let era = Era::of(&params, &method, &self.head.headers)?;
+        let common = common.clone();
+        Ok(Turn {
+            mcp: &self.mcp,
+            common,
+            session: self.session.as_ref(),
+            unit,
+            method,
+            recipient,
+            era,
+        })
+    }
+
+    /// A notification. Those about the session end here: no agent takes part in one.
+    async fn notified(&self, common: &Common, unit: Unit) -> Response {
+        match unit.method().unwrap_or_default() {
+            "notifications/cancelled" => {
+                let params = Params::read(&unit.bytes).unwrap_or_default();
+                if let (Some(session), Some(id)) = (&self.session, params.request_id) {
+                    let found = self.mcp.running.cancel(session.id(), id.get());
+                    tracing::debug!(found, "a client has cancelled a request");
+                }
+                accepted()
+            }
+            "notifications/initialized" | "notifications/roots/list_changed" => accepted(),
+            _ if common.target == Target::InPayload => accepted(),
+            _ => match common.notify(unit).await {
+                Ok(()) => accepted(),
+                Err(error) => not_published(common, &error),
+            },
+        }
+    }
+}
+
+fn recipient(id: &Id) -> Recipient {
+    Recipient::new(id.token().clone(), Dialect::Mcp)
+}
+
+/// MCP allows fewer ids than JSON-RPC.
+fn check_id(token: &str) -> Result<(), Failure> {
+    let is_text = token.starts_with('"');
+    if is_text || (token != "null" && !token.contains(['.', 'e', 'E'])) {
+        return Ok(());
+    }
+    let message = "the id of a request is a string or an integer";
+    Err(Failure::new(Reason::InvalidRequest, message))
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    async fn done(self) -> Response {
+        let method = self.method.clone();
+        let is_known = match self.era {
+            Era::Sessions => !ADDED.contains(&method.as_str()),
+            Era::Alone { .. } => !REMOVED.contains(&method.as_str()),
+        };
+        match method.as_str() {
+            _ if !is_known => self.failed(&Failure::unknown_method(&method, Vec::new())),
+            "ping" => self.result("{}"),
+            "initialize" => self.initialized().await,
+            "server/discover" => match self.profile().await {
+                Ok(profile) => self.result(&profile.discovered()),
+                Err(failure) => self.failed(&failure),
+            },
+            "subscriptions/listen" => self.listen().await,
+            _ if self.common.target == Target::InPayload => self.of_every_agent().await,
+            _ => {
+                let session = self.session.map(Session::id);
+                let running = self.mcp.running.begin(session, self.recipient.id());
+                self.called(running).await
+            }
+        }
+    }
+
+    pub(super) async fn profile(&self) -> Result<super::handshake::Profile, Failure> {
+        let agent = match &self.common.target {
+            Target::Agent(agent) => Some(agent),
+            Target::InPayload => None,
+            Target::NotAName => {
+                let message =
+                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                return Err(Failure::bad_params(message));
+            }
+        };
+        self.mcp.profile(agent, self.common.caller.clone()).await
+    }
+
+    async fn initialized(self) -> Response {
+        let params = Params::read(&self.unit.bytes).unwrap_or_default();
+        let revision = Revision::negotiated(params.asked_revision().as_deref());
+        let profile = match self.profile().await {
+            Ok(profile) => profile,
+            Err(failure) => return self.failed(&failure),
+        };
+        let session = Session::new(revision, self.common.call);
+        let mut response = self.result(&profile.initialized(revision));
+        if let Ok(id) = HeaderValue::try_from(session.id().as_str()) {
+            response.headers_mut().insert(SESSION, id);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_strings_or_integers() {
+        for good in ["1", "-1", "0", r#""a.b""#, r#""null""#, "12345678901234567890"] {
+            assert!(check_id(good).is_ok(), "{good}");
+        }
+        for bad in ["null", "1.0", "1e3", "1E3"] {
+            assert!(check_id(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Sessions: what a client says once, and later requests repeat as `Mcp-Session-Id`.
+//!
+//! The id holds all that the bridge knows of a session, so that no replica keeps any, and one that was opened at a
+//! replica goes on at another. It grants nothing: whoever makes one up gets what everybody gets.
+
+use std::sync::{Mutex, PoisonError};
+
+use a2abus_plugin::Text;
+use http::{HeaderMap, HeaderName, StatusCode};
+
+use super::revision::Revision;
+use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Reason};
+use crate::doors::Refusal;
+use crate::recent::Recent;
+
+/// The header that names it.
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Session {
+    /// `2025-11-25.` and random characters.
+    id: Text,
+    revision: Revision,
+}
+
+/// The sessions that this replica knows to be over.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    ended: Mutex<Recent<Text>>,
+}
+
+/// The most of them.
+const MOST_ENDED: usize = 65_536;
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            ended: Mutex::new(Recent::new(MOST_ENDED)),
+        }
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    /// A new one.
+    pub(super) fn new(revision: Revision, random: CallId) -> Self {
+        let id = format!("{}.{random}", revision.as_str()).into();
+        Self { id, revision }
+    }
+
+    fn parse(id: &str) -> Option<Self> {
+        let (revision, random) = id.split_once('.')?;
+        let revision = Revision::of(revision).filter(|revision| revision.has_sessions())?;
+        random.parse::<CallId>().ok()?;
+        Some(Self {
+            id: id.into(),
+            revision,
+        })
+    }
+
+    pub(super) fn id(&self) -> &Text {
+        &self.id
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+}
+
+// === impl Sessions ===
+
+impl Sessions {
+    /// The session of a request, where it names one.
+    ///
+    /// # Errors
+    /// When there is no such session, or it has ended: the client has to open another one.
+    pub(super) fn of(&self, headers: &HeaderMap) -> Result<Option<Session>, Refusal> {
+        let Some(named) = headers.get(SESSION) else {
+            return Ok(None);
+        };
+        let session = named.to_str().ok().and_then(Session::parse);
+        let session = session.filter(|session| !self.has_ended(session));
+        session.map(Some).ok_or_else(|| {
+            let message = "there is no such session, or it has ended: send initialize without Mcp-Session-Id to open one";
+            let failure = Failure::new(Reason::InvalidRequest, message);
+            (StatusCode::NOT_FOUND, failure)
+        })
+    }
+
+    /// No request of it is answered here any more.
+    pub(super) fn end(&self, session: &Session) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.insert(session.id.clone(), ());
+    }
+
+    fn has_ended(&self, session: &Session) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.contains(&session.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::callid::Replica;
+
+    #[test]
+    fn an_id_says_all_there_is_and_ends_once() {
+        let session = Session::new(
+            Revision::V2025_06_18,
+            CallId::new(Replica(7)).unwrap(),
+        );
+        assert!(session.id().bytes().all(|byte| (0x21..=0x7e).contains(&byte)));
+        assert_eq!(Session::parse(session.id()), Some(session.clone()));
+        for bad in ["", "nope", "2025-06-18.", "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa", "2025-06-18.x y"] {
+            assert_eq!(Session::parse(bad), None, "{bad:?}");
+        }
+        let sessions = Sessions::default();
+        let headers = HeaderMap::from_iter([(SESSION, session.id().parse().unwrap())]);
+        assert_eq!(sessions.of(&headers), Ok(Some(session.clone())));
+        sessions.end(&session);
+        assert_eq!(sessions.of(&headers).unwrap_err().0, StatusCode::NOT_FOUND);
+        assert_eq!(sessions.of(&HeaderMap::new()), Ok(None));
+    }
+}
