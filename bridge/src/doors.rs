@@ -25,7 +25,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::ORIGIN;
-use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use axum::http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
+};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;

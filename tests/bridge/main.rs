@@ -18,6 +18,7 @@ mod exchanges;
 mod hostile_a2a;
 mod http;
 mod keyed;
+mod mcp;
 mod memory_battery;
 mod push;
 mod readiness;

@@ -1,4 +1,5 @@
-"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}` and `/a2a/agents/{agent}`, each a program of its own."""
+"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}`, `/mcp/agents/{agent}` and
+`/a2a/agents/{agent}`, each a program of its own."""
 
 import asyncio
 import os
@@ -21,11 +22,13 @@ def programs():
         yield f"a2a-sdk 0.3, by its card, {binding}", [former, "card_0_3.py"], a2a, [binding]
     if os.environ.get("CLIENTS_JAF"):
         yield "jaf-py", [os.environ["CLIENTS_JAF"], "jaf_2.py"], a2a, []
-    yield "mcp 2.x", [current, "mcp_2.py"], rpc, []
-    yield "mcp 1.x", [former, "mcp_1.py"], rpc, []
+    for path in (rpc, "mcp/agents"):
+        yield f"mcp 2.x on {path}", [current, "mcp_2.py"], path, []
+        yield f"mcp 1.x on {path}", [former, "mcp_1.py"], path, []
     if os.environ.get("CLIENTS_NODE"):
         node = os.environ["CLIENTS_NODE"]
-        yield "@modelcontextprotocol/sdk", ["node", os.path.join(node, "mcp.mjs")], rpc, []
+        for path in (rpc, "mcp/agents"):
+            yield f"@modelcontextprotocol/sdk on {path}", ["node", os.path.join(node, "mcp.mjs")], path, []
         for binding in ("JSONRPC", "HTTP+JSON"):
             yield f"@a2a-js/sdk, by its card, {binding}", ["node", os.path.join(node, "card.mjs")], a2a, [binding]
 

@@ -41,11 +41,11 @@ mod work;
 mod write;
 
 pub(in crate::doors) use self::agents::refusal_of;
-pub(in crate::doors) use self::send::span;
 pub(crate) use self::deliver::Deliveries;
 pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::limits::Limits;
 pub(crate) use self::post::EXPOSED;
+pub(in crate::doors) use self::send::span;
 pub(crate) use self::shared::{A2a, PartLimits, Settings};
 
 use std::sync::Arc;

@@ -229,7 +229,10 @@ impl Turn {
         let id = format!("question-{method}");
         let (heard, answer) = oneshot::channel();
         {
-            let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut questions = self
+                .questions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             questions.insert((self.call.clone(), id.clone()), heard);
         }
         let said = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

@@ -223,7 +223,11 @@ mod tests {
             let body = |result: &str| {
                 Bytes::from(format!(r#"{{"id":1, "jsonrpc":"2.0","result":{result}}}"#))
             };
-            assert_eq!(completed(&body(result), is_kept), body(expected), "{result}");
+            assert_eq!(
+                completed(&body(result), is_kept),
+                body(expected),
+                "{result}"
+            );
         };
         check("{}", false, r#"{"resultType":"complete"}"#);
         check(
@@ -234,17 +238,21 @@ mod tests {
         let has = r#"{"resultType":"input_required","x":{}}"#;
         check(has, false, has);
         check("[]", true, "[]");
-        let error = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#);
+        let error =
+            Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#);
         assert_eq!(completed(&error, true), error);
     }
 
     #[test]
     fn some_errors_have_a_status() {
         let status = |code: i64| {
-            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":""}}}}"#);
+            let body =
+                format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":""}}}}"#);
             status_of_error(body.as_bytes()).as_u16()
         };
-        let all = [-32_601, -32_602, -32_600, -32_020, -32_021, -32_022, -32_603, -1];
+        let all = [
+            -32_601, -32_602, -32_600, -32_020, -32_021, -32_022, -32_603, -1,
+        ];
         assert_eq!(all.map(status), [404, 400, 400, 400, 400, 400, 200, 200]);
         assert_eq!(status_of_error(br#"{"result":{}}"#), 200);
     }

@@ -110,7 +110,9 @@ impl Era {
         let named = Revision::named(headers);
         if meta.version.is_none() && named != Some(Revision::V2026_07_28.as_str()) {
             return match named {
-                Some(name) if Revision::of(name).is_none() => Err(bad(not_served(name, Revision::names()))),
+                Some(name) if Revision::of(name).is_none() => {
+                    Err(bad(not_served(name, Revision::names())))
+                }
                 _ => Ok(Self::Sessions),
             };
         }
@@ -129,17 +131,17 @@ fn alone(
     method: &str,
     headers: &HeaderMap,
 ) -> Result<Era, Failure> {
-    for (key, value) in [
-        (VERSION_KEY, meta.version),
-        (ABILITIES_KEY, meta.abilities),
-    ] {
+    for (key, value) in [(VERSION_KEY, meta.version), (ABILITIES_KEY, meta.abilities)] {
         if value.is_none() {
             return Err(Failure::bad_params(&format!("params._meta has no {key}")));
         }
     }
     let version = text(meta.version)
         .ok_or_else(|| Failure::bad_params(&format!("{VERSION_KEY} is a string")))?;
-    let mut same = vec![(VERSION, Some(version.clone())), ("mcp-method", Some(method.to_owned()))];
+    let mut same = vec![
+        (VERSION, Some(version.clone())),
+        ("mcp-method", Some(method.to_owned())),
+    ];
     match method {
         "tools/call" | "prompts/get" => same.push(("mcp-name", text(params.name))),
         "resources/read" => same.push(("mcp-name", text(params.uri))),

@@ -1,5 +1,6 @@
 //! `/mcp`: all agents as one server. The names of an agent's tools and prompts begin with its own, the URIs of its
-//! resources with `a2abus://AGENT/`; requests that name one go to its agent, with its own name put back.
+//! resources with `a2abus://AGENT/`; requests that name one go to its agent, with its own name put back. A name without
+//! an agent is one of the default agent, where there is one.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -157,7 +158,9 @@ impl Turn<'_> {
                 let reference =
                     reference.and_then(|raw| serde_json::from_str::<Reference<'_>>(raw.get()).ok());
                 match reference {
-                    Some(Reference { name: Some(name), .. }) => (Some(name), Naming::Name),
+                    Some(Reference {
+                        name: Some(name), ..
+                    }) => (Some(name), Naming::Name),
                     Some(Reference { uri, .. }) => (uri, Naming::Uri),
                     None => (None, Naming::Name),
                 }
@@ -167,7 +170,8 @@ impl Turn<'_> {
         let name = text(named).unwrap_or_default();
         let agents = self.mcp.door.registry.now();
         let split = naming.split(&name, |agent| agents.get(agent).is_some());
-        let ((agent, own), Some(raw)) = (split.ok_or_else(|| unknown(naming, &name))?, named) else {
+        let default = || Some((agents.default_agent()?.as_str(), name.as_str()));
+        let (Some((agent, own)), Some(raw)) = (split.or_else(default), named) else {
             return Err(unknown(naming, &name));
         };
         let place = span(bytes, raw.get());
@@ -182,8 +186,7 @@ impl Turn<'_> {
 
 /// An item of a list, under the name that clients of all agents use; `None` where it has none.
 fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<String> {
-    let members: HashMap<Cow<'_, str>, &RawValue> =
-        serde_json::from_str(item.get()).ok()?;
+    let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(item.get()).ok()?;
     let raw = members.get(member)?;
     let own = text(Some(raw))?;
     let naming = if member == "name" {
@@ -221,7 +224,10 @@ mod tests {
         assert_eq!(split(Naming::Name, "c.tool"), None);
         assert_eq!(split(Naming::Name, "tool"), None);
         let uri = "a2abus://team/x/file:///etc/motd";
-        assert_eq!(split(Naming::Uri, uri), Some(("team/x", "file:///etc/motd")));
+        assert_eq!(
+            split(Naming::Uri, uri),
+            Some(("team/x", "file:///etc/motd"))
+        );
         assert_eq!(split(Naming::Uri, "file:///etc/motd"), None);
         assert_eq!(Naming::Uri.join("team/x", "file:///etc/motd"), uri);
     }

@@ -71,8 +71,7 @@ impl Mcp {
     ) -> Result<Response, Refusal> {
         let headers = &head.headers;
         if !Accepts::of(headers).is_some_and(Accepts::events) || !names_events(headers) {
-            let message =
-                "GET opens a stream of an MCP session, with Accept: text/event-stream; send requests with POST";
+            let message = "GET opens a stream of an MCP session, with Accept: text/event-stream; send requests with POST";
             let failure = Failure::new(Reason::InvalidRequest, message);
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
@@ -174,7 +173,8 @@ impl Listening {
     }
 
     fn meta(&self) -> Option<Value> {
-        let id: Box<RawValue> = RawValue::from_string(self.subscription.as_ref()?.to_string()).ok()?;
+        let id: Box<RawValue> =
+            RawValue::from_string(self.subscription.as_ref()?.to_string()).ok()?;
         Some(json!({ "io.modelcontextprotocol/subscriptionId": id }))
     }
 

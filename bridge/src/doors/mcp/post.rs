@@ -188,12 +188,7 @@ impl Posted {
         }
     }
 
-    fn turn(
-        &self,
-        common: &Common,
-        unit: Unit,
-        recipient: Recipient,
-    ) -> Result<Turn<'_>, Refusal> {
+    fn turn(&self, common: &Common, unit: Unit, recipient: Recipient) -> Result<Turn<'_>, Refusal> {
         let bad = |failure| (StatusCode::BAD_REQUEST, failure);
         check_id(recipient.id()).map_err(bad)?;
         let method = Text::from(unit.method().unwrap_or_default());
@@ -312,7 +307,14 @@ mod tests {
 
     #[test]
     fn ids_are_strings_or_integers() {
-        for good in ["1", "-1", "0", r#""a.b""#, r#""null""#, "12345678901234567890"] {
+        for good in [
+            "1",
+            "-1",
+            "0",
+            r#""a.b""#,
+            r#""null""#,
+            "12345678901234567890",
+        ] {
             assert!(check_id(good).is_ok(), "{good}");
         }
         for bad in ["null", "1.0", "1e3", "1E3"] {

@@ -109,13 +109,21 @@ mod tests {
 
     #[test]
     fn an_id_says_all_there_is_and_ends_once() {
-        let session = Session::new(
-            Revision::V2025_06_18,
-            CallId::new(Replica(7)).unwrap(),
+        let session = Session::new(Revision::V2025_06_18, CallId::new(Replica(7)).unwrap());
+        assert!(
+            session
+                .id()
+                .bytes()
+                .all(|byte| (0x21..=0x7e).contains(&byte))
         );
-        assert!(session.id().bytes().all(|byte| (0x21..=0x7e).contains(&byte)));
         assert_eq!(Session::parse(session.id()), Some(session.clone()));
-        for bad in ["", "nope", "2025-06-18.", "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa", "2025-06-18.x y"] {
+        for bad in [
+            "",
+            "nope",
+            "2025-06-18.",
+            "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "2025-06-18.x y",
+        ] {
             assert_eq!(Session::parse(bad), None, "{bad:?}");
         }
         let sessions = Sessions::default();

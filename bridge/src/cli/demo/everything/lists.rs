@@ -25,23 +25,47 @@ const PLAIN: [(&str, &str); 22] = [
     ("test_image_content", "Returns an image"),
     ("test_audio_content", "Returns a sound"),
     ("test_embedded_resource", "Returns a resource"),
-    ("test_multiple_content_types", "Returns a text, an image and a resource"),
+    (
+        "test_multiple_content_types",
+        "Returns a text, an image and a resource",
+    ),
     ("test_tool_with_logging", "Logs while it works"),
     ("test_logging_tool", "Logs once"),
     ("test_tool_with_progress", "Reports its progress"),
     ("test_error_handling", "Fails"),
-    ("test_elicitation_sep1034_defaults", "Asks the user, with defaults"),
+    (
+        "test_elicitation_sep1034_defaults",
+        "Asks the user, with defaults",
+    ),
     ("test_elicitation_sep1330_enums", "Asks the user to choose"),
     ("test_missing_capability", "Needs a client that samples"),
     ("test_streaming_elicitation", "Needs what the user says"),
-    ("test_input_required_result_elicitation", "Needs the name of the user"),
+    (
+        "test_input_required_result_elicitation",
+        "Needs the name of the user",
+    ),
     ("test_input_required_result_sampling", "Needs a sample"),
     ("test_input_required_result_list_roots", "Needs the roots"),
-    ("test_input_required_result_request_state", "Gets its state back"),
-    ("test_input_required_result_multiple_inputs", "Needs three things"),
-    ("test_input_required_result_multi_round", "Needs two things, one after the other"),
-    ("test_input_required_result_tampered_state", "Checks its state"),
-    ("test_input_required_result_capabilities", "Asks only what the client can answer"),
+    (
+        "test_input_required_result_request_state",
+        "Gets its state back",
+    ),
+    (
+        "test_input_required_result_multiple_inputs",
+        "Needs three things",
+    ),
+    (
+        "test_input_required_result_multi_round",
+        "Needs two things, one after the other",
+    ),
+    (
+        "test_input_required_result_tampered_state",
+        "Checks its state",
+    ),
+    (
+        "test_input_required_result_capabilities",
+        "Asks only what the client can answer",
+    ),
     ("test_trigger_tool_change", "Does nothing"),
 ];
 
@@ -59,7 +83,11 @@ pub(super) fn tools() -> Vec<Value> {
         json!({ "name": name, "description": description, "inputSchema": schema })
     };
     let rest = [
-        with("test_sampling", "Asks the model of the client this", "prompt"),
+        with(
+            "test_sampling",
+            "Asks the model of the client this",
+            "prompt",
+        ),
         with("test_elicitation", "Asks the user this", "message"),
         json!({
             "name": "json_schema_2020_12_tool",
@@ -147,7 +175,10 @@ pub(super) fn form(tool: &str) -> Value {
                 let titled = titles.map(|(title, name)| json!({ "const": name, "title": title }));
                 titled.collect::<Vec<_>>()
             };
-            let (options, values) = (["option1", "option2", "option3"], ["value1", "value2", "value3"]);
+            let (options, values) = (
+                ["option1", "option2", "option3"],
+                ["value1", "value2", "value3"],
+            );
             json!({
                 "type": "object",
                 "properties": {
@@ -198,7 +229,9 @@ pub(super) fn prompt(name: &str, arguments: &Value) -> Answered {
         "test_simple_prompt" => vec![text("This is a simple prompt for testing.")],
         "test_prompt_with_arguments" => {
             let (one, two) = (argument("arg1"), argument("arg2"));
-            vec![text(&format!("Prompt with arguments: arg1='{one}', arg2='{two}'"))]
+            vec![text(&format!(
+                "Prompt with arguments: arg1='{one}', arg2='{two}'"
+            ))]
         }
         "test_prompt_with_embedded_resource" => vec![
             said(json!({ "type": "resource", "resource": {
@@ -238,16 +271,24 @@ pub(super) fn resource(uri: &str) -> Answered {
         .strip_prefix("test://template/")
         .and_then(|rest| rest.strip_suffix("/data"));
     let content = match (uri, templated) {
-        ("test://static-text", _) => {
-            text("text/plain", "This is the content of the static text resource.")
-        }
+        ("test://static-text", _) => text(
+            "text/plain",
+            "This is the content of the static text resource.",
+        ),
         ("test://watched-resource", _) => text("text/plain", "Nothing happens"),
         ("test://static-binary", _) => json!({ "uri": uri, "mimeType": "image/png", "blob": PNG }),
         (_, Some(id)) => {
-            let data = json!({ "id": id, "templateTest": true, "data": format!("Data for ID: {id}") });
+            let data =
+                json!({ "id": id, "templateTest": true, "data": format!("Data for ID: {id}") });
             text("application/json", &data.to_string())
         }
-        _ => return Err((-32_602, "Resource not found".to_owned(), json!({ "uri": uri }))),
+        _ => {
+            return Err((
+                -32_602,
+                "Resource not found".to_owned(),
+                json!({ "uri": uri }),
+            ));
+        }
     };
     Ok(json!({ "contents": [content] }))
 }

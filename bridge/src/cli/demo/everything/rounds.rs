@@ -50,21 +50,30 @@ pub(super) fn tool(name: &str, params: &Value) -> Option<Answered> {
 fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
     Some(match name {
         "elicitation" => {
-            let needs = vec![("user_name", elicitation("What is your name?", "name", "string"))];
+            let needs = vec![(
+                "user_name",
+                elicitation("What is your name?", "name", "string"),
+            )];
             Ok(once(params, needs, None, |said| {
                 let name = said["user_name"]["content"]["name"].as_str();
                 format!("Hello, {}!", name.unwrap_or("stranger"))
             }))
         }
         "sampling" => {
-            let needs = vec![("capital_question", sampling("What is the capital of France?"))];
+            let needs = vec![(
+                "capital_question",
+                sampling("What is the capital of France?"),
+            )];
             Ok(once(params, needs, None, |said| {
                 said["capital_question"]["content"]["text"].to_string()
             }))
         }
-        "list_roots" => Ok(once(params, vec![("client_roots", roots())], None, |said| {
-            said["client_roots"]["roots"].to_string()
-        })),
+        "list_roots" => Ok(once(
+            params,
+            vec![("client_roots", roots())],
+            None,
+            |said| said["client_roots"]["roots"].to_string(),
+        )),
         "request_state" => Ok(once(
             params,
             vec![("confirm", elicitation("Please confirm", "ok", "boolean"))],
@@ -86,7 +95,10 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
         },
         "multiple_inputs" => {
             let needs = vec![
-                ("user_name", elicitation("What is your name?", "name", "string")),
+                (
+                    "user_name",
+                    elicitation("What is your name?", "name", "string"),
+                ),
                 ("greeting", sampling("Generate a greeting")),
                 ("client_roots", roots()),
             ];
@@ -95,8 +107,16 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
         "multi_round" => Ok(round(params)),
         "capabilities" => {
             let all = [
-                ("elicitation", "name", elicitation("What is your name?", "name", "string")),
-                ("sampling", "sample", sampling("What is the capital of France?")),
+                (
+                    "elicitation",
+                    "name",
+                    elicitation("What is your name?", "name", "string"),
+                ),
+                (
+                    "sampling",
+                    "sample",
+                    sampling("What is the capital of France?"),
+                ),
                 ("roots", "roots", roots()),
             ];
             let able = all.into_iter().filter(|it| abilities.get(it.0).is_some());
@@ -123,11 +143,19 @@ pub(super) fn prompt(params: &Value) -> Value {
 
 /// Two questions, one after the other.
 fn round(params: &Value) -> Value {
-    let second = || vec![("step2", elicitation("Step 2: What is your favorite color?", "color", "string"))];
+    let second = || {
+        vec![(
+            "step2",
+            elicitation("Step 2: What is your favorite color?", "color", "string"),
+        )]
+    };
     if params["requestState"] == "round-2" {
         return once(params, second(), Some("round-2"), |said| said.to_string());
     }
-    let first = vec![("step1", elicitation("Step 1: What is your name?", "name", "string"))];
+    let first = vec![(
+        "step1",
+        elicitation("Step 1: What is your name?", "name", "string"),
+    )];
     if lacks(&params["inputResponses"], &first) {
         return needed(first, Some("round-1"));
     }

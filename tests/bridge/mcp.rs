@@ -1,0 +1,661 @@
+//! MCP over streamable HTTP, end to end: sessions, requests that stand alone, one agent and all of them, hostile input.
+
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, Message, Outcome, Reading, Subscription, TopicFilter, Transport as _,
+};
+use futures_util::StreamExt as _;
+use reqwest::{Client, Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::a2a::read_events;
+use crate::http::{Front, SOON};
+
+const CONFIG: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+agents:
+  maps: { description: Maps., to: { transport: local, topic: mcp.maps } }
+  weather.eu: { description: Weather., to: { transport: local, topic: mcp.weather } }
+registry:
+  enabled: true
+  places: [ { to: { transport: local, topic: "agents.{targetagent}" } } ]
+calls: { timeout: 10s }
+http: { listen: "127.0.0.1:0", drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+"#;
+const NEWEST: &str = "2026-07-28";
+
+/// A bridge, two MCP servers behind it as agents, and what these were sent: topic and body.
+struct Servers {
+    front: Front,
+    seen: mpsc::Receiver<(String, String)>,
+}
+
+impl Servers {
+    async fn open() -> Self {
+        let front = Front::open_with(CONFIG).await;
+        let subscription = Subscription {
+            topics: vec![TopicFilter::new("mcp.>").unwrap()],
+            reading: Reading::Group("servers".into()),
+            budget_bytes: 16 << 20,
+            budget_messages: 4_096,
+        };
+        let mut consumer = front.memory.subscribe(subscription).await.unwrap();
+        let (saw, seen) = mpsc::channel(1_000);
+        let memory = front.memory.clone();
+        tokio::spawn(async move {
+            while let Some(delivery) = consumer.recv().await {
+                delivery.acknowledger.settle(Outcome::Settled).unwrap();
+                let body = delivery.message.body.clone().unwrap();
+                let request: Value = serde_json::from_slice(&body).unwrap();
+                let body = String::from_utf8(body.to_vec()).unwrap();
+                let topic = delivery.topic.as_str().to_owned();
+                saw.send((topic.clone(), body)).await.unwrap();
+                let Some(reply_to) = delivery.reply_to else {
+                    continue;
+                };
+                for said in answers(&topic, &request) {
+                    publish(&memory, &Address::topic(reply_to.clone()), said).await;
+                }
+            }
+        });
+        Self { front, seen }
+    }
+
+    fn post(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
+        let request = self.front.to(path, body);
+        request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+    }
+
+    /// A request of the newest revision, with the headers that it needs.
+    fn alone(&self, path: &str, method: &str, params: Value) -> RequestBuilder {
+        let params = with_meta(params);
+        let name = params["name"].as_str().or(params["uri"].as_str());
+        let name = name.unwrap_or_default().to_owned();
+        let body = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+        let request = self.post(path, body.to_string());
+        let request = request
+            .header("mcp-protocol-version", NEWEST)
+            .header("mcp-method", method);
+        if name.is_empty() {
+            request
+        } else {
+            request.header("mcp-name", name)
+        }
+    }
+
+    async fn session(&self, path: &str, revision: &str) -> String {
+        let params = json!({ "protocolVersion": revision, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        let response = self.post(path, request(1, "initialize", params));
+        let response = response.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let id = response.headers()["mcp-session-id"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["result"]["protocolVersion"], revision, "{answer}");
+        id
+    }
+
+    /// The next message that an agent was sent and that asks for something else than its profile.
+    async fn next_seen(&mut self) -> (String, String) {
+        loop {
+            let (topic, body) = timeout(SOON, self.seen.recv()).await.unwrap().unwrap();
+            if !body.contains(r#""initialize""#) {
+                return (topic, body);
+            }
+        }
+    }
+}
+
+async fn publish(memory: &Memory, to: &Address, body: String) {
+    let sent = memory.send(to, Message::plain(body)).await;
+    sent.unwrap().await.unwrap();
+}
+
+/// What the servers answer.
+fn answers(topic: &str, request: &Value) -> Vec<String> {
+    let id = &request["id"];
+    let result =
+        |result: Value| json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+    let params = &request["params"];
+    match request["method"].as_str().unwrap_or_default() {
+        "initialize" if topic == "mcp.maps" => vec![result(json!({
+            "protocolVersion": "2025-11-25", "serverInfo": { "name": "Maps", "version": "9" },
+            "capabilities": { "tools": {}, "prompts": {} }, "instructions": "Ask for places.",
+        }))],
+        "tools/list" => {
+            let tool = |name: &str| json!({ "name": name, "inputSchema": { "type": "object" } });
+            match params["cursor"].as_str() {
+                None => vec![result(json!({ "tools": [tool("one")], "nextCursor": "more" }))],
+                Some(_) => vec![result(json!({ "tools": [tool("two")] }))],
+            }
+        }
+        "tools/call" if params["name"] == "hang" => Vec::new(),
+        "tools/call" => vec![
+            json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "level": "info", "data": "l" } }).to_string(),
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress",
+                "params": { "progressToken": params["_meta"]["progressToken"], "progress": 1 } }).to_string(),
+            format!(r#"{{"jsonrpc":"2.0", "id":{id}, "result":{{ "content" : [], "n":1.0 }} }}"#),
+        ],
+        "resources/read" => vec![result(json!({ "contents": [], "uri": params["uri"] }))],
+        "logging/setLevel" => vec![result(json!({}))],
+        _ => vec![json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } }).to_string()],
+    }
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers write json! in place"
+)]
+fn request(id: u32, method: &str, params: Value) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+fn with_meta(mut params: Value) -> Value {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = NEWEST.into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    params
+}
+
+async fn json_of(response: Response) -> Value {
+    let text = response.text().await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+async fn status_and_code(request: RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    (status, json_of(response).await["error"]["code"].clone())
+}
+
+#[tokio::test]
+async fn a_session_begins_with_what_the_agent_says_and_ends_with_delete() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let response = servers.post(
+        path,
+        request(1, "initialize", json!({ "protocolVersion": "1999-01-01" })),
+    );
+    let answer = json_of(response.send().await.unwrap()).await;
+    let expected = json!({
+        "protocolVersion": "2025-11-25", "serverInfo": { "name": "Maps", "version": "9" },
+        "capabilities": { "tools": {}, "prompts": {} }, "instructions": "Ask for places.",
+    });
+    assert_eq!(answer["result"], expected);
+
+    let session = servers.session(path, "2025-06-18").await;
+    let other = servers.session("/rpc/maps/mcp", "2025-11-25").await;
+    let in_session = |session: &str, body: String| {
+        servers
+            .post(path, body)
+            .header("mcp-session-id", session)
+            .header("mcp-protocol-version", "2025-06-18")
+    };
+    let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
+    assert_eq!(
+        in_session(&session, begun).send().await.unwrap().status(),
+        202
+    );
+    let ping = || request(2, "ping", json!({}));
+    let pong = json_of(in_session(&session, ping()).send().await.unwrap()).await;
+    assert_eq!(pong, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
+
+    let url = format!("{}{path}", servers.front.base);
+    let end = |session: &str| {
+        Client::new()
+            .delete(&url)
+            .header("mcp-session-id", session)
+            .send()
+    };
+    assert_eq!(end(&session).await.unwrap().status(), 204);
+    assert_eq!(end(&session).await.unwrap().status(), 404);
+    assert_eq!(
+        in_session(&session, ping()).send().await.unwrap().status(),
+        404
+    );
+    assert_eq!(
+        in_session(&other, ping()).send().await.unwrap().status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn the_session_of_one_replica_is_known_to_another() {
+    let (one, other) = (Servers::open().await, Servers::open().await);
+    let session = one.session("/mcp", "2025-11-25").await;
+    let ping = other.post("/mcp", request(1, "ping", json!({})));
+    let response = ping.header("mcp-session-id", session).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn nothing_but_the_id_and_the_token_of_a_request_changes() {
+    let mut servers = Servers::open().await;
+    let call = r#"{ "params":{"_meta":{"progressToken": "p-1"}, "name" : "look","arguments":{"n":1.0}},"id": "a\u0062" , "method":"tools/call","jsonrpc":"2.0"}"#;
+    let response = servers.post("/mcp/agents/maps", call).send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let events = read_events(&response.text().await.unwrap());
+    let (topic, seen) = servers.next_seen().await;
+    assert_eq!(topic, "mcp.maps");
+    let id: Value = serde_json::from_str(&seen).unwrap();
+    let own = id["id"].to_string();
+    let expected = call
+        .replacen(r#""p-1""#, &own, 1)
+        .replacen(r#""a\u0062""#, &own, 1);
+    assert_eq!(seen, expected);
+    assert_eq!(events.len(), 3, "{events:?}");
+    assert_eq!(events[1].json()["params"]["progressToken"], "p-1");
+    let last = r#"{"jsonrpc":"2.0", "id":"a\u0062", "result":{ "content" : [], "n":1.0 } }"#;
+    assert_eq!(events[2].data, last);
+
+    let only_json = servers
+        .post("/mcp/agents/maps", call)
+        .header("accept", "application/json");
+    let only_json = only_json.send().await.unwrap();
+    assert!(
+        !only_json.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_stands_alone_gets_what_its_revision_has() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let discovered = servers
+        .alone(path, "server/discover", json!({}))
+        .send()
+        .await
+        .unwrap();
+    let discovered = json_of(discovered).await["result"].clone();
+    assert_eq!(discovered["supportedVersions"], json!([NEWEST]));
+    assert_eq!(discovered["resultType"], "complete");
+    let server = &discovered["_meta"]["io.modelcontextprotocol/serverInfo"];
+    assert_eq!(server["name"], "Maps");
+
+    // Log messages are sent to those who ask for them.
+    let call = json!({ "name": "look", "arguments": {} });
+    let response = servers
+        .alone(path, "tools/call", call.clone())
+        .send()
+        .await
+        .unwrap();
+    let events = read_events(&response.text().await.unwrap());
+    let methods: Vec<_> = events
+        .iter()
+        .map(|event| event.json()["method"].clone())
+        .collect();
+    assert_eq!(methods, [json!("notifications/progress"), Value::Null]);
+    let last = r#"{"jsonrpc":"2.0", "id":7, "result":{"resultType":"complete", "content" : [], "n":1.0 } }"#;
+    assert_eq!(events[1].data, last);
+    let mut logged = call;
+    logged["_meta"]["io.modelcontextprotocol/logLevel"] = "info".into();
+    let response = servers
+        .alone(path, "tools/call", logged)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(read_events(&response.text().await.unwrap()).len(), 3);
+
+    let list = servers
+        .alone(path, "tools/list", json!({}))
+        .send()
+        .await
+        .unwrap();
+    let list = json_of(list).await["result"].clone();
+    assert_eq!(
+        (&list["ttlMs"], &list["cacheScope"]),
+        (&json!(0), &json!("private"))
+    );
+    for method in ["ping", "initialize", "logging/setLevel", "nope/nope"] {
+        let gone = servers.alone(path, method, json!({}));
+        assert_eq!(
+            status_and_code(gone).await,
+            (404, json!(-32_601)),
+            "{method}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn headers_must_say_what_the_body_says() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let body = |version: &str| {
+        let mut params = with_meta(json!({ "name": "Zürich" }));
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = version.into();
+        request(3, "tools/call", params)
+    };
+    let ask = |headers: &[(&str, &str)], version: &str| {
+        let request = servers.post(path, body(version));
+        headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        })
+    };
+    let (version, method) = (
+        ("mcp-protocol-version", NEWEST),
+        ("mcp-method", "tools/call"),
+    );
+    // `Zürich` in base64.
+    let name = ("mcp-name", "=?base64?WsO8cmljaA==?=");
+    let mismatch = (400, json!(-32_020));
+    for headers in [
+        &[method, name][..],
+        &[version, name],
+        &[version, method],
+        &[version, method, ("mcp-name", "Zurich")],
+        &[version, method, ("mcp-name", "=?base64?!!?=")],
+        &[version, method, name, name],
+        &[("mcp-protocol-version", "2025-11-25"), method, name],
+    ] {
+        assert_eq!(
+            status_and_code(ask(headers, NEWEST)).await,
+            mismatch,
+            "{headers:?}"
+        );
+    }
+    let served = ask(&[version, method, name], NEWEST).send().await.unwrap();
+    assert_eq!(served.status(), 200);
+    let future = ask(
+        &[("mcp-protocol-version", "2099-01-01"), method, name],
+        "2099-01-01",
+    );
+    let refused = future.send().await.unwrap();
+    assert_eq!(refused.status(), 400);
+    let error = json_of(refused).await["error"].clone();
+    assert_eq!(error["code"], -32_022);
+    assert_eq!(error["data"]["supported"], json!([NEWEST]));
+    assert_eq!(error["data"]["requested"], "2099-01-01");
+    let unknown = servers.post(path, request(1, "tools/list", json!({})));
+    let unknown = unknown.header("mcp-protocol-version", "1999-01-01");
+    assert_eq!(status_and_code(unknown).await, (400, json!(-32_022)));
+}
+
+#[tokio::test]
+async fn a_cancelled_request_is_cancelled_at_its_agent() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let call = request(9, "tools/call", json!({ "name": "hang" }));
+    let call = servers.post(path, call).header("mcp-session-id", &session);
+    let waiting = tokio::spawn(call.send());
+    let (_, seen) = servers.next_seen().await;
+    let seen: Value = serde_json::from_str(&seen).unwrap();
+    let cancel = |id: Value| {
+        let body = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
+        servers
+            .post(path, body.to_string())
+            .header("mcp-session-id", &session)
+            .send()
+    };
+    // Another id, and another type of it, are other requests.
+    for other in [json!(8), json!("9")] {
+        assert_eq!(cancel(other).await.unwrap().status(), 202);
+    }
+    assert_eq!(cancel(json!(9)).await.unwrap().status(), 202);
+    let (_, cancelled) = servers.next_seen().await;
+    let cancelled: Value = serde_json::from_str(&cancelled).unwrap();
+    assert_eq!(cancelled["method"], "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], seen["id"]);
+    let response = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(
+        json_of(response).await["error"]["data"]["reason"],
+        "cancelled"
+    );
+}
+
+#[tokio::test]
+async fn all_agents_are_one_server_with_their_names_in_front() {
+    let mut servers = Servers::open().await;
+    let list = servers
+        .post("/mcp", request(1, "tools/list", json!({})))
+        .send()
+        .await
+        .unwrap();
+    let list = json_of(list).await;
+    let names = list["result"]["tools"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["maps.one", "maps.two", "weather.eu.one", "weather.eu.two"]
+    );
+    while let Ok(Some(_)) = timeout(std::time::Duration::ZERO, servers.seen.recv()).await {}
+
+    let call = servers.post(
+        "/mcp",
+        request(2, "tools/call", json!({ "name": "weather.eu.one" })),
+    );
+    assert_eq!(call.send().await.unwrap().status(), 200);
+    let (topic, seen) = servers.next_seen().await;
+    assert_eq!(topic, "mcp.weather");
+    assert_eq!(
+        serde_json::from_str::<Value>(&seen).unwrap()["params"]["name"],
+        "one"
+    );
+
+    let uri = json!({ "uri": "a2abus://maps/file:///etc/motd" });
+    let read = servers
+        .post("/mcp", request(3, "resources/read", uri))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(json_of(read).await["result"]["uri"], "file:///etc/motd");
+
+    for (method, params) in [
+        ("tools/call", json!({ "name": "nobody.one" })),
+        ("tools/call", json!({})),
+        ("tools/call", json!({ "name": 5 })),
+        ("prompts/get", json!({ "name": "maps" })),
+        ("resources/read", json!({ "uri": "file:///etc/motd" })),
+        ("completion/complete", json!({ "ref": "maps.x" })),
+        ("tools/list", json!({ "cursor": "-1" })),
+        ("tools/list", json!({ "cursor": 1 })),
+    ] {
+        let asked = servers.post("/mcp", request(4, method, params.clone()));
+        assert_eq!(
+            status_and_code(asked).await,
+            (200, json!(-32_602)),
+            "{method} {params}"
+        );
+    }
+    let asked = servers.post(
+        "/mcp",
+        request(4, "logging/setLevel", json!({ "level": "info" })),
+    );
+    assert_eq!(status_and_code(asked).await, (200, json!(-32_601)));
+}
+
+#[tokio::test]
+async fn what_breaks_the_rules_is_refused_with_a_reason() {
+    let servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let check = async |body: &str, status: u16, code: i64| {
+        let found = status_and_code(servers.post(path, body)).await;
+        assert_eq!(found, (status, json!(code)), "{body}");
+    };
+    check("{", 400, -32_700).await;
+    check("[]", 400, -32_600).await;
+    check("1", 400, -32_600).await;
+    check(r#"{"a":1}"#, 400, -32_600).await;
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping"} {}"#,
+        400,
+        -32_700,
+    )
+    .await;
+    check(
+        r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#,
+        400,
+        -32_600,
+    )
+    .await;
+    check(
+        r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+        400,
+        -32_600,
+    )
+    .await;
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"method":"notifications/initialized"}"#,
+        400,
+        -32_600,
+    )
+    .await;
+    check(r#"{"jsonrpc":"2.0","id":"x","result":{}}"#, 400, -32_600).await;
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#,
+        400,
+        -32_602,
+    )
+    .await;
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[1]}"#,
+        400,
+        -32_602,
+    )
+    .await;
+    let nobody = servers.post("/mcp/agents/no%20name", request(1, "initialize", json!({})));
+    assert_eq!(status_and_code(nobody).await, (200, json!(-32_602)));
+
+    let ping = || servers.post(path, request(1, "ping", json!({})));
+    for session in [
+        "nope",
+        "2025-11-25.",
+        "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ] {
+        let refused = ping()
+            .header("mcp-session-id", session)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(refused.status(), 404, "{session}");
+    }
+    for (header, value, status) in [
+        ("origin", "http://evil.example", 403),
+        ("host", "evil.example", 421),
+        ("content-type", "text/plain", 415),
+        ("accept", "text/html", 406),
+    ] {
+        let request = Client::new().post(format!("{}{path}", servers.front.base));
+        let request = request.header(header, value).body(request_body());
+        assert_eq!(request.send().await.unwrap().status(), status, "{header}");
+    }
+    // A page of this server itself.
+    let own = ping()
+        .header("origin", &servers.front.base)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(own.status(), 200);
+    for method in [Method::PUT, Method::PATCH] {
+        let url = format!("{}{path}", servers.front.base);
+        let response = Client::new().request(method, url).send().await.unwrap();
+        assert_eq!(response.status(), 405);
+        assert_eq!(response.headers()["allow"], "GET, POST, DELETE");
+    }
+}
+
+fn request_body() -> String {
+    request(1, "ping", json!({}))
+}
+
+#[tokio::test]
+async fn only_the_first_revision_has_batches() {
+    let servers = Servers::open().await;
+    let batch = json!([
+        { "jsonrpc": "2.0", "method": "notifications/initialized" },
+        { "jsonrpc": "2.0", "id": 1, "method": "ping" },
+        { "jsonrpc": "2.0", "id": 2, "method": "tools/list" },
+        { "jsonrpc": "2.0", "id": null, "method": "ping" },
+    ]);
+    let ask = |revision: &str| {
+        let request = servers.post("/mcp/agents/maps", batch.to_string());
+        request.header("mcp-protocol-version", revision)
+    };
+    let response = ask("2025-03-26").send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let answers = json_of(response).await;
+    assert_eq!(
+        answers[0],
+        json!({ "jsonrpc": "2.0", "id": 1, "result": {} })
+    );
+    assert_eq!(answers[1]["result"]["tools"][0]["name"], "one");
+    assert_eq!(answers[2]["error"]["code"], -32_600);
+    assert_eq!(answers.as_array().unwrap().len(), 3);
+    assert_eq!(
+        status_and_code(ask("2025-06-18")).await,
+        (400, json!(-32_600))
+    );
+}
+
+#[tokio::test]
+async fn clients_hear_that_the_lists_have_changed() {
+    let servers = Servers::open().await;
+    let url = format!("{}/mcp", servers.front.base);
+    let plain = Client::new().get(&url).send().await.unwrap();
+    assert_eq!(plain.status(), 405);
+    let events = Client::new()
+        .get(&url)
+        .header("accept", "text/event-stream");
+    let mut of_session = events.send().await.unwrap().bytes_stream();
+    let wanted =
+        json!({ "notifications": { "toolsListChanged": true, "resourcesListChanged": false } });
+    let listen = servers
+        .alone("/mcp", "subscriptions/listen", wanted)
+        .send()
+        .await
+        .unwrap();
+    let mut alone = listen.bytes_stream();
+    let acknowledged = timeout(SOON, alone.next()).await.unwrap().unwrap().unwrap();
+    let acknowledged = read_events(std::str::from_utf8(&acknowledged).unwrap());
+    let expected = json!({
+        "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
+        "params": {
+            "notifications": { "toolsListChanged": true },
+            "_meta": { "io.modelcontextprotocol/subscriptionId": 7 },
+        },
+    });
+    assert_eq!(acknowledged[0].json(), expected);
+
+    let card = json!({ "name": "new", "description": "New.", "version": "1", "skills": [] });
+    let put = Client::new().put(format!("{}/a2a/agents/new", servers.front.base));
+    let put = put.body(card.to_string()).send().await.unwrap();
+    assert_eq!(put.status(), 200, "{}", put.text().await.unwrap());
+    let heard = timeout(SOON, of_session.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let heard = read_events(std::str::from_utf8(&heard).unwrap());
+    assert_eq!(
+        heard[0].json(),
+        json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {} })
+    );
+    let heard = timeout(SOON, alone.next()).await.unwrap().unwrap().unwrap();
+    let heard = read_events(std::str::from_utf8(&heard).unwrap());
+    assert_eq!(
+        heard[0].json()["method"],
+        "notifications/tools/list_changed"
+    );
+    assert_eq!(
+        heard[0].json()["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
+        7
+    );
+
+    // The end of the bridge is the end of both, and no reason to wait.
+    servers.front.stop.cancel();
+    let last = timeout(SOON, alone.next()).await.unwrap().unwrap().unwrap();
+    let last = read_events(std::str::from_utf8(&last).unwrap());
+    assert_eq!(last[0].json()["result"]["resultType"], "complete");
+    while timeout(SOON, of_session.next()).await.unwrap().is_some() {}
+}
