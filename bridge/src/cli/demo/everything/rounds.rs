@@ -93,6 +93,13 @@ fn needing(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
                 |_| "state-ok".to_owned(),
             )),
         },
+        _ => return needing_more(name, params, abilities),
+    })
+}
+
+/// Those of them that need more than one thing.
+fn needing_more(name: &str, params: &Value, abilities: &Value) -> Option<Answered> {
+    Some(match name {
         "multiple_inputs" => {
             let needs = vec![
                 (
