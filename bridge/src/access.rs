@@ -9,7 +9,7 @@ use crate::config::{
     TransportType, answering,
 };
 use crate::names::{Name, Names, TemplatePart};
-use crate::state::{AGENTS, LOGS, LogSpec, PUSH, Place};
+use crate::state::{AGENTS, EXECUTIONS, LOGS, LogSpec, PUSH, Place, STORAGE};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -164,6 +164,7 @@ fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<
     let is_used = |spec: &LogSpec| {
         (config.registry.enabled || *spec != AGENTS)
             && (config.a2a.push_notifications.enabled || *spec != PUSH)
+            && (config.keeps_executions() || ![EXECUTIONS, STORAGE].contains(spec))
     };
     LOGS.into_iter().filter(is_used).filter_map(log).collect()
 }

@@ -81,6 +81,14 @@ enum Secrets {
 // === impl Config ===
 
 impl Config {
+    /// Whether the records of executions and `localStorage` are on the logs of the state.
+    #[must_use]
+    pub fn keeps_executions(&self) -> bool {
+        let workflows = &self.workflows;
+        let is_kept = self.state.place() != StateLog::Memory;
+        workflows.enabled && workflows.data_directory.is_none() && is_kept
+    }
+
     /// Reads the file, puts the environment over it, and checks everything. Nothing is connected and no secret is read.
     ///
     /// `environment` is `std::env::vars_os()`: variables `A2ABUS_SECTION__KEY` set `section.key`.

@@ -13,6 +13,7 @@
 pub mod bus;
 mod directory;
 pub(crate) mod reload;
+pub(crate) mod shared;
 mod turns;
 mod workers;
 
@@ -130,6 +131,22 @@ impl Workflows {
     /// What of the configuration cannot be used: a secret, a directory, a certificate.
     pub fn build(config: &WorkflowsConfig, metrics: Arc<Metrics>) -> Result<Self, WorkflowsError> {
         Self::build_in(environment(config)?, config, metrics)
+    }
+
+    /// As [`Workflows::build`], with a store that other replicas share.
+    ///
+    /// # Errors
+    /// As [`Workflows::build`].
+    pub(crate) fn build_on(
+        store: Arc<dyn Store>,
+        config: &WorkflowsConfig,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, WorkflowsError> {
+        let environment = Environment {
+            store,
+            ..environment(config)?
+        };
+        Self::build_in(environment, config, metrics)
     }
 
     /// As [`Workflows::build`], in another world: for tests.

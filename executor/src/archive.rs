@@ -77,21 +77,52 @@ impl Archive {
     /// # Cancel safety
     /// The future may be dropped; the record may then have been written or not.
     pub(crate) async fn save(&self, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+        self.put(agent, stored, None).await.map(drop)
+    }
+
+    /// As [`Archive::save`], for an execution that begins, and has ended at `until` at the latest; `false` where another
+    /// process runs it.
+    pub(crate) async fn begin(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+        until: SystemTime,
+    ) -> Result<bool, StoreError> {
+        self.put(agent, stored, Some(until)).await
+    }
+
+    async fn put(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+        begins_until: Option<SystemTime>,
+    ) -> Result<bool, StoreError> {
+        let write = async |changes| match begins_until {
+            Some(until) => self.store.begin(changes, until).await,
+            None => self.store.write(changes).await.map(|()| true),
+        };
         let account = self.account(agent);
         let mut written = account.lock().await;
         // Not known while the write is under way: this future may be dropped there.
         let before = written.take();
         let (changes, bytes) = stored.changes(agent);
-        if let Err(error) = self.store.write(changes.clone()).await {
-            if !error.0.is::<StoreFull>() || self.make_room(agent, 0).await.is_err() {
-                return Err(error);
+        let is_written = match write(changes.clone()).await {
+            Ok(is_written) => is_written,
+            Err(error) => {
+                if !error.0.is::<StoreFull>() || self.make_room(agent, 0).await.is_err() {
+                    return Err(error);
+                }
+                write(changes).await?
             }
-            self.store.write(changes).await?;
+        };
+        if !is_written {
+            *written = before;
+            return Ok(false);
         }
         let since = before.map(|before| before.saturating_add(bytes));
         if let Some(since) = since.filter(|since| *since <= self.max_agent_bytes / 4) {
             *written = Some(since);
-            return Ok(());
+            return Ok(true);
         }
         // Some of the room is made ahead, so that it is seldom looked for.
         match self.make_room(agent, self.max_agent_bytes / 4 * 3).await {
@@ -102,7 +133,36 @@ impl Archive {
                 "the results of old executions could not be removed"
             ),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether another process runs an execution.
+    pub(crate) fn runs_elsewhere(&self, agent: &Text, id: &str) -> bool {
+        self.store.runs_elsewhere(&record_key(agent, id))
+    }
+
+    /// Waits as long as another process runs an execution, and loads its record.
+    pub(crate) async fn ended_elsewhere(
+        &self,
+        agent: &Text,
+        id: &str,
+    ) -> Result<Option<Stored>, StoreError> {
+        self.store.until_idle(&record_key(agent, id)).await;
+        self.load(agent, id).await
+    }
+
+    /// Asks the other process that runs an execution to cancel it; whether there is one.
+    pub(crate) async fn cancel_elsewhere(
+        &self,
+        agent: &Text,
+        id: &str,
+    ) -> Result<bool, StoreError> {
+        self.store.cancel(&record_key(agent, id)).await
+    }
+
+    /// Waits until another process asks for an execution of this one to be cancelled.
+    pub(crate) async fn until_cancelled(&self, agent: &Text, id: &str) {
+        self.store.until_cancelled(&record_key(agent, id)).await;
     }
 
     /// Takes a record and its summary away.

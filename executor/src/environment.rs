@@ -139,6 +139,47 @@ pub trait Store: Send + Sync {
         after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>>;
+
+    /// Whether other processes use the store at the same time. The methods below are for such stores.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// As [`Store::write`], with the record of an execution that begins, and that has ended at `until` at the latest.
+    /// `false`, and nothing is written, where another process has begun it.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    fn begin<'a>(
+        &'a self,
+        changes: Vec<Change>,
+        _until: SystemTime,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move { self.write(changes).await.map(|()| true) })
+    }
+
+    /// Whether another process runs the execution of this key of [`Table::Executions`], as far as is known.
+    fn runs_elsewhere(&self, _key: &str) -> bool {
+        false
+    }
+
+    /// Waits as long as another process runs the execution of this key.
+    fn until_idle<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Asks the other process that runs the execution of this key to cancel it; whether there is one.
+    ///
+    /// # Errors
+    /// That the store failed.
+    fn cancel<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Waits until another process asks for the execution of this key to be cancelled.
+    fn until_cancelled<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The tables of a [`Store`].

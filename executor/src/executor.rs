@@ -12,6 +12,7 @@ use a2abus_models::a2e_workflow::{Document, OperationType, Report, Strictness, W
 use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 use bytes::Bytes;
+use tokio::sync::watch;
 
 pub use execution::{Event, Execution};
 pub use running::Follow;
@@ -115,6 +116,14 @@ pub enum Refusal {
     Store(#[from] StoreError),
 }
 
+/// What is recorded under an id.
+enum Known {
+    /// All there is to say.
+    Ended(Record),
+    /// That another process runs it.
+    RunsElsewhere,
+}
+
 /// Most agents and peers whose use of limits is counted at a time.
 const MAX_COUNTED: usize = 100_000;
 
@@ -183,7 +192,7 @@ impl Executor {
         let places = (!request.is_cancelled).then_some(most);
         let slot = match self.0.running.admit(agent.id(), &id, &digest, places) {
             Admission::Slot(slot) => slot,
-            Admission::Running(follow) => return Ok(Started::Running(follow)),
+            Admission::Running(ended) => return Ok(self.follow(agent, id, Some(ended))),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
             Admission::Busy => {
                 // What has run before needs no place.
@@ -191,10 +200,14 @@ impl Executor {
                 return answered.ok_or(Refusal::Busy(most));
             }
         };
-        if let Some(record) = self.known(agent, &id, &digest).await? {
-            let record = Arc::new(record);
-            slot.end(&record);
-            return Ok(Started::Finished(record));
+        match self.known(agent, &id, &digest).await? {
+            Some(Known::Ended(record)) => {
+                let record = Arc::new(record);
+                slot.end(&record);
+                return Ok(Started::Finished(record));
+            }
+            Some(Known::RunsElsewhere) => return Ok(self.follow(agent, id, None)),
+            None => {}
         }
         let most = agent.policy().max_execution_time;
         let left = self.time_left(&request)?;
@@ -204,16 +217,39 @@ impl Executor {
         let start = Start {
             agent: Arc::clone(agent),
             plan: Plan::new(workflow),
-            execution_id: id,
-            digest,
+            execution_id: id.clone(),
+            digest: digest.clone(),
             request,
             report,
             budget: left.map_or(most, |left| left.min(most)),
             is_cut: left.is_some_and(|left| left < most),
         };
-        Execution::begin(Arc::clone(&self.0), start, slot)
-            .await
-            .map(Started::New)
+        match Execution::begin(Arc::clone(&self.0), start, slot).await? {
+            Some(execution) => Ok(Started::New(execution)),
+            None => self.begun_elsewhere(agent, id, &digest).await,
+        }
+    }
+
+    /// Another process was quicker, with this workflow or with another.
+    async fn begun_elsewhere(
+        &self,
+        agent: &Agent,
+        id: Text,
+        digest: &Text,
+    ) -> Result<Started, Refusal> {
+        match self.known(agent, &id, digest).await? {
+            Some(Known::Ended(record)) => Ok(Started::Finished(Arc::new(record))),
+            Some(Known::RunsElsewhere) | None => Ok(self.follow(agent, id, None)),
+        }
+    }
+
+    fn follow(
+        &self,
+        agent: &Agent,
+        id: Text,
+        ended: Option<watch::Receiver<Option<Arc<Record>>>>,
+    ) -> Started {
+        Started::Running(Follow::new(self.clone(), agent.id(), id, ended))
     }
 
     /// The time until the deadline of a request, if it has one.
@@ -234,7 +270,9 @@ impl Executor {
         digest: &Text,
     ) -> Result<Option<Started>, Refusal> {
         match self.0.running.find(agent.id(), id, digest) {
-            Some(Admission::Running(follow)) => return Ok(Some(Started::Running(follow))),
+            Some(Admission::Running(ended)) => {
+                return Ok(Some(self.follow(agent, id.clone(), Some(ended))));
+            }
             Some(Admission::Conflict) => return Err(Refusal::Conflict(id.clone())),
             _ => {}
         }
@@ -256,7 +294,7 @@ impl Executor {
         agent: &Agent,
         id: &Text,
         digest: &Text,
-    ) -> Result<Option<Record>, Refusal> {
+    ) -> Result<Option<Known>, Refusal> {
         let archive = &self.0.archive;
         let Some(mut stored) = archive.load(agent.id(), id).await? else {
             return Ok(None);
@@ -269,7 +307,10 @@ impl Executor {
             return Err(Refusal::Conflict(id.clone()));
         }
         if stored.record.status().is_final() {
-            return Ok(Some(stored.record));
+            return Ok(Some(Known::Ended(stored.record)));
+        }
+        if archive.runs_elsewhere(agent.id(), id) {
+            return Ok(Some(Known::RunsElsewhere));
         }
         // It was begun and nobody runs it. Source: docs/protocols/a2e-workflows.md §11.
         if !stored.has_begun_unsafe {
@@ -279,7 +320,7 @@ impl Executor {
         }
         stored.record = stored.record.interrupted();
         archive.save(agent.id(), &stored).await?;
-        Ok(Some(stored.record))
+        Ok(Some(Known::Ended(stored.record)))
     }
 
     /// How long it is until then.
@@ -320,6 +361,9 @@ impl Executor {
         }
         if let Some(trace) = self.0.running.trace(agent, id) {
             return Ok(Some(record.with_operations(&trace)));
+        }
+        if self.0.archive.runs_elsewhere(agent, id) {
+            return Ok(Some(record));
         }
         // It has ended since it was read, or nobody runs it and it was interrupted.
         let record = self.load(agent, id).await?;
@@ -374,7 +418,15 @@ impl Executor {
         Ok(records)
     }
 
-    /// Cancels an execution of this agent; whether there was one.
+    /// Cancels an execution of this agent, whichever process runs it; whether there was one.
+    ///
+    /// # Errors
+    /// That the store failed.
+    pub async fn cancel_anywhere(&self, agent: &Text, id: &str) -> Result<bool, StoreError> {
+        Ok(self.cancel(agent, id) || self.0.archive.cancel_elsewhere(agent, id).await?)
+    }
+
+    /// Cancels an execution of this agent that runs in this process; whether there was one.
     #[must_use]
     pub fn cancel(&self, agent: &Text, id: &str) -> bool {
         self.0.running.cancel(agent, id)

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod executions;
 mod kafka;
 mod missing;
 mod nats;

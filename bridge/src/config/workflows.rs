@@ -35,10 +35,10 @@ pub struct WorkflowsConfig {
     ///
     /// Wrong: with `true` everyone who can reach `http.listen` has the permissions of `run_as`.
     pub rpc: bool,
-    /// The directory for records of executions and `localStorage`. Without it both are in memory, at most 256 MiB for
-    /// all agents together.
+    /// The directory for records of executions and `localStorage`. Without it both are in the logs of `state`, which
+    /// replicas share; with `state.log: memory`, in memory, at most 256 MiB for all agents together.
     ///
-    /// Wrong: without it a restart loses all records, so a workflow that is sent again runs again. Two processes cannot
+    /// Wrong: with neither, a restart loses all records, so a workflow that is sent again runs again. Two processes cannot
     /// share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,

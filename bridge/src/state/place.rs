@@ -37,8 +37,23 @@ pub const RESULTS: LogSpec = LogSpec {
     },
 };
 
+/// Executions of workflows, and their records.
+pub const EXECUTIONS: LogSpec = LogSpec {
+    name: "executions",
+    kind: Kind::Events {
+        // An hour longer than records are kept.
+        max_age: Duration::from_secs(DAY + DAY / 24),
+    },
+};
+
+/// The values of `localStorage`.
+pub const STORAGE: LogSpec = LogSpec {
+    name: "storage",
+    kind: Kind::Latest,
+};
+
 /// All of them.
-pub const LOGS: [LogSpec; 4] = [TASKS, AGENTS, PUSH, RESULTS];
+pub const LOGS: [LogSpec; 6] = [TASKS, AGENTS, PUSH, RESULTS, EXECUTIONS, STORAGE];
 
 /// In seconds.
 const DAY: u64 = 24 * 60 * 60;

@@ -376,6 +376,9 @@ impl WorkflowBinding {
     /// Ends what has this name: what waits or runs, and what is not whole yet.
     fn end_named<'a>(&'a self, cancel: &Cancel, assemblies: &mut Assemblies, work: &Work<'a>) {
         let was_there = self.cancel(cancel);
+        if !was_there {
+            work.push(self.cancel_elsewhere(cancel.clone()).boxed());
+        }
         match assemblies.cancel(cancel) {
             // Lines of what runs already, which came once more.
             Some(part) if was_there => part.held.into_iter().for_each(Held::done),
@@ -476,17 +479,42 @@ impl WorkflowBinding {
         held.done();
     }
 
+    /// Asks the replica to end it that runs what has this name.
+    async fn cancel_elsewhere(&self, cancel: Cancel) {
+        let Some(agent) = self.owner_of(&cancel) else {
+            return;
+        };
+        self.end_anywhere(&agent, &cancel.name).await;
+    }
+
+    /// Cancels an execution, whichever replica runs it.
+    async fn end_anywhere(&self, agent: &Agent, execution_id: &str) {
+        let executor = self.workflows.executor();
+        match executor.cancel_anywhere(agent.id(), execution_id).await {
+            Ok(was_there) => {
+                tracing::debug!(binding = %self.intake.name, execution_id, was_there, "cancelled");
+            }
+            Err(error) => tracing::error!(
+                binding = %self.intake.name, execution_id,
+                error = &error as &dyn std::error::Error,
+                "an execution of another replica is not cancelled"
+            ),
+        }
+    }
+
+    /// The agent in whose name somebody may end what runs: its own.
+    fn owner_of(&self, cancel: &Cancel) -> Option<Arc<Agent>> {
+        let requester = cancel.requester.as_ref();
+        let own = requester.filter(|_| self.events.run_as.is_none());
+        own.and_then(|requester| self.workflows.agent(requester))
+    }
+
     /// Ends what waits or runs by that name; whether there was anything. Whoever asks in his own name may end what he has
     /// begun over HTTP too.
     fn cancel(&self, cancel: &Cancel) -> bool {
         let is_known = self.waiting.cancel(cancel);
-        let own = cancel
-            .requester
-            .as_ref()
-            .filter(|_| !is_known && self.events.run_as.is_none());
-        let agent = own.and_then(|requester| self.workflows.agent(requester));
         let ends = |agent: Arc<Agent>| self.workflows.executor().cancel(agent.id(), &cancel.name);
-        is_known || agent.is_some_and(ends)
+        is_known || self.owner_of(cancel).is_some_and(ends)
     }
 }
 

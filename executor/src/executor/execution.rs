@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -39,6 +39,9 @@ pub struct Execution {
     is_over: bool,
 }
 
+/// How much longer than its time an execution may take, by the clocks of all processes.
+const MARGIN: Duration = Duration::from_secs(30);
+
 /// What happens in an execution.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -70,19 +73,23 @@ pub(super) struct Start {
 // === impl Execution ===
 
 impl Execution {
-    /// Records that it runs, before anything of it does.
+    /// Records that it runs, before anything of it does. `None` where another process runs it.
     pub(super) async fn begin(
         inner: Arc<Inner>,
         start: Start,
         slot: Slot,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Option<Self>, Refusal> {
         let now = inner.shared.environment.clock.now();
         let stored = Stored {
             record: Record::running(&start.execution_id, now),
             digest: start.digest.clone(),
             has_begun_unsafe: false,
         };
-        save(&inner, start.agent.id(), &stored).await?;
+        let until = now + start.budget + MARGIN;
+        let begun = inner.archive.begin(start.agent.id(), &stored, until).await;
+        if !begun.inspect_err(not_stored)? {
+            return Ok(None);
+        }
         let reported = Arc::new(Mutex::new(VecDeque::new()));
         let queue = Arc::clone(&reported);
         let trace = slot.trace.clone();
@@ -93,14 +100,14 @@ impl Execution {
                 .unwrap_or_else(PoisonError::into_inner)
                 .push_back(progress);
         };
-        Ok(Self {
+        Ok(Some(Self {
             execution_id: start.execution_id.clone(),
             operations: start.plan.len(),
             run: run(inner, start, stored, slot, report).boxed(),
             reported,
             ended: None,
             is_over: false,
-        })
+        }))
     }
 
     /// The id of the execution.
@@ -196,7 +203,20 @@ async fn run(
         report: &report,
         before_unsafe: &before_unsafe,
     };
-    let mut ended = engine::run(run, start.request.input).await;
+    let mut ended = {
+        let mut running = pin!(engine::run(run, start.request.input));
+        let cancelled = inner
+            .archive
+            .until_cancelled(start.agent.id(), &start.execution_id);
+        tokio::select! {
+            biased;
+            ended = &mut running => ended,
+            () = cancelled => {
+                slot.cancel.cancel();
+                running.await
+            }
+        }
+    };
     if start.is_cut {
         ended.error = ended.error.map(by_the_deadline);
     }
@@ -248,10 +268,12 @@ impl Mark {
 
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
     let saved = inner.archive.save(agent, stored).await;
-    saved.inspect_err(|error| {
-        tracing::error!(
-            error = &*error.0,
-            "the record of an execution cannot be stored"
-        );
-    })
+    saved.inspect_err(not_stored)
+}
+
+fn not_stored(error: &StoreError) {
+    tracing::error!(
+        error = &*error.0,
+        "the record of an execution cannot be stored"
+    );
 }

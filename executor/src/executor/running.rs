@@ -7,6 +7,7 @@ use a2abus_plugin::Text;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::Executor;
 use crate::record::Record;
 use crate::trace::Trace;
 
@@ -38,16 +39,18 @@ pub(super) struct Slot {
     pub(super) trace: Trace,
 }
 
-/// Waits for an execution that somebody else runs.
+/// Waits for an execution that somebody else runs, here or in another process.
 #[derive(Debug)]
 pub struct Follow {
     execution_id: Text,
-    ended: watch::Receiver<Option<Arc<Record>>>,
+    ended: Option<watch::Receiver<Option<Arc<Record>>>>,
+    executor: Executor,
+    agent: Text,
 }
 
 pub(super) enum Admission {
     Slot(Slot),
-    Running(Follow),
+    Running(watch::Receiver<Option<Arc<Record>>>),
     Conflict,
     Busy,
 }
@@ -64,7 +67,7 @@ impl Running {
     ) -> Option<Admission> {
         let agents = lock(&self.agents);
         let entry = agents.get(agent)?.get(execution_id)?;
-        Some(entry.admission(execution_id, digest))
+        Some(entry.admission(digest))
     }
 
     /// The right to run it, where nobody else does, and if it needs a place, where the agent has fewer than so many.
@@ -78,7 +81,7 @@ impl Running {
         let mut agents = lock(&self.agents);
         let running = agents.entry(agent.clone()).or_default();
         if let Some(entry) = running.get(execution_id) {
-            return entry.admission(execution_id, digest);
+            return entry.admission(digest);
         }
         let taken = running.values().filter(|entry| entry.takes_place).count();
         if places.is_some_and(|places| taken >= places) {
@@ -134,14 +137,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Entry {
     /// What becomes of another request for the same id.
-    fn admission(&self, execution_id: &Text, digest: &Text) -> Admission {
+    fn admission(&self, digest: &Text) -> Admission {
         if self.digest != *digest {
             return Admission::Conflict;
         }
-        Admission::Running(Follow {
-            execution_id: execution_id.clone(),
-            ended: self.ended.clone(),
-        })
+        Admission::Running(self.ended.clone())
     }
 }
 
@@ -169,6 +169,20 @@ impl Drop for Slot {
 // === impl Follow ===
 
 impl Follow {
+    pub(super) fn new(
+        executor: Executor,
+        agent: &Text,
+        execution_id: Text,
+        ended: Option<watch::Receiver<Option<Arc<Record>>>>,
+    ) -> Self {
+        Self {
+            execution_id,
+            ended,
+            executor,
+            agent: agent.clone(),
+        }
+    }
+
     /// The id of the execution.
     #[must_use]
     pub fn execution_id(&self) -> &Text {
@@ -176,8 +190,23 @@ impl Follow {
     }
 
     /// Its record when it ends; `None` when whoever ran it gave it up.
-    pub async fn ended(mut self) -> Option<Arc<Record>> {
-        let record = self.ended.wait_for(Option::is_some).await.ok()?;
-        record.clone()
+    pub async fn ended(self) -> Option<Arc<Record>> {
+        if let Some(mut ended) = self.ended
+            && let Ok(record) = ended.wait_for(Option::is_some).await
+        {
+            return record.clone();
+        }
+        let archive = &self.executor.0.archive;
+        let stored = archive
+            .ended_elsewhere(&self.agent, &self.execution_id)
+            .await;
+        let stored = stored.inspect_err(|error| {
+            tracing::error!(
+                error = &*error.0,
+                "the record of an execution cannot be read"
+            );
+        });
+        let record = stored.ok().flatten()?.record;
+        record.status().is_final().then(|| Arc::new(record))
     }
 }

@@ -47,8 +47,8 @@ impl Local {
         let account = self.account(agent);
         let mut account = account.lock().await;
         let usage = match *account {
-            Some(usage) => usage,
-            None => self.read_account(agent).await?,
+            Some(usage) if !self.store.is_shared() => usage,
+            _ => self.read_account(agent).await?,
         };
         let key = key_of(agent, key);
         let old = self.store.get(Table::Local, &key).await?;
@@ -109,8 +109,8 @@ impl Local {
         let account = self.account(agent);
         let mut account = account.lock().await;
         let usage = match *account {
-            Some(usage) => usage,
-            None => self.read_account(agent).await?,
+            Some(usage) if !self.store.is_shared() => usage,
+            _ => self.read_account(agent).await?,
         };
         let key = key_of(agent, key);
         let Some(old) = self.store.get(Table::Local, &key).await? else {

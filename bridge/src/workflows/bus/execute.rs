@@ -206,9 +206,7 @@ impl WorkflowBinding {
         tokio::select! {
             biased;
             record = &mut ended => return record,
-            () = early.cancel.cancelled() => {
-                self.end(agent, &id);
-            }
+            () = early.cancel.cancelled() => self.end_anywhere(agent, &id).await,
         }
         ended.await
     }

@@ -1,0 +1,401 @@
+//! The executor's store on the logs of the state: all replicas share records and `localStorage`, and an execution runs on
+//! one of them.
+//!
+//! | log | key | entry |
+//! |---|---|---|
+//! | `executions` | hash of agent and execution id | who runs it until when, its record and its summary |
+//! | `storage` | hash of agent and key | the last value |
+//!
+//! The log decides who begins an execution first. Whoever does has until its time is over; then another replica may begin
+//! it again, and nothing that the first one writes counts any more. The bytes that an agent has in `localStorage` are
+//! counted from its values; replicas that write at the same moment do not see each other's, so that the bound may be
+//! exceeded by what is under way.
+
+mod fold;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use a2abus_executor::{Change, Store, StoreError, StoreFull, Table};
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::time::sleep;
+
+use self::fold::{Event, Execution, ExecutionFold, Value, ValueFold, Written};
+use crate::clock;
+use crate::results::digest_of;
+use crate::state::body;
+use crate::state::{EXECUTIONS, Entries, Logs, STORAGE, StateError, View};
+
+/// The store of one replica.
+#[derive(Debug)]
+pub(crate) struct SharedStore {
+    executions: View<ExecutionFold>,
+    values: View<ValueFold>,
+    /// Whether no other process can have the logs.
+    is_alone: bool,
+    /// The runs of this process, by the key of their execution, and when their time is over.
+    runs: Mutex<HashMap<String, (Text, u64)>>,
+}
+
+/// How long a log may take to show what was appended.
+const APPLIED: Duration = Duration::from_secs(10);
+/// Records that somebody who waits may be behind before it looks again.
+const BEHIND: usize = 8;
+
+// === impl SharedStore ===
+
+impl SharedStore {
+    /// The store on the logs of the configuration.
+    ///
+    /// # Errors
+    /// When a log cannot be opened.
+    pub(crate) async fn open(logs: &Logs, is_alone: bool) -> Result<Self, StateError> {
+        let executions = logs.view(EXECUTIONS, ExecutionFold).await?;
+        let values = logs.view(STORAGE, ValueFold).await?;
+        Ok(Self::new(executions, values, is_alone))
+    }
+
+    fn new(executions: View<ExecutionFold>, values: View<ValueFold>, is_alone: bool) -> Self {
+        Self {
+            executions,
+            values,
+            is_alone,
+            runs: Mutex::default(),
+        }
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<String, (Text, u64)>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The run of an execution that this process may end or replace.
+    fn own_run(&self, key: &str) -> Option<Text> {
+        let own = self.runs().get(key).map(|(run, _)| run.clone());
+        own.or_else(|| {
+            let of = |execution: &Execution| self.is_alone.then(|| execution.run.clone());
+            self.execution(key, of).flatten()
+        })
+    }
+
+    fn execution<T>(&self, key: &str, read: impl FnOnce(&Execution) -> T) -> Option<T> {
+        let at = log_key(key);
+        self.executions.read(|entries| entries.get(&at).map(read))
+    }
+
+    /// When the time of the other process is over that runs an execution.
+    fn elsewhere_until(&self, key: &str, execution: Option<&Execution>) -> Option<u64> {
+        let execution = execution.filter(|execution| !execution.is_final && !self.is_alone)?;
+        let is_own = self
+            .runs()
+            .get(key)
+            .is_some_and(|(run, _)| *run == execution.run);
+        let is_over = execution.until < clock::milliseconds(clock::now());
+        (!is_own && !is_over).then_some(execution.until)
+    }
+
+    async fn commit(&self, key: &str, event: &Event) -> Result<(), StoreError> {
+        let body = Some(body::write(event));
+        let stored = self.executions.commit(&log_key(key), body, APPLIED).await;
+        stored.map(drop).map_err(failed)
+    }
+
+    /// Writes the record of an execution with its summary. A run of this process that another one has replaced writes
+    /// nothing.
+    async fn write_execution(&self, written: Written) -> Result<(), StoreError> {
+        let key = written.key.to_string();
+        let run = self.own_run(&key);
+        let is_final = written.is_final;
+        let event = Event::Written {
+            run: run.clone(),
+            execution: written,
+        };
+        self.commit(&key, &event).await?;
+        let current = self.execution(&key, |execution| execution.run.clone());
+        if is_final {
+            self.runs().remove(&key);
+        }
+        match (run, current) {
+            (Some(run), Some(current)) if run != current => Err(other(
+                "another replica runs the execution: the time of this one was over",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_value(&self, key: String, value: Option<Bytes>) -> Result<(), StoreError> {
+        let at = log_key(&key);
+        let value = value.map(|value| Value::of(key.into(), &value)).transpose();
+        let value = value.map_err(|error| StoreError(error.into()))?;
+        let body = value.map(|value| body::write(&value));
+        let stored = self.values.commit(&at, body, APPLIED).await;
+        stored.map(drop).map_err(failed)
+    }
+
+    fn value(&self, key: &str) -> Option<Bytes> {
+        match key.strip_suffix('\0') {
+            Some(agent) => Some(self.account(agent)),
+            None => {
+                let at = log_key(key);
+                let bytes = |value: &Value| Bytes::copy_from_slice(value.text().as_bytes());
+                self.values.read(|entries| entries.get(&at).map(bytes))
+            }
+        }
+    }
+
+    /// What an agent has in `localStorage`.
+    fn account(&self, agent: &str) -> Bytes {
+        let (bytes, entries) = self.values.read(|values| {
+            let sizes = values.group(agent).map(|(_, value)| value.text().len());
+            sizes.fold((0, 0), |(bytes, entries), size| (bytes + size, entries + 1))
+        });
+        format!(r#"{{"bytes":{bytes},"entries":{entries}}}"#).into()
+    }
+
+    async fn change(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let mut record = None;
+        for change in changes {
+            let Change { table, key, value } = change;
+            match table {
+                // It is counted from the values.
+                Table::Local if key.ends_with('\0') => {}
+                Table::Local => self.write_value(key, value).await?,
+                // Its summary comes next.
+                Table::Executions => record = Some((key, value)),
+                Table::Summaries => match (record.take(), value) {
+                    (Some((of, Some(record))), Some(summary)) => {
+                        let written = Written::of(of.into(), key.into(), &record, &summary);
+                        let written = written.map_err(|error| StoreError(error.into()))?;
+                        self.write_execution(written).await?;
+                    }
+                    (Some((of, None)), None) => {
+                        let run = self.own_run(&of);
+                        let summary_key = key.into();
+                        self.commit(&of, &Event::Removed { run, summary_key })
+                            .await?;
+                    }
+                    _ => return Err(other("a record and its summary are written together")),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    async fn claim(&self, changes: Vec<Change>, until: SystemTime) -> Result<bool, StoreError> {
+        let [record, summary] = &changes[..] else {
+            return Err(other("an execution begins with a record and its summary"));
+        };
+        let (Some(text), Some(short)) = (&record.value, &summary.value) else {
+            return Err(other("an execution begins with a record and its summary"));
+        };
+        let key = record.key.clone();
+        let written = Written::of(
+            key.as_str().into(),
+            summary.key.as_str().into(),
+            text,
+            short,
+        );
+        let (run, until) = (
+            Text::from(clock::new_event_id()),
+            clock::milliseconds(until),
+        );
+        let event = Event::Begun {
+            run: run.clone(),
+            until,
+            replaces: self.own_run(&key),
+            execution: written.map_err(|error| StoreError(error.into()))?,
+        };
+        self.note_run(&key, &run, until);
+        let committed = self.commit(&key, &event).await;
+        let current = self.execution(&key, |execution| execution.run.clone());
+        let is_ours = current.as_ref() == Some(&run);
+        if !is_ours {
+            self.runs().remove(&key);
+        }
+        committed?;
+        match current {
+            Some(_) => Ok(is_ours),
+            None => Err(other(
+                "the record of this execution was forgotten for want of memory: raise state.memory",
+            )),
+        }
+    }
+
+    /// Notes a run, and forgets those whose time is over: nobody finished them.
+    fn note_run(&self, key: &str, run: &Text, until: u64) {
+        let now = clock::milliseconds(clock::now());
+        let mut runs = self.runs();
+        runs.retain(|_, (_, until)| *until >= now);
+        runs.insert(key.to_owned(), (run.clone(), until));
+    }
+
+    async fn wait_until_idle(&self, key: &str) {
+        let at = log_key(key);
+        loop {
+            let (until, mut following) = self.executions.follow(Some(&at), BEHIND, |entries| {
+                self.elsewhere_until(key, entries.get(&at))
+            });
+            let Some(until) = until else { return };
+            let over = clock::since_1970(until).duration_since(clock::now());
+            // A little later, so that it is over then.
+            let over = over.unwrap_or_default() + Duration::from_millis(1);
+            tokio::select! {
+                () = sleep(over) => {}
+                next = following.next() => if matches!(next, Ok(None)) { return },
+            }
+        }
+    }
+
+    async fn wait_until_cancelled(&self, key: &str) {
+        let at = log_key(key);
+        loop {
+            let (is_cancelled, mut following) =
+                self.executions.follow(Some(&at), BEHIND, |entries| {
+                    entries
+                        .get(&at)
+                        .is_some_and(|execution| execution.is_cancelled)
+                });
+            if is_cancelled {
+                return;
+            }
+            if matches!(following.next().await, Ok(None)) {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Keys in order, with their values.
+    fn found(
+        &self,
+        table: Table,
+        wanted: impl Fn(&str) -> bool,
+        most: usize,
+    ) -> Vec<(String, Bytes)> {
+        let mut keys = match table {
+            Table::Local => self
+                .values
+                .read(|entries| keys(entries, |value| &value.key, &wanted)),
+            Table::Executions => self
+                .executions
+                .read(|entries| keys(entries, |execution| &execution.key, &wanted)),
+            Table::Summaries => self
+                .executions
+                .read(|entries| keys(entries, |execution| &execution.summary_key, &wanted)),
+        };
+        keys.sort_unstable();
+        keys.truncate(most);
+        let value = |(key, at): (Text, Text)| {
+            let value = match table {
+                Table::Local => self.value(&key)?,
+                Table::Executions => self.executions.read(|e| Some(e.get(&at)?.record.clone()))?,
+                Table::Summaries => self
+                    .executions
+                    .read(|e| Some(e.get(&at)?.summary.clone()))?,
+            };
+            Some((key.to_string(), value))
+        };
+        keys.into_iter().filter_map(value).collect()
+    }
+}
+
+/// The wanted keys of some entries, each with its key in the log.
+fn keys<E>(
+    entries: &Entries<E>,
+    key: impl Fn(&E) -> &Text,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<(Text, Text)> {
+    let keys = entries.iter().map(|(at, entry)| (key(entry), at));
+    let keys = keys.filter(|(key, _)| wanted(key));
+    keys.map(|(key, at)| (key.clone(), Text::from(at)))
+        .collect()
+}
+
+impl Store for SharedStore {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        let found = match table {
+            Table::Local => self.value(key),
+            Table::Executions => self.execution(key, |execution| execution.record.clone()),
+            Table::Summaries => {
+                let mut found = self.found(table, |known| known == key, 1);
+                found.pop().map(|(_, summary)| summary)
+            }
+        };
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.change(changes))
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        let wanted = |key: &str| key.starts_with(prefix) && key > after;
+        let found = self.found(table, wanted, most);
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn begin<'a>(
+        &'a self,
+        changes: Vec<Change>,
+        until: SystemTime,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.claim(changes, until))
+    }
+
+    fn runs_elsewhere(&self, key: &str) -> bool {
+        let at = log_key(key);
+        let until = |entries: &Entries<Execution>| self.elsewhere_until(key, entries.get(&at));
+        self.executions.read(until).is_some()
+    }
+
+    fn until_idle<'a>(&'a self, key: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.wait_until_idle(key))
+    }
+
+    fn cancel<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            if !self.runs_elsewhere(key) {
+                return Ok(false);
+            }
+            self.commit(key, &Event::Cancelled).await.map(|()| true)
+        })
+    }
+
+    fn until_cancelled<'a>(&'a self, key: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.wait_until_cancelled(key))
+    }
+}
+
+/// The key of a log for a key of any length and any characters.
+fn log_key(key: &str) -> String {
+    digest_of([key.as_bytes()]).to_string()
+}
+
+fn failed(error: StateError) -> StoreError {
+    match error {
+        StateError::Full { limit, .. } => StoreError(StoreFull { max_bytes: limit }.into()),
+        error => StoreError(error.into()),
+    }
+}
+
+fn other(why: &str) -> StoreError {
+    StoreError(why.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Executions and stored values as pure functions of their records.
+
+use a2abus_plugin::Text;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::state::body;
+use crate::state::{Applied, Fold, Record};
+
+/// What happened to an execution. The body of a record is `{"v":1,"event":…}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Event {
+    /// A replica wants to run it, until a time in milliseconds since 1970.
+    Begun {
+        run: Text,
+        until: u64,
+        /// The run that it knows to have ended.
+        replaces: Option<Text>,
+        execution: Written,
+    },
+    /// Its record has changed.
+    Written {
+        /// The run that writes; nobody's where it is over.
+        run: Option<Text>,
+        execution: Written,
+    },
+    /// Its record is not kept any longer.
+    Removed {
+        run: Option<Text>,
+        summary_key: Text,
+    },
+    /// Somebody wants it to end.
+    Cancelled,
+}
+
+/// The record of an execution, with its summary.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Written {
+    /// The key of the record.
+    pub(super) key: Text,
+    pub(super) summary_key: Text,
+    pub(super) record: Box<RawValue>,
+    pub(super) summary: Box<RawValue>,
+    pub(super) is_final: bool,
+}
+
+/// An execution that some replica has begun.
+#[derive(Debug, Clone)]
+pub(super) struct Execution {
+    pub(super) run: Text,
+    /// When the time of the run is over, in milliseconds since 1970.
+    pub(super) until: u64,
+    pub(super) key: Text,
+    pub(super) summary_key: Text,
+    pub(super) record: Bytes,
+    pub(super) summary: Bytes,
+    pub(super) is_final: bool,
+    pub(super) is_cancelled: bool,
+}
+
+/// Makes executions of records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExecutionFold;
+
+/// A value in `localStorage`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Value {
+    pub(super) key: Text,
+    value: Box<RawValue>,
+}
+
+/// Keeps the last value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueFold;
+
+// === impl Written ===
+
+impl Written {
+    /// Of the two values that the executor writes, which are JSON.
+    pub(super) fn of(
+        key: Text,
+        summary_key: Text,
+        record: &[u8],
+        summary: &[u8],
+    ) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct Listed {
+            summary: Stands,
+        }
+        #[derive(Deserialize)]
+        struct Stands {
+            status: Text,
+        }
+        let Listed { summary: stands } = serde_json::from_slice(summary)?;
+        Ok(Self {
+            key,
+            summary_key,
+            record: serde_json::from_slice(record)?,
+            summary: serde_json::from_slice(summary)?,
+            is_final: !matches!(stands.status.as_str(), "pending" | "running"),
+        })
+    }
+}
+
+// === impl ExecutionFold ===
+
+impl Fold for ExecutionFold {
+    type Entry = Execution;
+
+    fn apply(&self, entry: &mut Option<Execution>, record: &Record) -> Applied {
+        let Some(event) = body::read(record) else {
+            return Applied::Unknown;
+        };
+        let current = entry.as_ref();
+        match event {
+            Event::Begun {
+                run,
+                until,
+                replaces,
+                execution,
+            } if current.is_none_or(|known| known.is_free(replaces.as_ref(), record.time)) => {
+                *entry = Some(Execution::new(run, until, execution));
+            }
+            Event::Written { run, execution }
+                if current.is_some_and(|known| {
+                    // What has ended does not run again.
+                    (execution.is_final || !known.is_final)
+                        && known.may_change(run.as_ref(), &execution.summary_key, record.time)
+                }) =>
+            {
+                let (run, until) = match entry.take() {
+                    Some(known) => (known.run, known.until),
+                    None => return Applied::Unchanged,
+                };
+                *entry = Some(Execution::new(run, until, execution));
+            }
+            Event::Removed { run, summary_key }
+                if current.is_some_and(|known| {
+                    known.may_change(run.as_ref(), &summary_key, record.time)
+                }) =>
+            {
+                *entry = None;
+            }
+            Event::Cancelled => match entry.as_mut() {
+                Some(known) if !known.is_final => known.is_cancelled = true,
+                _ => return Applied::Unchanged,
+            },
+            Event::Begun { .. } | Event::Written { .. } | Event::Removed { .. } => {
+                return Applied::Unchanged;
+            }
+        }
+        Applied::Changed
+    }
+
+    fn size_bytes(&self, execution: &Execution) -> usize {
+        let keys = execution.key.len() + execution.summary_key.len();
+        size_of::<Execution>() + keys + execution.record.len() + execution.summary.len()
+    }
+
+    fn has_ended(&self, execution: &Execution) -> bool {
+        execution.is_final
+    }
+}
+
+// === impl Execution ===
+
+impl Execution {
+    fn new(run: Text, until: u64, written: Written) -> Self {
+        let bytes = |json: Box<RawValue>| Bytes::from(String::from(Box::<str>::from(json)));
+        Self {
+            run,
+            until,
+            key: written.key,
+            summary_key: written.summary_key,
+            record: bytes(written.record),
+            summary: bytes(written.summary),
+            is_final: written.is_final,
+            is_cancelled: false,
+        }
+    }
+
+    /// Whether another run may take its place: its own time is over, or whoever runs it says so.
+    fn is_free(&self, replaces: Option<&Text>, now: u64) -> bool {
+        !self.is_final && (self.until < now || replaces == Some(&self.run))
+    }
+
+    /// Whether its record may be changed by a run, or by anybody once it is over.
+    fn may_change(&self, run: Option<&Text>, summary_key: &Text, now: u64) -> bool {
+        let is_it = self.summary_key == *summary_key;
+        run == Some(&self.run) || is_it && (self.is_final || self.until < now)
+    }
+}
+
+// === impl Value ===
+
+impl Value {
+    pub(super) fn of(key: Text, value: &[u8]) -> serde_json::Result<Self> {
+        Ok(Self {
+            key,
+            value: serde_json::from_slice(value)?,
+        })
+    }
+
+    /// Its JSON text.
+    pub(super) fn text(&self) -> &str {
+        self.value.get()
+    }
+}
+
+// === impl ValueFold ===
+
+impl Fold for ValueFold {
+    type Entry = Value;
+
+    fn apply(&self, entry: &mut Option<Value>, record: &Record) -> Applied {
+        let Some(value) = body::read(record) else {
+            return Applied::Unknown;
+        };
+        *entry = Some(value);
+        Applied::Changed
+    }
+
+    fn size_bytes(&self, value: &Value) -> usize {
+        size_of::<Value>() + value.key.len() + value.text().len()
+    }
+
+    fn group<'a>(&self, value: &'a Value) -> Option<&'a str> {
+        value.key.split('\0').next()
+    }
+}
