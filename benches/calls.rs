@@ -43,6 +43,7 @@ async fn call(calls: &Arc<Calls>) {
     let unit = units.into_only().expect("one unit").expect("a request");
     let request = Request {
         unit,
+        data: None,
         call: None,
         target: None,
         timeout: Some(PATIENCE),
