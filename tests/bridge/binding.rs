@@ -83,7 +83,11 @@ async fn a_message_is_sent_and_its_task_is_read_listed_and_cancelled() {
     let sent = bus
         .posted(&format!("{AGENT}/message:send"), &said("task"))
         .await;
-    assert_eq!(sent.headers()["content-type"], "application/a2a+json");
+    assert_eq!(sent.headers()["content-type"], "application/json");
+    let named = bus.at(Method::GET, &format!("{AGENT}/tasks/none"));
+    let named = named.header("accept", "application/a2a+json");
+    let named = named.send().await.unwrap();
+    assert_eq!(named.headers()["content-type"], "application/a2a+json");
     assert_eq!(sent.headers()["a2a-version"], "1.0");
     assert!(sent.headers().contains_key("x-a2abus-call-id"));
     let sent = answer(sent).await;

@@ -231,7 +231,12 @@ agents:
     input_modes: [text/plain, application/json, application/octet-stream]
     output_modes: [text/plain, application/json]
     skills: [{{ id: kit, name: Compatibility kit, description: Does what a messageId asks for., tags: [test] }}]
-a2a: {{ max_text_part: 1MiB }}
+a2a:
+  max_text_part: 1MiB
+  # A kit leaves its streams open.
+  max_requests_per_client: 1000
+  max_tasks_per_context: 1000
+  push_notifications: {{ enabled: true, public_urls: false, allowed_urls: ['https://example.com'], give_up_after: 0s }}
 http: {{ listen: '{listen}', drain_grace: 2s }}
 admin: {{ enabled: false }}
 "

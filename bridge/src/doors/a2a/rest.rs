@@ -26,9 +26,9 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::{Bytes, BytesMut};
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Method as Verb, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method as Verb, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -90,6 +90,8 @@ const FORMER: [&str; 2] = ["/v1", "/a2a/agents/{agent}/v1"];
 
 /// The media type of A2A 1.0.
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The members of a query, and those that are no text.
 const TEXTS: [&str; 4] = ["contextId", "status", "pageToken", "statusTimestampAfter"];
@@ -163,10 +165,26 @@ async fn serve(
         refusal,
     };
     let inside = Arc::clone(a2a);
-    post::framed(a2a, at, request, |common, head, body| {
+    let is_named = names_media_type(request.headers());
+    let mut response = post::framed(a2a, at, request, |common, head, body| {
         respond(inside, common, asked, head, body)
     })
-    .await
+    .await;
+    if !is_named && response.headers().get(CONTENT_TYPE) == Some(&MEDIA_TYPE) {
+        response.headers_mut().insert(CONTENT_TYPE, JSON);
+    }
+    response
+}
+
+/// Whether a request has or accepts the media type of A2A 1.0. Others are answered with plain JSON.
+/// Source: A2A 1.0 section 11.1.
+fn names_media_type(headers: &HeaderMap) -> bool {
+    let named = headers
+        .get_all(ACCEPT)
+        .iter()
+        .chain(headers.get(CONTENT_TYPE));
+    let mut named = named.filter_map(|value| value.to_str().ok());
+    named.any(|value| value.to_ascii_lowercase().contains("application/a2a+json"))
 }
 
 /// An error before there is a request.
@@ -183,7 +201,7 @@ fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Resp
 fn media_type(dialect: Dialect) -> HeaderValue {
     match dialect {
         Dialect::A2a10 => MEDIA_TYPE,
-        _ => HeaderValue::from_static("application/json"),
+        _ => JSON,
     }
 }
 
