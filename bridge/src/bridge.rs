@@ -15,6 +15,7 @@ use std::sync::Arc;
 use a2abus_executor::{Client, ClientError, ClientOptions, Environment};
 use a2abus_plugin::Text;
 use a2abus_transports::{AnyTransport, Consumer, Subscription, TransportError};
+use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +31,8 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls, DOOR};
-use crate::config::{Config, HttpConfig, Name, Role};
-use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, PartLimits, PushSettings, Settings};
+use crate::config::{Config, HttpConfig, Name, Role, StateLog};
+use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, Live, PushSettings, Settings};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::pipeline::intake::Intake;
@@ -48,6 +49,7 @@ use crate::tasks::Tasks;
 use crate::tasks::push::Webhooks;
 use crate::workflows::bus::WorkflowBinding;
 use crate::workflows::reload::{Seen, Watch};
+use crate::workflows::shared::SharedStore;
 use crate::workflows::{Workflows, WorkflowsError};
 use bindings::Parts;
 
@@ -183,12 +185,15 @@ impl Bridge {
             metrics: &metrics,
             log: &log,
         };
-        let (workflows, watch) = workflows(&config, world, &metrics)?;
+        let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
         let bindings = parts.bindings(workflows.as_ref())?;
-        let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
+        let mut reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
+        if let (Some(reload), Some(a2a)) = (&mut reload, &a2a) {
+            reload.set_a2a(a2a.clone());
+        }
         let results = results(door.is_some(), &state, &log).await?;
         Ok(Self {
             buses,
@@ -395,17 +400,23 @@ fn calls(
 }
 
 /// The executor, where workflows are executed, and what watches its files.
-fn workflows(
+async fn workflows(
     config: &Config,
     world: Option<Environment>,
+    state: &Logs,
     metrics: &Arc<Metrics>,
-) -> Result<(Option<Workflows>, Option<Watch>), WorkflowsError> {
+) -> Result<(Option<Workflows>, Option<Watch>), BridgeError> {
     if !config.workflows.enabled {
         return Ok((None, None));
     }
     let seen = Seen::of(&config.workflows);
     let metrics = Arc::clone(metrics);
     let workflows = match world {
+        None if config.keeps_executions() => {
+            let is_alone = config.state.place() == StateLog::Embedded;
+            let store = Arc::new(SharedStore::open(state, is_alone).await?);
+            Workflows::build_on(store, &config.workflows, metrics)?
+        }
         None => Workflows::build(&config.workflows, metrics)?,
         Some(world) => Workflows::build_in(world, &config.workflows, metrics)?,
     };
@@ -468,9 +479,8 @@ async fn a2a(
         registry: Arc::clone(registry),
         push: deliveries.as_ref().map(|it| Arc::clone(&it.push)),
         tasks,
-        public_url: config.a2a.public_url.clone(),
         instance: config.instance.text().clone(),
-        limits: PartLimits::new(&config.a2a),
+        live: Arc::new(ArcSwap::from_pointee(Live::new(&config.a2a))),
         at_a_time: Limits::new(&config.a2a),
     };
     Ok((Some(settings), deliveries))

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
@@ -49,7 +50,7 @@ pub(crate) use record::{Announced, Owner};
 /// The agents that clients find, by name.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    listed: Agents,
+    listed: ArcSwap<Agents>,
     now: watch::Sender<Arc<Agents>>,
     announced: Option<Announcements>,
     /// Asks agents about themselves; `None` where no calls are made.
@@ -196,7 +197,7 @@ impl Registry {
         };
         Ok(Arc::new(Self {
             now: watch::Sender::new(Arc::new(listed.clone())),
-            listed,
+            listed: ArcSwap::from_pointee(listed),
             announced,
             calls: config.calls.enabled.then(|| Arc::clone(calls)),
             asked: Asked::default(),
@@ -205,7 +206,25 @@ impl Registry {
 
     /// Whether there is no agent, and none can announce itself.
     pub(crate) fn is_closed(&self) -> bool {
-        self.listed.agents.is_empty() && self.announced.is_none()
+        self.listed.load().agents.is_empty() && self.announced.is_none()
+    }
+
+    /// The agents of another configuration are listed from now on. Agents whose card stays the same stay as they are.
+    pub(crate) fn relist(&self, config: &Config) {
+        let mut listed = Agents::listed(config);
+        let before = self.listed.load();
+        for (name, agent) in &mut listed.agents {
+            if let Some(known) = before.agents.get(name)
+                && known.shown == agent.shown
+            {
+                *agent = known.clone();
+            }
+        }
+        let is_same = listed.is_as(&before) && listed.default == before.default;
+        self.listed.store(Arc::new(listed));
+        if !is_same {
+            self.refresh();
+        }
     }
 
     /// The agents of this moment.
@@ -350,14 +369,18 @@ impl Registry {
 
     /// Makes the agents of this moment, and their routes.
     fn refresh(&self) {
+        let listed = self.listed.load();
         let Some(announcements) = &self.announced else {
+            let mut agents = Agents::clone(&listed);
+            agents.changed = Some(clock::now());
+            self.now.send_replace(Arc::new(agents));
             return;
         };
         let mut next_expiry = announcements.next_expiry();
         let before = self.now();
-        let (mut agents, next) = announcements.agents(&self.listed, &before);
+        let (mut agents, next) = announcements.agents(&listed, &before);
         *next_expiry = next;
-        if agents.is_as(&before) {
+        if agents.is_as(&before) && agents.default == before.default {
             return;
         }
         announcements.report(&before, &agents);

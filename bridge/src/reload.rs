@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::config::{Change, Config, ConfigErrors, changes};
+use crate::doors::a2a::Settings;
 use crate::metrics::{ConfigReload, Metrics};
 use crate::readiness::Readiness;
 use crate::route::{RouteError, RouteTable};
@@ -44,6 +45,16 @@ const ROUTES: [&str; 2] = ["routes", "default_route"];
 const LIMITS: &str = "limits";
 /// Agents with cards have routes of their own.
 const AGENTS: &str = "agents";
+/// What of the A2A interface a reload replaces, beside the agents.
+const A2A: [&str; 7] = [
+    "a2a.public_url",
+    "a2a.default_agent",
+    "a2a.max_parts",
+    "a2a.max_text_part",
+    "a2a.max_data_part",
+    "a2a.max_requests_per_client",
+    "a2a.max_tasks_per_context",
+];
 const LOG: &str = "telemetry.log";
 const WORKFLOWS: [&str; 3] = [
     "workflows.apis",
@@ -73,6 +84,8 @@ pub(crate) struct Reload {
     outbound: Outbound,
     calls: Arc<Calls>,
     workflows: Option<Watch>,
+    /// What A2A clients are shown, where they are served.
+    a2a: Option<Settings>,
     log: Option<LogLevels>,
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
@@ -143,6 +156,7 @@ impl Reload {
             outbound: outbound.clone(),
             calls: Arc::clone(calls),
             workflows,
+            a2a: None,
             log: None,
             metrics: Arc::clone(metrics),
             readiness: Arc::clone(readiness),
@@ -153,6 +167,11 @@ impl Reload {
     /// What asks for a reload.
     pub(crate) fn asked(&self) -> &Reloads {
         &self.asked
+    }
+
+    /// What A2A clients are shown follows the file.
+    pub(crate) fn set_a2a(&mut self, settings: Settings) {
+        self.a2a = Some(settings);
     }
 
     /// The log levels follow the file.
@@ -220,15 +239,15 @@ impl Reload {
     /// Puts to use what has changed and can change; the number of such changes, and those that wait.
     fn take(&mut self, next: &Config) -> Result<(usize, Vec<Later>), Refusal> {
         let changes = changes(&self.config.document, &next.document);
-        let mut config = self.config.clone();
-        config.limits = next.limits.clone();
-        config.routes.clone_from(&next.routes);
-        config.default_route.clone_from(&next.default_route);
+        let mut config = self.with_changes(next);
         let mut rules = rules_of(&config)?;
         let unreachable = self.unreachable(&rules.routes);
         if unreachable.is_some() {
             config.routes.clone_from(&self.config.routes);
             config.default_route.clone_from(&self.config.default_route);
+            config.agents.clone_from(&self.config.agents);
+            let default_agent = self.config.a2a.default_agent.clone();
+            config.a2a.default_agent = default_agent;
             rules = rules_of(&config)?;
         }
         let has_agents = self.workflows.is_some() && changes.iter().any(|it| is_in(it, &WORKFLOWS));
@@ -241,6 +260,9 @@ impl Reload {
             && changes.iter().any(|change| change.is_in(LOG))
         {
             (log.0)(next.telemetry.log.0.as_str());
+        }
+        if let Some(a2a) = &self.a2a {
+            a2a.replace(&config);
         }
         if let Some(workflows) = &mut self.workflows {
             workflows.look(has_agents.then_some(&next.workflows));
@@ -260,15 +282,39 @@ impl Reload {
         Ok((applied.len(), later.collect()))
     }
 
+    /// What is in use with all that can change while the process runs.
+    fn with_changes(&self, next: &Config) -> Config {
+        let mut config = self.config.clone();
+        config.limits = next.limits.clone();
+        config.routes.clone_from(&next.routes);
+        config.default_route.clone_from(&next.default_route);
+        if self.a2a.is_some() {
+            config.agents.clone_from(&next.agents);
+            let push = std::mem::take(&mut config.a2a.push_notifications);
+            config.a2a.clone_from(&next.a2a);
+            config.a2a.push_notifications = push;
+        }
+        config
+    }
+
     /// What counts from now on: the document is that of the values in use.
     fn settle(&mut self, mut config: Config, next: &Config, has_routes: bool) {
         let routes = ROUTES.into_iter().filter(|_| has_routes);
         let log = self.log.as_ref().map(|_| LOG);
         let agents = WORKFLOWS.into_iter().filter(|_| self.workflows.is_some());
-        for part in routes.chain([LIMITS]).chain(log).chain(agents) {
+        let a2a = A2A.into_iter().filter(|part| self.shows(part, has_routes));
+        let cards = Some(AGENTS).filter(|part| self.shows(part, has_routes));
+        let parts = routes.chain([LIMITS]).chain(log).chain(agents);
+        for part in parts.chain(a2a).chain(cards) {
             adopt(&mut config.document, &next.document, part);
         }
         self.config = config;
+    }
+
+    /// Whether a part of what A2A clients are shown is in use. Agents are used with their routes.
+    fn shows(&self, part: &str, has_routes: bool) -> bool {
+        let needs_routes = part == AGENTS || part == "a2a.default_agent";
+        self.a2a.is_some() && (has_routes || !needs_routes)
     }
 
     /// Why a change is not in use; `None` when it is.
@@ -276,8 +322,19 @@ impl Reload {
         if is_in(change, &ROUTES) {
             return unreachable.map(str::to_owned);
         }
-        if change.is_in(AGENTS) && unreachable.is_none() {
-            return Some(format!("its card {RESTART}; its route is in use"));
+        let shown = A2A
+            .into_iter()
+            .chain([AGENTS])
+            .find(|part| change.is_in(part));
+        if let Some(part) = shown {
+            return match (unreachable, self.shows(part, unreachable.is_none())) {
+                (_, true) => None,
+                (Some(why), false) if self.a2a.is_some() => Some(why.to_owned()),
+                (None, false) if part == AGENTS => {
+                    Some(format!("its card {RESTART}; its route is in use"))
+                }
+                (_, false) => Some(RESTART.to_owned()),
+            };
         }
         if change.is_in(LOG) && self.log.is_none() {
             return Some("A2ABUS_LOG sets the log levels of this process".to_owned());

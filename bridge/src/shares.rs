@@ -3,6 +3,7 @@
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 
@@ -10,7 +11,7 @@ use dashmap::DashMap;
 #[derive(Debug)]
 pub struct Shares<K: Eq + Hash> {
     held: DashMap<K, usize>,
-    most: usize,
+    most: AtomicUsize,
 }
 
 /// What a holder has, in units. Dropping it gives it back.
@@ -30,7 +31,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             held: DashMap::new(),
-            most,
+            most: AtomicUsize::new(most),
         })
     }
 
@@ -59,7 +60,12 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     /// The most that each may have.
     #[must_use]
     pub fn most(&self) -> usize {
-        self.most
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Changes the most that each may have. Who has more keeps it.
+    pub fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     /// Whether nobody has anything.
@@ -77,7 +83,7 @@ impl<K: Eq + Hash + Clone> Share<K> {
     pub fn grow(&mut self, units: usize) -> bool {
         let mut held = self.shares.held.entry(self.holder.clone()).or_insert(0);
         let grown = held.checked_add(units);
-        let fits = grown.filter(|grown| *grown <= self.shares.most);
+        let fits = grown.filter(|grown| *grown <= self.shares.most());
         if let Some(grown) = fits {
             *held = grown;
             self.units += units;

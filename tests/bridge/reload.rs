@@ -1,6 +1,7 @@
 //! The configuration file changes while messages and calls are on their way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,6 +47,8 @@ struct World {
     memory: Memory,
     _directory: tempfile::TempDir,
     file: PathBuf,
+    /// `host:port` of the HTTP listener, where it is enabled.
+    door: Option<SocketAddr>,
     calls: Arc<Calls>,
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
@@ -78,6 +81,7 @@ impl World {
             set.lock().unwrap().push(filter.to_owned());
         }));
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let door = bridge.door_address();
         let (calls, reloads) = (Arc::clone(bridge.calls()), bridge.reloads().unwrap());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
@@ -91,6 +95,7 @@ impl World {
             memory,
             _directory: directory,
             file,
+            door,
             calls,
             metrics,
             readiness,
@@ -285,6 +290,55 @@ async fn what_cannot_change_while_running_is_named_and_the_rest_is_in_use() {
     world.end().await;
 }
 
+/// What A2A clients get at a path.
+async fn get(world: &World, path: &str) -> (u16, Value) {
+    let url = format!("http://{}{path}", world.door.unwrap());
+    let response = reqwest::get(url).await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
+    let with = |agents: &str, a2a: &str| {
+        let text = config("a").replace("http: { enabled: false", "http: { listen: '127.0.0.1:0'");
+        format!("{text}agents: {{ {agents} }}\na2a: {{ {a2a} }}\n")
+    };
+    let weather = |what: &str| {
+        format!("weather: {{ description: {what}, to: {{ transport: bus, topic: agents.a }} }}")
+    };
+    let world = World::new(&with(&weather("first"), "max_parts: 2")).await;
+    let card = "/a2a/agents/weather/card";
+    assert_eq!(get(&world, card).await.1["description"], "first");
+    let more = format!("{}, snow: {{ description: new }}", weather("second"));
+    let settings = "max_parts: 1, public_url: 'https://agents.example.com'";
+    world.reload(&with(&more, settings), "applied", 1).await;
+    assert_eq!(world.degraded(), None);
+    let (_, shown) = get(&world, card).await;
+    assert_eq!(shown["description"], "second");
+    assert_eq!(
+        shown["url"],
+        "https://agents.example.com/a2a/agents/weather"
+    );
+    assert_eq!(get(&world, "/a2a/agents/snow").await.0, 200);
+    let part = json!({"kind": "text", "text": "x"});
+    let message =
+        json!({"kind": "message", "role": "user", "messageId": "m", "parts": [part, part]});
+    let send = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
+    let url = format!("http://{}/a2a/agents/weather", world.door.unwrap());
+    let refused = reqwest::Client::new().post(url).json(&send).send().await;
+    let refused: Value = refused.unwrap().json().await.unwrap();
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    // An agent that is gone is gone, and what needs a restart is named.
+    let fewer = with(&weather("third"), "push_notifications: { enabled: true }");
+    world.reload(&fewer, "restart_needed", 1).await;
+    assert_eq!(get(&world, "/a2a/agents/snow").await.0, 404);
+    assert_eq!(get(&world, card).await.1["description"], "third");
+    let why = world.degraded().unwrap();
+    assert_eq!(why, "a2a.push_notifications.enabled: needs a restart");
+    world.end().await;
+}
+
 /// Replaces the files of a volume as the kubelet does: they are links through `..data`, which is replaced as a whole.
 fn swap(volume: &Path, version: &str, text: &str) {
     std::fs::create_dir(volume.join(version)).unwrap();
@@ -351,6 +405,7 @@ async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> 
         );
         let request = Request {
             unit: unit.into_only().unwrap().unwrap(),
+            data: None,
             call: None,
             target: None,
             timeout: None,

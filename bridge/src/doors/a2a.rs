@@ -46,7 +46,7 @@ pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::limits::Limits;
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::send::span;
-pub(crate) use self::shared::{A2a, PartLimits, Settings};
+pub(crate) use self::shared::{A2a, Live, Settings};
 
 use std::sync::Arc;
 

@@ -25,6 +25,8 @@ pub(crate) enum Action<'a> {
     Call(Option<&'a str>),
     /// Say which agents there are, and what they can do.
     Announce,
+    /// Validate and execute workflows, and see what was executed and stored, with the API key of an agent.
+    Execute,
 }
 
 /// The sender of a request, if it may do this.

@@ -58,6 +58,7 @@ pub(crate) use self::answer::EXPOSED;
 use self::answer::{Problem, json};
 use self::gate::{Caller, Gate};
 use super::Door;
+use super::permit::{Action, permit};
 use crate::http::body::{self, BodyError};
 use crate::http::negotiate;
 use crate::metrics::{HttpPath, Refused};
@@ -166,6 +167,8 @@ impl Rest {
         if origin.is_some_and(|origin| !self.door.allowed_origins.contains(origin)) {
             return Err(Problem::foreign_origin());
         }
+        permit(&head.extensions, Action::Execute)
+            .map_err(|failure| Problem::not_permitted(failure.message()))?;
         let call = Call::of(head.uri.path());
         let member = match (caller, call) {
             (Caller::Member(member), _) => Some(member),

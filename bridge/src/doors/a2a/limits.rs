@@ -40,6 +40,14 @@ impl Limits {
         }
     }
 
+    /// Those of another configuration from now on.
+    pub(super) fn replace(&self, config: &A2aConfig) {
+        self.clients
+            .set_most(config.max_requests_per_client as usize);
+        self.beginning
+            .set_most(config.max_tasks_per_context as usize);
+    }
+
     /// The part of a request in the bound of its client.
     pub(super) fn request(&self, caller: &Text, metrics: &Metrics) -> Result<Share<Text>, Refusal> {
         self.clients.take(&client_of(caller)).ok_or_else(|| {

@@ -210,7 +210,7 @@ async fn reply(
     in_batch: bool,
 ) -> (Reply, Dialect) {
     if let Ok(unit) = &unit
-        && let Some(body) = of_registry(common, unit).await
+        && let Some(body) = common.ask_registry(unit).await
     {
         return (Reply::Whole(body), head.fallback);
     }
@@ -250,13 +250,6 @@ async fn reply(
             },
         );
     (reply, dialect)
-}
-
-/// The answer to a request that is for the registry.
-async fn of_registry(common: &Common, unit: &Unit) -> Option<Bytes> {
-    let message = unit.json_rpc.as_ref()?;
-    let recipient = Recipient::new(message.id.as_ref()?.token().clone(), message.dialect);
-    common.ask_registry(unit, &recipient).await
 }
 
 /// A failure with what ties it to its request in logs.

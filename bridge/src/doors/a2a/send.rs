@@ -322,7 +322,7 @@ impl Turn<'_> {
     }
 
     fn check_size(&self, message: &Message) -> Result<(), Failure> {
-        let limits = &self.a2a.settings.limits;
+        let limits = self.a2a.settings.live.load().limits;
         if message.parts.len() > limits.max_parts {
             let (has, most) = (message.parts.len(), limits.max_parts);
             return Err(Failure::bad_params(&format!(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use a2abus_plugin::Text;
+use arc_swap::ArcSwap;
 use bytesize::ByteSize;
 use http::{HeaderMap, StatusCode, Uri};
 
@@ -11,7 +12,7 @@ use super::card::Offer;
 use super::hooks::PushSettings;
 use super::limits::Limits;
 use crate::calls::failure::{Failure, Reason};
-use crate::config::A2aConfig;
+use crate::config::{A2aConfig, Config};
 use crate::doors::{Door, Refusal};
 use crate::http::hosts;
 use crate::registry::Registry;
@@ -24,16 +25,23 @@ pub(crate) struct Settings {
     pub(crate) registry: Arc<Registry>,
     /// Their tasks.
     pub(crate) tasks: Arc<Tasks>,
-    /// What the URLs of cards begin with, instead of the host that the request names.
-    pub(crate) public_url: Option<String>,
     /// The name of this bridge, and so of the server in its card.
     pub(crate) instance: Text,
-    /// What a message may hold.
-    pub(crate) limits: PartLimits,
+    /// What else a reload of the configuration replaces.
+    pub(crate) live: Arc<ArcSwap<Live>>,
     /// The webhooks of tasks, if clients may set them.
     pub(crate) push: Option<Arc<PushSettings>>,
     /// What one client and one context may ask for at a time.
     pub(crate) at_a_time: Limits,
+}
+
+/// Settings of one moment.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// What the URLs of cards begin with, instead of the host that the request names.
+    pub(super) public_url: Option<String>,
+    /// What a message may hold.
+    pub(super) limits: PartLimits,
 }
 
 /// What the parts of a message may be.
@@ -53,11 +61,22 @@ pub(crate) struct A2a {
     pub(super) changed: SystemTime,
 }
 
+// === impl Live ===
+
+impl Live {
+    /// Those of a configuration.
+    pub(crate) fn new(config: &A2aConfig) -> Self {
+        Self {
+            public_url: config.public_url.clone(),
+            limits: PartLimits::new(config),
+        }
+    }
+}
+
 // === impl PartLimits ===
 
 impl PartLimits {
-    /// Those of a configuration.
-    pub(crate) fn new(config: &A2aConfig) -> Self {
+    fn new(config: &A2aConfig) -> Self {
         let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
         Self {
             max_parts: config.max_parts as usize,
@@ -70,6 +89,13 @@ impl PartLimits {
 // === impl Settings ===
 
 impl Settings {
+    /// Another configuration counts from now on, but for its webhooks.
+    pub(crate) fn replace(&self, config: &Config) {
+        self.registry.relist(config);
+        self.live.store(Arc::new(Live::new(&config.a2a)));
+        self.at_a_time.replace(&config.a2a);
+    }
+
     /// What the card of the server offers.
     pub(super) fn offer(&self, base: &str) -> Offer {
         Offer {
@@ -95,7 +121,7 @@ impl Settings {
 impl A2a {
     /// What URLs begin with. The host of the request is one that the configuration allows.
     pub(super) fn base(&self, uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
-        if let Some(url) = &self.settings.public_url {
+        if let Some(url) = &self.settings.live.load().public_url {
             return Ok(url.clone());
         }
         let named = hosts::authority(uri, headers).ok().flatten();

@@ -162,6 +162,11 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, words, message, Refused::Forbidden)
     }
 
+    pub(super) fn not_permitted(why: &str) -> Self {
+        let words = ("PermissionError", "not_permitted");
+        Self::new(StatusCode::FORBIDDEN, words, why, Refused::Forbidden)
+    }
+
     pub(super) fn no_such_call() -> Self {
         let message = "nothing is served at this path; GET /api/v1/openapi.json lists the calls";
         let words = ("RequestError", "not_found");
