@@ -28,6 +28,7 @@ mod pending_tests;
 mod publish;
 pub(crate) mod render;
 pub mod reply;
+pub(crate) mod reply_form;
 pub mod reply_place;
 pub(crate) mod reply_reader;
 pub mod reply_token;
@@ -122,8 +123,10 @@ pub struct Calls {
 /// One request to make.
 #[derive(Debug)]
 pub struct Request {
-    /// The JSON-RPC request, decoded.
+    /// The request, decoded: JSON-RPC, or a message of another family, whose answer stays as its agent writes it.
     pub unit: Unit,
+    /// What the data of a CloudEvent are, where `unit` is one and they are one message.
+    pub data: Option<Unit>,
     /// The identity that the call has, where its response names it already; else it gets a new one.
     pub call: Option<CallId>,
     /// The agent that the path names; it wins over the one that the payload names.

@@ -65,6 +65,19 @@ pub(crate) fn expiry(event: &Event) -> Option<SystemTime> {
     parse(event.extension_text(extension::EXPIRY_TIME)?)
 }
 
+/// How long the sender of an event waits, where it says so; a little where that is over.
+#[must_use]
+pub(crate) fn time_left(event: &Event) -> Option<Duration> {
+    let left = expiry(event)?.duration_since(now());
+    Some(left.unwrap_or(SKEW))
+}
+
+/// Whether nobody wants an event any more, on any clock.
+#[must_use]
+pub(crate) fn is_expired(event: &Event) -> bool {
+    expiry(event).is_some_and(is_over)
+}
+
 /// Whether a time is over on every clock.
 #[must_use]
 pub(crate) fn is_over(time: SystemTime) -> bool {

@@ -315,6 +315,13 @@ impl Metrics {
         &self.agents
     }
 
+    /// Counts an attribute of a caller's event that was removed or overwritten.
+    pub(crate) fn overruled(&self, binding: &str, attribute: &'static str) {
+        self.overruled
+            .with_label_values(&[binding, attribute])
+            .inc();
+    }
+
     /// Counts an event whose payload names another agent than what wins over it.
     pub fn target_conflict(&self) {
         self.target_conflicts.inc();

@@ -24,6 +24,7 @@ use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
 use crate::detect::{Detection, Facts, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
+use crate::event::Event;
 use crate::extension;
 use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
@@ -323,6 +324,27 @@ fn skip_to_line_end(reader: &mut Reader<'_>) -> bool {
 // === impl Unit ===
 
 impl Unit {
+    /// An event that did not come as one body, such as one in binary mode.
+    #[must_use]
+    pub fn of_event(event: Event) -> Self {
+        Self {
+            index: 0,
+            bytes: event.body(),
+            because: Detection::EVENT,
+            json_rpc: None,
+            draft: Draft::Event(event),
+        }
+    }
+
+    /// The event that the unit is, where it is one.
+    #[must_use]
+    pub fn event(&self) -> Option<&Event> {
+        match &self.draft {
+            Draft::Event(event) => Some(event),
+            Draft::Message(_) => None,
+        }
+    }
+
     /// What the unit is in its exchange.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -335,15 +357,18 @@ impl Unit {
     /// The `a2amethod` that its event will have: the method of a JSON-RPC call.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
+        self.extension_text(extension::A2A_METHOD).map(Text::as_str)
+    }
+
+    /// The text that its event will have as this extension.
+    #[must_use]
+    pub fn extension_text(&self, name: &str) -> Option<&Text> {
         match &self.draft {
-            Draft::Event(event) => {
-                let method = event.extension_text(extension::A2A_METHOD);
-                method.map(Text::as_str)
-            }
+            Draft::Event(event) => event.extension_text(name),
             Draft::Message(message) => {
                 let mut known = message.attributes.extensions.iter();
-                let (_, method) = known.find(|(name, _)| *name == extension::A2A_METHOD)?;
-                method.as_text().map(Text::as_str)
+                let (_, value) = known.find(|(known, _)| *known == name)?;
+                value.as_text()
             }
         }
     }

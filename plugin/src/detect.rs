@@ -49,6 +49,17 @@ pub struct Detection {
 /// matched.)
 const DECLARED: u8 = 10;
 
+// === impl Detection ===
+
+impl Detection {
+    /// A CloudEvent, as rule 1 detects it.
+    pub(crate) const EVENT: Self = Self {
+        family: Family::CloudEvent,
+        rule: 1,
+        member: "specversion",
+    };
+}
+
 // === impl Facts ===
 
 impl<'a> Facts<'a> {

@@ -112,6 +112,7 @@ impl World {
             .unwrap();
         let request = Request {
             unit,
+            data: None,
             call: None,
             target: None,
             timeout: None,

@@ -67,6 +67,7 @@ fn request(agent: &str, id: &str) -> Request {
     let unit = decode(&payload, &Hint::default(), &Limits::default());
     Request {
         unit: unit.into_only().unwrap().unwrap(),
+        data: None,
         call: None,
         target: None,
         timeout: None,

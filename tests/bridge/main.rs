@@ -17,6 +17,7 @@ mod drain;
 mod exchanges;
 mod hostile_a2a;
 mod http;
+mod in_kind;
 mod keyed;
 mod mcp;
 mod memory_battery;

@@ -36,7 +36,7 @@ use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
 use crate::calls::{Answer, CallError};
 use crate::seldom::{LogLimits, Seldom};
-pub(crate) use requester::{Language, Requester};
+pub(crate) use requester::Requester;
 use room::Hold;
 use running::{Entered, Running};
 use unsettled::Publishing;
@@ -242,13 +242,16 @@ impl Exchanges {
             };
             match part {
                 Ok(part) => {
-                    let event = requester.event(&part, answer.call_id(), number);
+                    let event = requester.form.event(&part, answer.call_id(), number);
                     number += 1;
                     if let Err(why) = self.reply(requester, &event).await {
                         // A stream with a hole in it would end as if nothing were missing.
                         let failure = Failure::on_bus(&CallError::Undeliverable(why));
                         // That the answer is lost is counted and logged already.
-                        drop(self.send(requester, &requester.failure(&failure)).await);
+                        drop(
+                            self.send(requester, &requester.form.failure(&failure))
+                                .await,
+                        );
                         return Some(publishing);
                     }
                 }
@@ -271,7 +274,10 @@ impl Exchanges {
     /// Publishes the error that a requester gets in place of an answer.
     async fn fail(&self, requester: &Requester, failure: &Failure) {
         // What is not delivered is counted and logged.
-        drop(self.reply(requester, &requester.failure(failure)).await);
+        drop(
+            self.reply(requester, &requester.form.failure(failure))
+                .await,
+        );
     }
 
     /// Publishes the error of a request that cannot be made.
@@ -284,7 +290,9 @@ impl Exchanges {
         if room.is_none() {
             // It is published now or never.
             requester.comes_again = false;
-            let copy = self.copy(&requester, &requester.failure(&failure)).ok();
+            let copy = self
+                .copy(&requester, &requester.form.failure(&failure))
+                .ok();
             if let Some(error) = copy.and_then(|copy| self.publisher.known_failure(&copy)) {
                 return self.undelivered(&requester, &error.to_string().into());
             }

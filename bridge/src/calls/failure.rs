@@ -1,4 +1,5 @@
-//! How does a caller learn of a failure? As a JSON-RPC error with the caller's own id, in the words of its dialect.
+//! How does a caller learn of a failure? As a JSON-RPC error with the caller's own id, in the words of its dialect; who
+//! speaks another family gets an error of that family.
 //!
 //! One table says which code each reason has in each dialect. A message says the cause and the cure to a person; what
 //! happened inside (addresses, topics, errors of clients) stays in the logs.
@@ -10,7 +11,7 @@ mod http;
 use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{code, code_of};
-use a2abus_plugin::{Family, Refused, Text};
+use a2abus_plugin::{Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -79,12 +80,21 @@ pub(crate) struct Failure {
     details: Vec<(&'static str, Value)>,
 }
 
-/// Who gets the JSON-RPC error of a request.
+/// Who gets the error of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recipient {
-    /// The caller's id, as its exact JSON token.
-    id: Text,
-    dialect: Dialect,
+pub(crate) enum Recipient {
+    /// The sender of a JSON-RPC message.
+    JsonRpc {
+        /// Its own id, as its exact JSON token.
+        id: Text,
+        dialect: Dialect,
+    },
+    /// The sender of a message of another family, who gets an error of that family.
+    Message {
+        family: Family,
+        /// The id of its message.
+        id: Option<Text>,
+    },
 }
 
 /// The codes of one reason.
@@ -151,17 +161,36 @@ impl Reason {
 impl Recipient {
     /// The sender of a request.
     pub(crate) fn new(id: Text, dialect: Dialect) -> Self {
-        Self { id, dialect }
+        Self::JsonRpc { id, dialect }
     }
 
-    /// Its id, as its exact JSON token.
+    /// Its id, as its exact JSON token; null for the sender of another family.
     pub(crate) fn id(&self) -> &Text {
-        &self.id
+        static NULL: Text = Text::from_static("null");
+        match self {
+            Self::JsonRpc { id, .. } => id,
+            Self::Message { .. } => &NULL,
+        }
     }
 
-    /// Its dialect.
+    /// The sender of a unit of any family.
+    pub(crate) fn of(unit: &Unit) -> Self {
+        let call = unit.json_rpc.as_ref().filter(|message| message.is_call());
+        match call.and_then(|message| Some((message, message.id.as_ref()?))) {
+            Some((message, id)) => Self::new(id.token().clone(), message.dialect),
+            None => Self::Message {
+                family: unit.because.family,
+                id: unit.extension_text(extension::COLLABORATION_ID).cloned(),
+            },
+        }
+    }
+
+    /// Its dialect of JSON-RPC; the plain one for the sender of another family.
     pub(crate) fn dialect(&self) -> Dialect {
-        self.dialect
+        match self {
+            Self::JsonRpc { dialect, .. } => *dialect,
+            Self::Message { .. } => Dialect::JsonRpc,
+        }
     }
 
     /// The sender of something without an id.
@@ -373,22 +402,51 @@ impl Failure {
         &self.message
     }
 
-    /// The JSON-RPC error response.
+    /// The error as its recipient reads it: a JSON-RPC response, or a message of the recipient's own family.
     pub(crate) fn render(&self, recipient: &Recipient) -> Bytes {
-        self.render_at(recipient, &crate::clock::rfc3339(crate::clock::now()))
+        let now = crate::clock::rfc3339(crate::clock::now());
+        match recipient {
+            Recipient::JsonRpc { id, dialect } => self.json_rpc(id, *dialect, &now),
+            Recipient::Message { family, id } => self.message_of(*family, id.as_ref(), &now),
+        }
     }
 
-    fn render_at(&self, recipient: &Recipient, now: &str) -> Bytes {
+    fn message_of(&self, family: Family, request: Option<&Text>, now: &str) -> Bytes {
+        let request = request.map(Text::as_str);
+        let (word, message) = (self.word(), self.message());
+        let id = crate::clock::new_event_id();
+        let body = match family {
+            Family::E2a => json!({
+                "protocol_version": "1.0", "response_id": &*id, "request_id": request, "sequence": 0,
+                "is_final": true, "status": "failed", "response_kind": "e2a.error", "timestamp": now,
+                "body": {"code": format!("E2A.{}", word.to_uppercase()), "message": message},
+            }),
+            Family::A2eMessage => json!({
+                "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
+                "code": if word == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
+                "detail": {"reason": word}, "retryable": matches!(word, "timeout" | "exhausted" | "agent_unavailable"),
+            }),
+            Family::Legacy => json!({
+                "protocol": "A2A", "messageType": "FAILURE", "metadata": {"correlationId": request},
+                "payload": {"reason": word, "message": message},
+            }),
+            Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => {
+                return self.json_rpc("null", Dialect::JsonRpc, now);
+            }
+        };
+        body.to_string().into()
+    }
+
+    /// The id goes in as it came: a number keeps its digits, which a JSON value would not promise.
+    fn json_rpc(&self, id: &str, dialect: Dialect, now: &str) -> Bytes {
         let row = self.reason.row();
-        let (code, data) = match recipient.dialect {
+        let (code, data) = match dialect {
             Dialect::JafDoc => (row.jaf_doc, self.data_object(now)),
             Dialect::A2a03 => (row.a2a, self.data_object(now)),
             Dialect::A2a10 => (row.a2a, self.data_array(row.error_info, now)),
             Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => (row.other, self.data_object(now)),
         };
         let message = Value::from(self.message.as_str());
-        // The id goes in as it came: a number keeps its digits, which a JSON value would not promise.
-        let id = recipient.id.as_str();
         let error = format!(r#"{{"code":{code},"message":{message},"data":{data}}}"#);
         Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
     }
@@ -461,7 +519,7 @@ mod tests {
     }
 
     fn render(failure: &Failure, id: &str, dialect: Dialect) -> String {
-        let body = failure.render_at(&Recipient::new(id.into(), dialect), NOW);
+        let body = failure.json_rpc(id, dialect, NOW);
         String::from_utf8(body.to_vec()).unwrap()
     }
 

@@ -7,18 +7,21 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
-use a2abus_plugin::{Data, Event, Ids, MapContext, Source, Text, extension, map_unit};
+use a2abus_plugin::{Data, Event, Family, Ids, MapContext, Source, Text, extension, map_unit};
 use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Bound, CallError, Calls, DOOR, Request};
+use super::{Bound, CallError, Calls, DOOR, Request, Silence};
 use crate::account::{self, Account};
 use crate::budget::{Charge, Purse};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
+use crate::calls::failure::Recipient;
 use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Piece};
+use crate::calls::reply_form::ReplyForm;
+use crate::clock;
 use crate::rules::Rules;
 use crate::shares::{Share, client};
 
@@ -68,17 +71,20 @@ impl Calls {
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let timeout = request.timeout;
-        let Some(message) = request.unit.json_rpc.clone() else {
-            return Err(CallError::not_a_request());
-        };
-        let bytes = request.unit.bytes.clone();
+        let message = request.data.take().unwrap_or_else(|| request.unit.clone());
         let caller = request.caller.clone();
         let headers = std::mem::take(&mut request.headers);
         let event = self.event(request)?;
         let agent = account::agent_of(&event);
         let rules = self.rules();
         account.is_for(&event, rules.names(&agent));
-        let rpc = Some((&message, &bytes));
+        if clock::is_expired(&event) {
+            return Err(CallError::Timeout(Silence::expired(&event)));
+        }
+        let left = clock::time_left(&event);
+        let timeout = timeout.map_or(left, |own| Some(left.map_or(own, |left| left.min(own))));
+        let rpc = message.json_rpc.as_ref();
+        let rpc = rpc.map(|rpc| (rpc, &message.bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange.event.set("id", Text::from(call.to_string()))?;
         let from = Self::of_caller(&rules, &exchange.plain, &headers);
@@ -107,7 +113,7 @@ impl Calls {
         let patience = self.patience(timeout);
         let whole = timeout.map_or(self.limits.stream_timeout, |_| patience);
         let plain = event.clone();
-        let expiry = crate::clock::rfc3339(crate::clock::now() + patience);
+        let expiry = clock::rfc3339(clock::now() + patience);
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
         let id = Text::from(reply_id.to_string());
@@ -283,11 +289,15 @@ impl Calls {
     pub(super) fn event(&self, request: Request) -> Result<Event, CallError> {
         let context = MapContext {
             source: Source::new(format!("{}/{}", self.source, request.caller))?,
-            time: Some(crate::clock::time()),
+            time: Some(clock::time()),
             // A call has its call id in place of this one.
-            ids: Ids::Fresh(&crate::clock::new_event_id),
+            ids: Ids::Fresh(&clock::new_event_id),
         };
+        let is_event = request.unit.because.family == Family::CloudEvent;
         let mut event = map_unit(request.unit, &self.options, &context).event;
+        if is_event {
+            self.own(&mut event, &context)?;
+        }
         if let Some(target) = request.target {
             let named = event.extension_text(extension::TARGET_AGENT);
             if named.is_some_and(|named| *named != target) {
@@ -297,7 +307,51 @@ impl Calls {
         }
         Ok(event)
     }
+
+    /// Takes back what the writer of an event says of its origin, and of where answers go: the rights of an event depend
+    /// on its `source`.
+    fn own(&self, event: &mut Event, context: &MapContext<'_>) -> Result<(), CallError> {
+        event.set("source", Text::from(context.source.clone()))?;
+        event.set("id", Text::from(clock::new_event_id()))?;
+        let is_no_time = clock::expiry(event).is_none();
+        for name in OVERRULED {
+            let is_kept = name == extension::EXPIRY_TIME && !is_no_time;
+            if event.extension(name).is_some() && !is_kept {
+                event.remove(name);
+                self.metrics.overruled(DOOR, name);
+                tracing::debug!(
+                    attribute = name,
+                    "an attribute that a caller may not set was removed from its event"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// How a caller is answered that sent an event.
+    pub(crate) fn reply_form(&self, event: &Event, recipient: Recipient) -> ReplyForm {
+        ReplyForm {
+            recipient,
+            collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
+            call_id: None,
+            source: Source::new(self.source.clone()).unwrap_or_default(),
+            options: self.options.clone(),
+            limits: self.rules().limits,
+        }
+    }
 }
+
+/// The attributes that a caller over HTTP may not set; an `expirytime` only where it is no time.
+const OVERRULED: [&str; 8] = [
+    extension::SOURCE_AGENT,
+    extension::ORIGIN,
+    extension::HOPS,
+    extension::REPLY_TO,
+    extension::REPLY_PARTITION,
+    extension::PROGRESS_TO,
+    extension::CALL_ID,
+    extension::EXPIRY_TIME,
+];
 
 /// The bytes of a JSON-RPC request with the call id in place of its id and, where it has one, of its progress token.
 fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> Bytes {

@@ -180,6 +180,7 @@ impl Calls {
         {
             let request = Request {
                 unit,
+                data: None,
                 call: None,
                 target: cancel.target().cloned(),
                 timeout: None,

@@ -134,6 +134,7 @@ async fn make(
     let left = |_| deadline.saturating_duration_since(Instant::now());
     let request = Request {
         unit: payload,
+        data: None,
         call: None,
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout.map(left),

@@ -1,5 +1,5 @@
-//! `POST /rpc` and `POST /rpc/{agent}`: any JSON-RPC request, notification or batch becomes calls, and their answers one
-//! response.
+//! `POST /rpc` and `POST /rpc/{agent}`: requests, notifications and batches of any family become calls, and their answers
+//! one response of the same family.
 //!
 //! ```text
 //! head ──> body ──> decode ──> one unit ──> parts ──> JSON │ SSE
@@ -11,13 +11,16 @@
 pub(super) mod batch;
 pub(super) mod common;
 mod keyed;
+mod reply;
 pub(super) mod unit;
 
 use std::future::{Future, ready};
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Text, decode};
+use a2abus_plugin::{Limits, Text, Unit, decode};
+use a2abus_transports::Message;
+use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -28,6 +31,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, head
 use tokio::time::Instant;
 
 use self::common::{Common, Target};
+use self::reply::Reply;
 use self::unit::{Ask, Framed, Item};
 use super::permit::{Action, Principal, permit};
 use super::{Door, Refusal};
@@ -53,7 +57,7 @@ pub(super) async fn to_any_agent(
 ) -> Response {
     let at = At::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
     let inside = Arc::clone(&door);
-    let respond = |common, _, payload| respond(inside, common, payload);
+    let respond = |common, head, payload| respond(inside, common, head, payload);
     serve(&door, at, request, respond).await
 }
 
@@ -66,7 +70,7 @@ pub(super) async fn to_agent(
     let target = Target::of_path(path);
     let at = At::json_rpc(HttpPath::RpcAgent, target, request.headers());
     let inside = Arc::clone(&door);
-    let respond = |common, _, payload| respond(inside, common, payload);
+    let respond = |common, head, payload| respond(inside, common, head, payload);
     serve(&door, at, request, respond).await
 }
 
@@ -189,16 +193,27 @@ pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap)
 }
 
 /// One HTTP request, to the head of its response.
-async fn respond(door: Arc<Door>, common: Common, payload: Bytes) -> Result<Response, Refusal> {
+async fn respond(
+    door: Arc<Door>,
+    common: Common,
+    head: request::Parts,
+    payload: Bytes,
+) -> Result<Response, Refusal> {
     let door = &door;
     let limits = door.calls.rules().limits;
+    if negotiate::is_binary_event(&head.headers) {
+        let unit = read_event(&head.headers, payload, &limits)?;
+        drop(head);
+        let item = Item::of(door, &common, Ok(unit), ContentMode::Binary);
+        return respond_to_one(&common, item).await;
+    }
     let units = decode(&payload, &common.hint, &limits);
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
     // Nothing large is kept while the agent works.
-    drop(payload);
+    drop((payload, head));
     match framed {
         Framed::One(unit) => {
-            let item = Item::of(door, &common, unit);
+            let item = Item::of(door, &common, unit, ContentMode::Structured);
             respond_to_one(&common, item).await
         }
         Framed::Batch(units) => {
@@ -212,6 +227,25 @@ async fn respond(door: Arc<Door>, common: Common, payload: Bytes) -> Result<Resp
             let recipient = Recipient::unknown(common.dialect);
             Ok(common.whole(failure.render(&recipient)))
         }
+    }
+}
+
+/// A CloudEvent in binary mode. Source: CloudEvents 1.0.2, HTTP protocol binding section 3.1.
+fn read_event(headers: &HeaderMap, body: Bytes, limits: &Limits) -> Result<Unit, Refusal> {
+    let mut message = Message::plain(body);
+    for (name, value) in headers {
+        let value = Bytes::copy_from_slice(value.as_bytes());
+        message.headers.push(Text::from(name.as_str()), value);
+    }
+    let refused = |why: &dyn std::fmt::Display| {
+        let message = format!("the CloudEvent cannot be read: {why}");
+        let failure = Failure::new(Reason::InvalidRequest, message);
+        (StatusCode::BAD_REQUEST, failure)
+    };
+    match content_mode::read(Binding::Http, &message, limits) {
+        Ok(Content::Event(event)) => Ok(Unit::of_event(event)),
+        Ok(Content::Plain { .. }) => Err(refused(&"it has no ce-specversion")),
+        Err(error) => Err(refused(&error)),
     }
 }
 
@@ -260,7 +294,8 @@ fn read_head(
         let failure = Failure::call(&CallError::Draining);
         return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
     }
-    if !negotiate::is_json_body(&head.headers) {
+    // The data of an event may be anything.
+    if !negotiate::is_json_body(&head.headers) && !negotiate::is_binary_event(&head.headers) {
         let message = "the body must be JSON: send it with Content-Type: application/json";
         let failure = Failure::new(Reason::ContentType, message);
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
@@ -343,16 +378,25 @@ async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal
     match item {
         Item::Refused(body) => Ok(common.whole(body)),
         Item::Request(ask) => Ok(answer(common, ask).await),
-        Item::Notification(unit) => Ok(match common.notify(unit).await {
+        Item::Notification(unit, reply) => Ok(match common.notify(unit).await {
             Ok(()) => accepted(),
-            Err(error) => not_published(common, &error),
+            Err(error) => reply.refusal(common, unpublished_status(&error), &Failure::call(&error)),
         }),
     }
 }
 
-/// A notification has no JSON-RPC answer, so the status reports its result.
+/// A notification has no answer, so the status reports its result.
 pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
-    let status = match error {
+    refusal(
+        unpublished_status(error),
+        &Failure::call(error),
+        &Recipient::unknown(common.dialect),
+    )
+}
+
+/// The status of a notification that is not on the bus.
+fn unpublished_status(error: &CallError) -> StatusCode {
+    match error {
         CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
         CallError::NotTaken(place) if place.is_misnamed() => StatusCode::BAD_REQUEST,
         CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -363,12 +407,7 @@ pub(super) fn not_published(common: &Common, error: &CallError) -> Response {
         | CallError::SlowCaller
         | CallError::BadAnswer(_)
         | CallError::Undeliverable(_) => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    refusal(
-        status,
-        &Failure::call(error),
-        &Recipient::unknown(common.dialect),
-    )
+    }
 }
 
 /// The status of a call that was refused before any of it was sent, where another try may go better.
@@ -382,33 +421,49 @@ pub(super) fn status_of(error: &CallError) -> Option<StatusCode> {
 
 /// The answer to one request: a stream when it streams and may, else one document.
 async fn answer(common: &Common, ask: Ask) -> Response {
-    if let Some(answered) = common.ask_registry(&ask.unit, &ask.recipient).await {
+    if let Some(answered) = common.ask_registry(&ask.unit).await {
         return common.whole(answered);
     }
-    let called = common.call(ask.unit, Some(common.call)).await;
+    let Ask {
+        unit,
+        data,
+        mut reply,
+        streaming,
+    } = ask;
+    let called = common.ask(unit, data, Some(common.call)).await;
     if let Err(error) = &called
         && let Some(status) = status_of(error)
     {
-        return refusal(status, &Failure::call(error), &ask.recipient);
+        return reply.refusal(common, status, &Failure::call(error));
     }
     let mut parts = Box::pin(parts_of(called));
     let events = common.accepts.events();
-    if ask.streaming && events {
-        return sse::parts_response(parts, ask.recipient, common.purse.clone());
+    if streaming && events {
+        return stream_of(common, parts, reply);
     }
     let first = parts.next().await;
     let more = matches!(&first, Some(Ok(part)) if !part.last);
     let parts = stream::iter(first).chain(parts);
     if more && events {
-        return sse::parts_response(parts, ask.recipient, common.purse.clone());
+        return stream_of(common, parts, reply);
     }
-    match last(parts).await {
-        Ok(body) => common.whole(body),
-        Err(error) => match status_of(&error) {
-            Some(status) => refusal(status, &Failure::call(&error), &ask.recipient),
-            None => common.whole(Failure::call(&error).render(&ask.recipient)),
-        },
+    let last = last(parts).await;
+    if let Err(error) = &last
+        && let Some(status) = status_of(error)
+    {
+        return reply.refusal(common, status, &Failure::call(error));
     }
+    let part = reply.part(last);
+    reply.whole(common, part)
+}
+
+/// A stream of the parts. Its end before the last part cancels the call.
+fn stream_of<S>(common: &Common, parts: S, mut reply: Reply) -> Response
+where
+    S: Stream<Item = Result<Part, CallError>> + Send + 'static,
+{
+    let texts = parts.map(move |part| reply.part(part).body);
+    sse::texts_response(texts, common.purse.clone())
 }
 
 /// The parts of an answer, or the error in place of them.
@@ -434,12 +489,13 @@ fn hear(answer: Answer) -> impl Stream<Item = Result<Part, CallError>> + Send {
     })
 }
 
-/// The body of the last part.
-async fn last(parts: impl Stream<Item = Result<Part, CallError>>) -> Result<Bytes, CallError> {
+/// The last part.
+async fn last(parts: impl Stream<Item = Result<Part, CallError>>) -> Result<Part, CallError> {
     let mut parts = std::pin::pin!(parts);
-    let mut body = Bytes::new();
+    let mut last = None;
     while let Some(part) = parts.next().await {
-        body = part?.body;
+        last = Some(part?);
     }
-    Ok(body)
+    let why = "it ended without a part";
+    last.ok_or_else(|| CallError::BadAnswer(Text::from_static(why)))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use a2abus_plugin::Hint;
 use a2abus_plugin::protocol::dialect::Dialect;
-use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
 
 /// The header that says how long the caller waits, in milliseconds.
 pub(crate) const TIMEOUT_HEADER: &str = "x-a2a-timeout";
@@ -136,6 +136,16 @@ pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
     named.is_some_and(|(main, sub)| is_json_type(main, sub))
 }
 
+/// Whether the head is that of a CloudEvent in binary mode; what says that it is in structured mode is.
+/// Source: CloudEvents 1.0.2, HTTP protocol binding section 3.
+pub(crate) fn is_binary_event(headers: &HeaderMap) -> bool {
+    const STRUCTURED: &[u8] = b"application/cloudevents";
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let start = content_type.and_then(|value| value.get(..STRUCTURED.len()));
+    headers.contains_key("ce-specversion")
+        && !start.is_some_and(|start| start.eq_ignore_ascii_case(STRUCTURED))
+}
+
 fn is_json_type(main: &str, sub: &str) -> bool {
     let sub = sub.to_ascii_lowercase();
     let named = main.eq_ignore_ascii_case("application") && (sub == "json" || sub == "json-rpc");
@@ -177,7 +187,6 @@ pub(crate) fn dialect(headers: &HeaderMap) -> Dialect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     fn headers(name: &'static str, value: &str) -> HeaderMap {
         let value = HeaderValue::from_str(value).unwrap();

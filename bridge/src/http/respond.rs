@@ -21,9 +21,14 @@ pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
     response
 }
 
-/// A refusal below JSON-RPC: with a status of its own, and the JSON-RPC error in the body.
+/// A refusal below JSON-RPC: with a status of its own, and the error in the body.
 pub(crate) fn refusal(status: StatusCode, failure: &Failure, recipient: &Recipient) -> Response {
-    let mut response = json_response(status, failure.render(recipient));
+    with_status(json_response(status, failure.render(recipient)), status)
+}
+
+/// A response that refuses a request, with the headers of its status.
+pub(crate) fn with_status(mut response: Response, status: StatusCode) -> Response {
+    *response.status_mut() = status;
     let headers = response.headers_mut();
     match status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),

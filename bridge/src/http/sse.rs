@@ -14,8 +14,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use tokio::time::timeout;
 
 use crate::budget::Purse;
-use crate::calls::failure::{Failure, Recipient};
-use crate::calls::{CallError, Part};
 
 /// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -49,14 +47,13 @@ where
     events_response(Body::from_stream(kept_alive(frames, purse)))
 }
 
-/// A response that sends each part as it comes. A failure is one more event, and the end.
-///
-/// Dropping the response drops `parts`, which cancels the call.
-pub(crate) fn parts_response<S>(parts: S, recipient: Recipient, purse: Purse) -> Response
+/// A response that sends each text as it comes. Dropping the response drops `texts`.
+pub(crate) fn texts_response<S>(texts: S, purse: Purse) -> Response
 where
-    S: Stream<Item = Result<Part, CallError>> + Send + 'static,
+    S: Stream<Item = Bytes> + Send + 'static,
 {
-    events_response(Body::from_stream(frames(parts, recipient, purse)))
+    let frames = texts.map(|text| frame(&text));
+    events_response(Body::from_stream(kept_alive(frames, purse)))
 }
 
 /// A response that is one event.
@@ -72,21 +69,6 @@ fn events_response(body: Body) -> Response {
     // nginx would collect the events and send them late.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
-}
-
-fn frames<S>(
-    parts: S,
-    recipient: Recipient,
-    purse: Purse,
-) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
-where
-    S: Stream<Item = Result<Part, CallError>> + Send + 'static,
-{
-    let frames = parts.map(move |part| match part {
-        Ok(part) => frame(&part.body),
-        Err(error) => frame(&Failure::call(&error).render(&recipient)),
-    });
-    kept_alive(frames, purse)
 }
 
 /// The frames, charged to the purse, with comments in their pauses.
@@ -135,27 +117,14 @@ fn frame(body: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2abus_plugin::protocol::dialect::Dialect;
     use axum::body::to_bytes;
     use proptest::prelude::*;
     use std::pin::pin;
-
-    fn part(body: &'static str, last: bool) -> Result<Part, CallError> {
-        Ok(Part {
-            body: body.into(),
-            last,
-            event: None,
-        })
-    }
 
     fn purse() -> Purse {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
         crate::budget::Budget::new(1 << 20, gauge, refused).purse(None)
-    }
-
-    fn recipient() -> Recipient {
-        Recipient::new("1.0".into(), Dialect::JsonRpc)
     }
 
     /// What a reader that follows the specification makes of a stream: the data of each event.
@@ -210,33 +179,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parts_are_events_and_a_failure_is_the_last_one() {
-        let parts = stream::iter([
-            part("{\"n\":1}", false),
-            part("{\n}", false),
-            Err(CallError::SlowCaller),
-        ]);
-        let response = parts_response(parts, recipient(), purse());
+    async fn each_text_is_an_event() {
+        let texts = stream::iter(["{\"n\":1}", "{\n}"]).map(Bytes::from);
+        let response = texts_response(texts, purse());
         assert_eq!(response.headers()[CONTENT_TYPE], "text/event-stream");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-cache");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         let events = read(std::str::from_utf8(&body).unwrap());
-        assert_eq!(events[..2], ["{\"n\":1}", "{\n}"]);
-        assert!(
-            events[2].starts_with(r#"{"jsonrpc":"2.0","id":1.0,"error":{"#),
-            "{events:?}"
-        );
-        assert_eq!(events.len(), 3);
+        assert_eq!(events, ["{\"n\":1}", "{\n}"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_filled_with_comments_and_loses_nothing() {
         let late = stream::once(async {
             tokio::time::sleep(Duration::from_secs(40)).await;
-            part("{}", true)
+            frame(b"{}")
         });
-        let mut frames = pin!(frames(late, recipient(), purse()));
+        let mut frames = pin!(kept_alive(late, purse()));
         let start = tokio::time::Instant::now();
         assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
         assert_eq!(start.elapsed(), KEEP_ALIVE);
@@ -251,9 +211,9 @@ mod tests {
         let (guard, dropped) = tokio::sync::oneshot::channel::<()>();
         let parts = stream::unfold(guard, |guard| async {
             std::future::pending::<()>().await;
-            Some((part("{}", false), guard))
+            Some((Bytes::from_static(b"{}"), guard))
         });
-        let response = parts_response(parts, recipient(), purse());
+        let response = texts_response(parts, purse());
         drop(response);
         assert!(dropped.await.is_err());
     }

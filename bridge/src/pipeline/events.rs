@@ -83,7 +83,7 @@ impl Pipeline {
         if self.is_misplaced(at, unit, &event, routed) {
             return;
         }
-        if is_expired(&event) {
+        if clock::is_expired(&event) {
             let of = undelivered(at).with_event(Some(&event));
             self.intake.dead_letters.dropped(&of, "expired");
             if let Ok(Some(requester)) = self.requester(at, &event) {
@@ -196,9 +196,4 @@ impl Pipeline {
         let of = undelivered(at).with_event(event);
         self.intake.dead_letters.dead_letter(&of, body, &reason)
     }
-}
-
-/// Whether the event's time is over.
-pub(super) fn is_expired(event: &Event) -> bool {
-    clock::expiry(event).is_some_and(clock::is_over)
 }

@@ -11,14 +11,14 @@ use a2abus_transports::Message;
 use serde::de::IgnoredAny;
 
 use super::intake::Refusal;
-use super::request::language_of_event;
+use super::request::recipient_of;
 use super::{Pipeline, Routed, undelivered};
 use crate::account;
 use crate::bus::deadletter::Stage;
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
-use crate::calls::exchange::{InHand, Language};
-use crate::calls::failure::{Failure, Reason as FailureReason};
+use crate::calls::exchange::InHand;
+use crate::calls::failure::{Failure, Reason as FailureReason, Recipient};
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
@@ -95,10 +95,8 @@ impl Pipeline {
             return;
         }
         let id = unit.and_then(|refused| Some(refused.id.as_ref()?.token().clone()));
-        let language = Language::JsonRpc {
-            id: id.unwrap_or_else(|| Text::from_static("null")),
-            dialect: Dialect::JsonRpc,
-        };
+        let id = id.unwrap_or_else(|| Text::from_static("null"));
+        let recipient = Recipient::new(id, Dialect::JsonRpc);
         let failure = match refusal {
             Refusal::Undecoded(refused) => Failure::refused(refused),
             Refusal::Unreadable(error) => {
@@ -108,7 +106,7 @@ impl Pipeline {
             Refusal::Repeats(why) => Failure::new(FailureReason::InvalidRequest, why.clone()),
         };
         let index = unit.map_or(0, |refused| refused.index);
-        self.fail(at, None, (index, language), failure, routed);
+        self.fail(at, None, (index, recipient), failure, routed);
     }
 
     /// A request that names a reply place that it may not name.
@@ -124,9 +122,9 @@ impl Pipeline {
         let dead_letter = self.dead(at, unit, Some(event), reason, Stage::Receive, refused);
         routed.copies.push(dead_letter);
         let index = unit.map_or(0, |unit| unit.index);
-        let language = language_of_event(event, &at.rules.limits);
+        let recipient = recipient_of(event, &at.rules.limits);
         let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));
-        self.fail(at, Some(event), (index, language), failure, routed);
+        self.fail(at, Some(event), (index, recipient), failure, routed);
     }
 
     /// Sends an error to whoever waits for the answer to a unit, if anybody may and the message has not had too many.
@@ -134,7 +132,7 @@ impl Pipeline {
         &self,
         at: ReadAt<'_>,
         event: Option<&Event>,
-        (index, language): (usize, Language),
+        (index, recipient): (usize, Recipient),
         failure: Failure,
         routed: &mut Routed,
     ) {
@@ -157,7 +155,7 @@ impl Pipeline {
         let Some((position, share)) = self.enter(at, index, routed) else {
             return;
         };
-        let requester = self.requester_at(at, event, address, language);
+        let requester = self.requester_at(at, event, address, recipient);
         let agent = event.map_or_else(Text::default, account::agent_of);
         let how = self.failed(at, &agent, (failure, requester), routed);
         routed.in_hand.push(InHand {

@@ -1,21 +1,21 @@
 //! Requests that somebody on the bus waits for.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use a2abus_plugin::{Event, Family, Hint, Kind, Limits, Text, decode, extension};
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
 use a2abus_transports::Address;
 
-use super::events::is_expired;
 use super::{Pipeline, Routed};
 use crate::account::{self, Account};
 use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::CallId;
 use crate::calls::exchange::room::Hold;
-use crate::calls::exchange::{Failed, How, InHand, Language, Requester, Unsettled, Waits};
-use crate::calls::failure::Failure;
+use crate::calls::exchange::{Failed, How, InHand, Requester, Unsettled, Waits};
+use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
+use crate::calls::reply_form::ReplyForm;
 use crate::calls::reply_place;
 use crate::calls::resolve::ReadAt;
 use crate::calls::{Answer, CallError, Exchange, Opened, Silence};
@@ -55,9 +55,9 @@ impl Pipeline {
                 (None, None) => return Ok(None),
             },
         };
-        // Its language is known once it is decoded.
-        let language = Language::Family(Family::CloudEvent);
-        Ok(Some(self.requester_at(at, Some(event), address, language)))
+        // Whoever gets an error is known once the event is decoded.
+        let recipient = Recipient::unknown(Dialect::JsonRpc);
+        Ok(Some(self.requester_at(at, Some(event), address, recipient)))
     }
 
     /// Who waits at an address for the answer to an event, or to what did not become one.
@@ -66,7 +66,7 @@ impl Pipeline {
         at: ReadAt<'_>,
         event: Option<&Event>,
         address: Address,
-        language: Language,
+        recipient: Recipient,
     ) -> Requester {
         let attribute = |name| event.and_then(|event| event.extension_text(name)).cloned();
         // A record that is no CloudEvent may name its own call all the same.
@@ -75,15 +75,17 @@ impl Pipeline {
         Requester {
             bus: self.intake.bus,
             address,
-            language,
+            form: ReplyForm {
+                recipient,
+                collaboration_id: attribute(extension::COLLABORATION_ID),
+                call_id: attribute(extension::CALL_ID).or_else(call_id),
+                source: self.intake.source.clone(),
+                options: self.intake.options.clone(),
+                limits: at.rules.limits,
+            },
             key: at.message.key.clone(),
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
-            collaboration_id: attribute(extension::COLLABORATION_ID),
-            call_id: attribute(extension::CALL_ID).or_else(call_id),
             headers: self.passed.of(self.intake.binding, at.message),
-            source: self.intake.source.clone(),
-            options: self.intake.options.clone(),
-            limits: at.rules.limits,
             comes_again: at.origin.is_some(),
             topic: at.topic.clone(),
             origin: at.origin.cloned(),
@@ -208,19 +210,19 @@ impl Pipeline {
         event: Event,
         requester: &mut Requester,
     ) -> Result<Exchange, CallError> {
-        let decoded = decoded(&event, &requester.limits);
+        let decoded = decoded(&event, &requester.form.limits);
         if let Some(unit) = &decoded {
-            requester.language = language_of(unit);
+            requester.form.recipient = Recipient::of(unit);
         }
         let rpc = decoded.as_ref().and_then(|unit| {
             let message = unit.json_rpc.as_ref()?;
             message.id.as_ref().filter(|_| message.is_call())?;
             Some((message, &unit.bytes))
         });
-        if is_expired(&event) {
+        if clock::is_expired(&event) {
             return Err(CallError::Timeout(Silence::expired(&event)));
         }
-        let left = time_left(&event);
+        let left = clock::time_left(&event);
         self.calls.exchange(call, event, rpc, left)
     }
 
@@ -259,33 +261,15 @@ fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
 }
 
-/// How the sender of an event is spoken to.
-pub(super) fn language_of_event(event: &Event, limits: &Limits) -> Language {
+/// Who gets the error of an event.
+pub(super) fn recipient_of(event: &Event, limits: &Limits) -> Recipient {
     let unit = decoded(event, limits);
-    unit.map_or(Language::Family(Family::CloudEvent), |unit| {
-        language_of(&unit)
+    unit.map_or(Recipient::unknown(Dialect::JsonRpc), |unit| {
+        Recipient::of(&unit)
     })
 }
 
 fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
     let units = decode(&event.body(), &Hint::default(), limits);
     units.into_only().ok()?.ok()
-}
-
-/// How the sender of a unit is spoken to.
-fn language_of(unit: &a2abus_plugin::Unit) -> Language {
-    let call = unit.json_rpc.as_ref().filter(|message| message.is_call());
-    match call.and_then(|message| Some((message, message.id.as_ref()?))) {
-        Some((message, id)) => Language::JsonRpc {
-            id: id.token().clone(),
-            dialect: message.dialect,
-        },
-        None => Language::Family(unit.because.family),
-    }
-}
-
-/// How long the sender of an event waits, as far as it says so.
-fn time_left(event: &Event) -> Option<Duration> {
-    let left = clock::expiry(event)?.duration_since(clock::now());
-    Some(left.unwrap_or(clock::SKEW))
 }

@@ -206,6 +206,7 @@ async fn answer(
     };
     let request = Request {
         unit,
+        data: None,
         call: None,
         target: Some(agent.clone()),
         timeout: Some(EACH),

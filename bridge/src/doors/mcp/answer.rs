@@ -95,7 +95,12 @@ impl Turn<'_> {
     }
 
     fn streamed(self, parts: impl Stream<Item = Heard> + Send + 'static) -> Response {
-        sse::parts_response(parts, self.recipient, self.common.purse)
+        let recipient = self.recipient;
+        let texts = parts.map(move |part| match part {
+            Ok(part) => part.body,
+            Err(error) => Failure::call(&error).render(&recipient),
+        });
+        sse::texts_response(texts, self.common.purse)
     }
 
     /// A failure as the response.

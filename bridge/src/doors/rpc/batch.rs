@@ -1,14 +1,16 @@
 //! A batch: many requests at a time, one array as the answer.
 
 use a2abus_plugin::{Unit, Units};
+use a2abus_transports::content_mode::ContentMode;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::Door;
 use super::common::Common;
+use super::reply::Reply;
 use super::unit::{Ask, Item};
-use super::{CALL_ID, header_of, last, not_published, parts_of};
+use super::{CALL_ID, header_of, last, parts_of, unpublished_status};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
@@ -26,8 +28,9 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     // In the order of the batch: requests to make, and the errors of what is refused.
     let mut asks: Vec<Result<Ask, Bytes>> = Vec::with_capacity(units.len());
     for unit in units {
-        match Item::of(door, common, unit) {
-            Item::Notification(unit) => notifications.push(unit),
+        // Nothing around an element of an array could hold the attributes of an event.
+        match Item::of(door, common, unit, ContentMode::Structured) {
+            Item::Notification(unit, reply) => notifications.push((unit, reply)),
             Item::Refused(error) => asks.push(Err(error)),
             Item::Request(ask) if ask.streaming => asks.push(Err(no_streaming(common, &ask))),
             Item::Request(ask) => asks.push(Ok(ask)),
@@ -50,7 +53,9 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
     let mut response = match published {
         _ if !answers.is_empty() => common.whole(common.purse.replace(array(&answers))),
         Ok(()) => accepted(),
-        Err(error) => not_published(common, &error),
+        Err((error, reply)) => {
+            reply.refusal(common, unpublished_status(&error), &Failure::call(&error))
+        }
     };
     if !calls.is_empty() {
         response.headers_mut().insert(CALL_ID, header_of(&calls));
@@ -60,27 +65,31 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
 
 async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -> Bytes {
     let Ask {
-        unit, recipient, ..
+        unit,
+        data,
+        mut reply,
+        ..
     } = match ask {
         Ok(ask) => ask,
         Err(error) => return error,
     };
-    if let Some(answered) = common.ask_registry(&unit, &recipient).await {
+    if let Some(answered) = common.ask_registry(&unit).await {
         return answered;
     }
-    match last(parts_of(common.call(unit, call).await)).await {
-        Ok(body) => body,
-        Err(error) => Failure::call(&error).render(&recipient),
-    }
+    let answer = common.ask(unit, data, call).await;
+    reply.part(last(parts_of(answer)).await).body
 }
 
 /// Publishes every notification, within one deadline for all. Returns the first error: only the status can report it,
 /// and only where there are no answers.
-async fn publish_in_order(common: &Common, notifications: Vec<Unit>) -> Result<(), CallError> {
+async fn publish_in_order(
+    common: &Common,
+    notifications: Vec<(Unit, Reply)>,
+) -> Result<(), (CallError, Reply)> {
     let mut published = Ok(());
-    for notification in notifications {
+    for (notification, reply) in notifications {
         if let Err(error) = common.notify(notification).await {
-            published = published.and(Err(error));
+            published = published.and(Err((error, reply)));
         }
     }
     published
@@ -90,7 +99,7 @@ fn no_streaming(common: &Common, ask: &Ask) -> Bytes {
     let message = "streaming is not available in a batch: send this request by itself";
     let failure = Failure::new(Reason::StreamInBatch, message);
     common.note_refusal(failure.word());
-    failure.render(&ask.recipient)
+    ask.reply.failure(&failure).body
 }
 
 /// The array of documents that are JSON already.

@@ -93,22 +93,31 @@ impl Common {
         unit: Unit,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
-        let answer = self.calls.call(self.request(unit, call)?).await?;
+        self.ask(unit, None, call).await
+    }
+
+    /// As [`Common::call`]; `data` is what the data of the request are, where it is a CloudEvent.
+    pub(in crate::doors) async fn ask(
+        &self,
+        unit: Unit,
+        data: Option<Unit>,
+        call: Option<CallId>,
+    ) -> Result<Answer, CallError> {
+        let mut request = self.request(unit, call)?;
+        request.data = data;
+        let answer = self.calls.call(request).await?;
         Ok(answer.counted_by(&self.reached))
     }
 
     /// The answer to a request that is for the registry and not for an agent; `None` for any other.
-    pub(in crate::doors) async fn ask_registry(
-        &self,
-        unit: &Unit,
-        recipient: &Recipient,
-    ) -> Option<Bytes> {
+    pub(in crate::doors) async fn ask_registry(&self, unit: &Unit) -> Option<Bytes> {
         #[derive(Deserialize)]
         struct Asked {
             id: Box<RawValue>,
             #[serde(default)]
             params: Option<Box<RawValue>>,
         }
+        unit.json_rpc.as_ref()?;
         let method = Method::of(unit.method()?)?;
         let asked: Asked = serde_json::from_slice(&unit.bytes).ok()?;
         let origin = Origin {
@@ -130,7 +139,7 @@ impl Common {
                     r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
                 ))
             }
-            Err(failure) => failure.render(recipient),
+            Err(failure) => failure.render(&Recipient::of(unit)),
         })
     }
 
@@ -166,6 +175,7 @@ impl Common {
         let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
         Ok(calls::Request {
             unit,
+            data: None,
             call,
             target,
             timeout: self.time_left(timeout)?,

@@ -1,12 +1,13 @@
 //! What one unit of a payload is: a request, a notification, or refused.
 
-use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
-use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Unit, Units};
+use a2abus_plugin::protocol::jsonrpc::RpcBody;
+use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Refused, Unit, Units, decode, extension};
+use a2abus_transports::content_mode::ContentMode;
 use bytes::Bytes;
 
 use super::super::Door;
 use super::common::Common;
+use super::reply::Reply;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::metrics::Metrics;
 
@@ -26,8 +27,8 @@ pub(in crate::doors) enum Framed {
 pub(super) enum Item {
     /// To be answered by an agent.
     Request(Ask),
-    /// To be sent, and not answered.
-    Notification(Unit),
+    /// To be sent, and not answered but for its failure.
+    Notification(Unit, Reply),
     /// Answered by this error.
     Refused(Bytes),
 }
@@ -36,8 +37,10 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) unit: Unit,
-    /// The recipient of errors.
-    pub(super) recipient: Recipient,
+    /// What its data are, where it is a CloudEvent and they are one message.
+    pub(super) data: Option<Unit>,
+    /// How it is answered.
+    pub(super) reply: Reply,
     /// Whether its method asks for an answer in parts.
     pub(super) streaming: bool,
 }
@@ -63,9 +66,15 @@ impl Framed {
 // === impl Item ===
 
 impl Item {
-    /// Sorts a unit, and counts it. What is refused leaves its line in the access log here.
-    pub(super) fn of(door: &Door, common: &Common, unit: Result<Unit, Refused>) -> Self {
-        let (failure, recipient) = match Self::sort(&door.metrics, common.dialect, unit) {
+    /// Sorts a unit, and counts it. `mode` is how it came, if it is an event. What is refused leaves its line in the
+    /// access log here.
+    pub(super) fn of(
+        door: &Door,
+        common: &Common,
+        unit: Result<Unit, Refused>,
+        mode: ContentMode,
+    ) -> Self {
+        let (failure, recipient) = match Self::sort(&door.metrics, common, unit, mode) {
             Ok(item) => return item,
             Err(refused) => refused,
         };
@@ -73,48 +82,71 @@ impl Item {
         Self::Refused(failure.render(&recipient))
     }
 
-    /// `fallback` is the dialect of errors about units whose dialect is unknown.
     fn sort(
         metrics: &Metrics,
-        fallback: Dialect,
+        common: &Common,
         unit: Result<Unit, Refused>,
+        mode: ContentMode,
     ) -> Result<Self, (Failure, Recipient)> {
         let unit = unit.map_err(|refused| {
             metrics.refused(refused.error.kind());
             let id = refused.id.as_ref().map(|id| id.token().clone());
-            let recipient = id.map_or(Recipient::unknown(fallback), |id| {
-                Recipient::new(id, fallback)
+            let recipient = id.map_or(Recipient::unknown(common.dialect), |id| {
+                Recipient::new(id, common.dialect)
             });
             (Failure::refused(&refused), recipient)
         })?;
-        let Some(message) = &unit.json_rpc else {
-            metrics.refused(DecodeErrorKind::WrongFamily);
-            let failure = Failure::other_family(unit.because.family);
-            return Err((failure, Recipient::unknown(fallback)));
-        };
-        match (message.body, &message.id) {
-            (RpcBody::Call { streaming }, Some(id)) => {
-                metrics.unit(Family::JsonRpc, Kind::Request);
-                let recipient = Recipient::new(id.token().clone(), message.dialect);
-                Ok(Self::Request(Ask {
-                    unit,
-                    recipient,
-                    streaming,
-                }))
-            }
-            (RpcBody::Call { .. }, None) => {
-                metrics.unit(Family::JsonRpc, Kind::Notification);
-                Ok(Self::Notification(unit))
-            }
-            (RpcBody::Result(_) | RpcBody::Error(_), _) => Err(response(metrics, message)),
+        let data = unit.event().and_then(|event| data_of(event, common));
+        let kind = kind_of(&unit, data.as_ref());
+        let is_asking = matches!(kind, Kind::Request | Kind::Notification);
+        if !is_asking {
+            return Err(response(metrics, &unit));
         }
+        metrics.unit(unit.because.family, kind);
+        let reply = Reply::to(common, &unit, data.as_ref(), mode);
+        if kind == Kind::Notification {
+            return Ok(Self::Notification(unit, reply));
+        }
+        let rpc = data.as_ref().unwrap_or(&unit).json_rpc.as_ref();
+        let streaming =
+            rpc.is_some_and(|rpc| matches!(rpc.body, RpcBody::Call { streaming: true }));
+        Ok(Self::Request(Ask {
+            unit,
+            data,
+            reply,
+            streaming,
+        }))
+    }
+}
+
+/// What the data of an event are, if they are one message.
+fn data_of(event: &Event, common: &Common) -> Option<Unit> {
+    let limits = common.calls.rules().limits;
+    let data = decode(&event.body(), &Hint::default(), &limits).into_only();
+    data.ok()?.ok()
+}
+
+/// Whether a unit expects an answer. An event that does not say so is what its data are.
+fn kind_of(unit: &Unit, data: Option<&Unit>) -> Kind {
+    let is_marked = |event: &Event| event.extension(extension::MCP_TYPE).is_some();
+    let said = unit.event().filter(|event| !is_marked(event)).and(data);
+    let said = said.unwrap_or(unit);
+    match said.json_rpc.as_ref().map(|rpc| (rpc.body, &rpc.id)) {
+        Some((RpcBody::Call { .. }, Some(_))) => Kind::Request,
+        Some((RpcBody::Call { .. }, None)) => Kind::Notification,
+        Some((RpcBody::Result(_) | RpcBody::Error(_), _)) => Kind::Response,
+        None => said.kind(),
     }
 }
 
 /// A response has no place here. Its id is one that somebody else chose, so that the error does not repeat it.
-fn response(metrics: &Metrics, message: &JsonRpc) -> (Failure, Recipient) {
+fn response(metrics: &Metrics, unit: &Unit) -> (Failure, Recipient) {
     metrics.refused(DecodeErrorKind::Invalid);
-    let what = "this is a JSON-RPC response; expected a request, a notification or a batch of them";
+    let (what, recipient) = match &unit.json_rpc {
+        Some(message) => ("a JSON-RPC response", Recipient::unknown(message.dialect)),
+        None => ("an answer", Recipient::of(unit)),
+    };
+    let what = format!("this is {what}; expected a request, a notification or a batch of them");
     let failure = Failure::new(Reason::InvalidRequest, what);
-    (failure, Recipient::unknown(message.dialect))
+    (failure, recipient)
 }

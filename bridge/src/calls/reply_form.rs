@@ -1,0 +1,128 @@
+//! The events that answer whoever asked by an event: a requester on the bus, or a caller that sends CloudEvents over
+//! HTTP.
+
+use a2abus_plugin::{
+    Event, EventId, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text, extension, map,
+    wrap_unknown,
+};
+use bytes::Bytes;
+
+use crate::calls::Part;
+use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::failure::{Failure, Recipient};
+
+/// How answers to one request are written as events.
+#[derive(Debug, Clone)]
+pub(crate) struct ReplyForm {
+    /// Who gets the error if there is no answer.
+    pub(crate) recipient: Recipient,
+    /// The `collaborationid` of the request.
+    pub(crate) collaboration_id: Option<Text>,
+    /// Its `callid`.
+    pub(crate) call_id: Option<Text>,
+    /// The `source` of answers that are no events.
+    pub(crate) source: Source,
+    pub(crate) options: MapOptions,
+    pub(crate) limits: Limits,
+}
+
+// === impl ReplyForm ===
+
+impl ReplyForm {
+    /// The event that carries a part of the answer.
+    pub(crate) fn event(&self, part: &Part, call: CallId, number: u32) -> Event {
+        let id = EventId::new(format!("{call}.{number}"));
+        let id = id.unwrap_or_else(|_| crate::clock::new_event_id());
+        let mut event = match &part.event {
+            Some(event) => {
+                let mut event = Event::clone(event);
+                event.remove(extension::REPLY_PARTITION);
+                event.remove(extension::REPLY_TO);
+                event
+            }
+            None => self.mapped(&part.body, &id),
+        };
+        if event
+            .extension_text(extension::MCP_TYPE)
+            .is_none_or(|kind| kind != Kind::Notification.as_str())
+        {
+            let kind = if part.last {
+                Kind::Response
+            } else {
+                Kind::Stream
+            };
+            put(
+                &mut event,
+                extension::MCP_TYPE,
+                Text::from_static(kind.as_str()),
+            );
+            put(&mut event, extension::IS_FINAL, part.last);
+        }
+        self.correlate(&mut event, Some(call));
+        event
+    }
+
+    /// The event that says why there is no answer, in the requester's own language.
+    pub(crate) fn failure(&self, failure: &Failure) -> Event {
+        let body = failure.render(&self.recipient);
+        let mut event = self.mapped(&body, &crate::clock::new_event_id());
+        put(
+            &mut event,
+            extension::MCP_TYPE,
+            Text::from_static(Kind::Response.as_str()),
+        );
+        put(&mut event, extension::IS_FINAL, true);
+        self.correlate(&mut event, None);
+        event
+    }
+
+    /// The event of a message in whatever family it is written.
+    fn mapped(&self, body: &Bytes, id: &EventId) -> Event {
+        let new_id = || id.clone();
+        let context = MapContext {
+            source: self.source.clone(),
+            time: Some(crate::clock::time()),
+            ids: Ids::Payload(&new_id),
+        };
+        let units = map(
+            body,
+            &Hint::default(),
+            &self.limits,
+            &self.options,
+            &context,
+        );
+        match units.into_only() {
+            Ok(Ok(mapped)) => mapped.event,
+            // A batch, or no message of any family.
+            Ok(Err(_)) | Err(_) => wrap_unknown(body, 0, &self.options, &context),
+        }
+    }
+
+    /// Puts the requester's own marks on an answer, in place of those of the exchange with the agent: the call `ours`.
+    fn correlate(&self, event: &mut Event, ours: Option<CallId>) {
+        let is_ours = |text: &Text| text.parse().ok().map(|id: ReplyId| id.call) == ours;
+        match &self.call_id {
+            // It came in a header that nobody checked.
+            Some(own) if event.set(extension::CALL_ID, own.clone()).is_ok() => {}
+            Some(_) | None => event.remove(extension::CALL_ID),
+        }
+        match &self.collaboration_id {
+            Some(own) => put(event, extension::COLLABORATION_ID, own.clone()),
+            // What the agent repeats of the exchange with the bridge says nothing to the requester.
+            None if ours.is_some()
+                && event
+                    .extension_text(extension::COLLABORATION_ID)
+                    .is_some_and(is_ours) =>
+            {
+                event.remove(extension::COLLABORATION_ID);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Sets an attribute whose name is ours and whose value is legal.
+fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
+    let set = event.set(name, value);
+    debug_assert!(set.is_ok(), "{name} is a legal extension");
+}

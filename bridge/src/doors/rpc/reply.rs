@@ -1,0 +1,152 @@
+//! The form in which a caller is answered: that of its request.
+//!
+//! | the request | its answer |
+//! |---|---|
+//! | JSON-RPC | JSON-RPC with the caller's own id |
+//! | a message of another family | the agent's message as it is; an error is a message of that family |
+//! | a CloudEvent in binary mode | a CloudEvent in binary mode; in a stream or a batch in structured mode |
+//! | a CloudEvent in structured mode | a CloudEvent in structured mode |
+
+use a2abus_plugin::{Event, Unit, format};
+use a2abus_transports::content_mode::{self, Binding, ContentMode};
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use super::common::Common;
+use crate::calls::callid::CallId;
+use crate::calls::failure::{Failure, Recipient};
+use crate::calls::reply_form::ReplyForm;
+use crate::calls::{CallError, Part};
+use crate::http::negotiate::Accepts;
+use crate::http::respond::{refusal, with_status};
+
+const EVENT_TYPE: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
+
+/// How one request is answered.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// By messages.
+    Message(Recipient),
+    /// By events.
+    Event(Box<Envelope>),
+}
+
+/// The events that answer an event.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    form: ReplyForm,
+    mode: ContentMode,
+    call: CallId,
+    /// How many parts of the answer there were.
+    parts: u32,
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// To a unit; `data` is what its data are, where it is an event, and `mode` how it came.
+    pub(super) fn to(common: &Common, unit: &Unit, data: Option<&Unit>, mode: ContentMode) -> Self {
+        let Some(event) = unit.event() else {
+            let is_notification = unit.json_rpc.as_ref().is_some_and(|rpc| rpc.id.is_none());
+            return Self::Message(if is_notification {
+                Recipient::unknown(common.dialect)
+            } else {
+                Recipient::of(unit)
+            });
+        };
+        let recipient = Recipient::of(data.unwrap_or(unit));
+        Self::Event(Box::new(Envelope {
+            form: common.calls.reply_form(event, recipient),
+            mode,
+            call: common.call,
+            parts: 0,
+        }))
+    }
+
+    /// A part of the answer, or the error in place of it, as the caller reads it.
+    pub(super) fn part(&mut self, part: Result<Part, CallError>) -> Part {
+        match part {
+            Err(error) => self.failure(&Failure::call(&error)),
+            Ok(part) => match self {
+                Self::Message(_) => part,
+                Self::Event(envelope) => envelope.part(&part),
+            },
+        }
+    }
+
+    /// The error as the caller reads it.
+    pub(super) fn failure(&self, failure: &Failure) -> Part {
+        match self {
+            Self::Message(recipient) => Part {
+                body: failure.render(recipient),
+                last: true,
+                event: None,
+            },
+            Self::Event(envelope) => written(envelope.form.failure(failure), true),
+        }
+    }
+
+    /// A response that is one part.
+    pub(super) fn whole(&self, common: &Common, part: Part) -> Response {
+        let (Self::Event(envelope), Accepts::Json | Accepts::Both) = (self, common.accepts) else {
+            return common.whole(part.body);
+        };
+        let event = part.event.filter(|_| envelope.mode == ContentMode::Binary);
+        let response = event.and_then(|event| binary(&event));
+        response.unwrap_or_else(|| {
+            let mut response = common.whole(part.body);
+            response.headers_mut().insert(CONTENT_TYPE, EVENT_TYPE);
+            response
+        })
+    }
+
+    /// A request that is refused with a status of its own.
+    pub(super) fn refusal(
+        &self,
+        common: &Common,
+        status: StatusCode,
+        failure: &Failure,
+    ) -> Response {
+        match self {
+            Self::Message(recipient) => refusal(status, failure, recipient),
+            Self::Event(_) => with_status(self.whole(common, self.failure(failure)), status),
+        }
+    }
+}
+
+// === impl Envelope ===
+
+impl Envelope {
+    fn part(&mut self, part: &Part) -> Part {
+        let event = self.form.event(part, self.call, self.parts);
+        self.parts += 1;
+        written(event, part.last)
+    }
+}
+
+/// An event as a part: its text is structured mode.
+fn written(event: Event, last: bool) -> Part {
+    let mut body = Vec::new();
+    format::write(&event, &mut body);
+    Part {
+        body: body.into(),
+        last,
+        event: Some(Box::new(event)),
+    }
+}
+
+/// A response in binary mode; `None` for an event that no header can carry.
+fn binary(event: &Event) -> Option<Response> {
+    let message = content_mode::write(Binding::Http, event, ContentMode::Binary).ok()?;
+    let mut response = Response::new(Body::from(message.body.unwrap_or_default()));
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for header in message.headers.iter() {
+        let name = HeaderName::try_from(header.name.as_str()).ok()?;
+        let value = HeaderValue::from_maybe_shared(header.value.clone()?).ok()?;
+        headers.insert(name, value);
+    }
+    Some(response)
+}

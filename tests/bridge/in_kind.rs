@@ -1,0 +1,440 @@
+//! `POST /rpc` takes requests of every family and answers in kind: the memory transport behind it, an agent there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::metrics::Metrics;
+use a2abus_plugin::Limits;
+use a2abus_transports::content_mode::{self, Binding, Content};
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
+};
+use reqwest::{RequestBuilder, Response};
+use serde_json::{Value, json};
+use support::battery::within;
+use tokio::task::{JoinHandle, yield_now};
+use tokio_util::sync::CancellationToken;
+
+use crate::http::SOON;
+
+const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+routes: [{ name: agents, when: { targetagent: 'weather*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]
+calls: { timeout: 10s }
+http: { listen: '127.0.0.1:0', drain_grace: 5s }
+admin: { enabled: false }
+";
+
+const TOOL_CALL: &str = r#"{ "type":"tool/call/req","id":"a-1","version":"1.0","ts":1,"tool_name":"ls","arguments":{}}"#;
+const TOOL_ANSWER: &str =
+    r#"{"type":"tool/call/resp","id":"b","version":"1.0","ts":2,"req_id":"a-1","data":{ "n":1.0}}"#;
+
+/// A bridge with an HTTP listener, and the agent `weather` behind it.
+struct World {
+    base: String,
+    memory: Memory,
+    metrics: Arc<Metrics>,
+    agent: Consumer,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+/// A request as the agent gets it.
+struct Asked {
+    message: Message,
+    reply_to: Option<Topic>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let memory = Memory::default();
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let name = config.transports.keys().next().unwrap().clone();
+        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
+        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let base = format!("http://{}", bridge.door_address().unwrap());
+        let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let agent = memory.subscribe(Subscription {
+            topics: vec![TopicFilter::new("agents.weather").unwrap()],
+            reading: Reading::Group("test".into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 1_000,
+        });
+        let agent = agent.await.unwrap();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        within("the bridge is ready", async {
+            while !readiness.is_ready() {
+                yield_now().await;
+            }
+        })
+        .await;
+        Self {
+            base,
+            memory,
+            metrics,
+            agent,
+            stop,
+            running,
+        }
+    }
+
+    fn post(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
+        let client = reqwest::Client::new();
+        let request = client.post(format!("{}{path}", self.base)).timeout(SOON);
+        request.body(body.into())
+    }
+
+    async fn asked(&mut self) -> Asked {
+        let delivery = within("the agent has a request", self.agent.recv()).await;
+        let delivery = delivery.unwrap();
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        Asked {
+            message: delivery.message,
+            reply_to: delivery.reply_to,
+        }
+    }
+
+    async fn answer(&self, asked: &Asked, message: Message) {
+        let to = Address::topic(asked.reply_to.clone().expect("a reply address"));
+        let sent = self.memory.send(&to, message).await.unwrap();
+        sent.await.unwrap();
+    }
+
+    /// The response to a request, which the agent answers by `answers`; and what the agent got.
+    async fn exchange(
+        &mut self,
+        request: RequestBuilder,
+        answers: Vec<Message>,
+    ) -> (Response, Asked) {
+        let sent = tokio::spawn(request.send());
+        let asked = self.asked().await;
+        for answer in answers {
+            self.answer(&asked, answer).await;
+        }
+        (sent.await.unwrap().unwrap(), asked)
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        within("the bridge drains", self.running).await.unwrap();
+    }
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    let value = response.headers().get(name);
+    value.map_or("", |value| value.to_str().unwrap())
+}
+
+fn attribute<'a>(message: &'a Message, name: &str) -> &'a str {
+    let value = message.headers.get(&format!("ce_{name}"));
+    std::str::from_utf8(value.map(AsRef::as_ref).unwrap_or_default()).unwrap()
+}
+
+fn text(message: &Message) -> &str {
+    std::str::from_utf8(message.body.as_ref().unwrap()).unwrap()
+}
+
+fn frames(stream: &str) -> Vec<Value> {
+    let data = stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+/// The head of an event in binary mode.
+fn event(request: RequestBuilder, ty: &str) -> RequestBuilder {
+    request
+        .header("ce-specversion", "1.0")
+        .header("ce-id", "mine")
+        .header("ce-source", "/me")
+        .header("ce-type", ty)
+}
+
+#[tokio::test]
+async fn a_message_of_another_family_gets_its_agents_message_as_it_is() {
+    let mut world = World::new().await;
+    let legacy = r#"{"protocol":"A2A","messageType":"REQUEST","sourceAgent":{"agentId":"me"},"targetAgent":{"agentId":"weather"},"payload":{},"metadata":{"correlationId":"c-1"}}"#;
+    let legacy_answer = r#"{"protocol":"A2A","messageType":"INFORM","metadata":{"correlationId":"c-1"},"payload":{ }}"#;
+    let e2a = r#"{"protocol_version":"1.0","request_id":"r-1","channel":"web","method":"chat.send","params":{"query":"hi"}}"#;
+    let e2a_answer = r#"{"protocol_version":"1.0","response_id":"x","request_id":"r-1","sequence":0,"is_final":true,"status":"succeeded","response_kind":"e2a.complete","body":{"result":{}}}"#;
+    for (request, answer) in [
+        (TOOL_CALL, TOOL_ANSWER),
+        (legacy, legacy_answer),
+        (e2a, e2a_answer),
+    ] {
+        let sent = world.post("/rpc/weather", request);
+        let (response, asked) = world.exchange(sent, vec![Message::plain(answer)]).await;
+        assert_eq!(text(&asked.message), request, "the bytes stay as they are");
+        assert_ne!(attribute(&asked.message, "callid"), "");
+        assert_eq!(response.status().as_u16(), 200);
+        assert_eq!(header(&response, "content-type"), "application/json");
+        assert_ne!(header(&response, "x-a2abus-call-id"), "");
+        assert_eq!(response.text().await.unwrap(), answer);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_in_parts_is_a_stream_or_its_last_part() {
+    let mut world = World::new().await;
+    let progress = r#"{"type":"tool/call/event","id":"p","version":"1.0","ts":2,"req_id":"a-1","kind":"progress","data":{}}"#;
+    let answers = || vec![Message::plain(progress), Message::plain(TOOL_ANSWER)];
+    let both = world.post("/rpc/weather", TOOL_CALL);
+    let (response, _) = world.exchange(both, answers()).await;
+    assert_eq!(header(&response, "content-type"), "text/event-stream");
+    let events = frames(&response.text().await.unwrap());
+    let types: Vec<_> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(types, ["tool/call/event", "tool/call/resp"]);
+
+    let json = world.post("/rpc/weather", TOOL_CALL);
+    let json = json.header("accept", "application/json");
+    let (response, _) = world.exchange(json, answers()).await;
+    assert_eq!(response.text().await.unwrap(), TOOL_ANSWER);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_failure_is_a_message_of_the_callers_family() {
+    let world = World::new().await;
+    let response = world.post("/rpc/nobody", TOOL_CALL).send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let error: Value = response.json().await.unwrap();
+    assert_eq!(error["type"], "error");
+    assert_eq!(error["req_id"], "a-1");
+    assert_eq!(error["detail"]["reason"], "agent_not_found");
+
+    let note = r#"{"type":"tool/call/event","id":"p","version":"1.0","ts":2,"req_id":"a-1","kind":"progress","data":{}}"#;
+    let answer = world.post("/rpc/weather", note).send().await.unwrap();
+    let error: Value = answer.json().await.unwrap();
+    assert_eq!(error["detail"]["reason"], "invalid_request");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("this is an answer"), "{message}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_event_in_binary_mode_is_answered_in_binary_mode() {
+    let mut world = World::new().await;
+    let question = r#"{"jsonrpc":"2.0","id":7.0,"method":"tools/call","params":{}}"#;
+    let sent = event(world.post("/rpc", question), "com.example.ask")
+        .header("content-type", "application/json")
+        .header("ce-targetagent", "weather")
+        .header("ce-collaborationid", "talk-1")
+        .header("ce-replyto", "elsewhere")
+        .header("ce-mine", "na%C3%AFve");
+    let answering = tokio::spawn(sent.send());
+    let asked = world.asked().await;
+    assert_eq!(attribute(&asked.message, "type"), "com.example.ask");
+    assert_eq!(attribute(&asked.message, "mine"), "naïve");
+    assert_eq!(
+        attribute(&asked.message, "source"),
+        "/a2abus/test/http/127.0.0.1"
+    );
+    assert_ne!(attribute(&asked.message, "replyto"), "elsewhere");
+    let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+    let id = request["id"].as_str().unwrap().to_owned();
+    assert_eq!(attribute(&asked.message, "callid"), id);
+    let answer = json!({"jsonrpc": "2.0", "id": id, "result": "cold"}).to_string();
+    world.answer(&asked, Message::plain(answer)).await;
+    let response = answering.await.unwrap().unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    assert_eq!(header(&response, "ce-specversion"), "1.0");
+    assert_eq!(header(&response, "ce-mcptype"), "response");
+    assert_eq!(header(&response, "ce-isfinal"), "true");
+    assert_eq!(header(&response, "ce-collaborationid"), "talk-1");
+    assert_eq!(header(&response, "ce-callid"), "");
+    assert_eq!(header(&response, "content-type"), "application/json");
+    let body = response.text().await.unwrap();
+    assert_eq!(body, r#"{"id":7.0,"jsonrpc":"2.0","result":"cold"}"#);
+    let overruled = "a2abus_attributes_overruled_total{attribute=\"replyto\",binding=\"http\"} 1";
+    assert!(world.metrics.render().unwrap().contains(overruled));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn data_of_any_kind_pass_as_they_are() {
+    let mut world = World::new().await;
+    let sent = event(world.post("/rpc/weather", "temp?"), "com.example.ask")
+        .header("content-type", "text/plain")
+        .header("ce-mcptype", "request");
+    let mut answer = Message::plain("-3");
+    for (name, value) in [
+        ("ce_specversion", "1.0"),
+        ("ce_id", "1"),
+        ("ce_source", "/weather"),
+        ("ce_type", "com.example.answer"),
+        ("content-type", "text/plain"),
+    ] {
+        answer.headers.push(name, value);
+    }
+    let (response, asked) = world.exchange(sent, vec![answer]).await;
+    assert_eq!(text(&asked.message), "temp?");
+    assert_eq!(header(&response, "ce-type"), "com.example.answer");
+    assert_eq!(header(&response, "ce-source"), "/weather");
+    assert_eq!(header(&response, "content-type"), "text/plain");
+    assert_eq!(response.text().await.unwrap(), "-3");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_event_in_structured_mode_is_answered_in_structured_mode() {
+    let mut world = World::new().await;
+    let asking = json!({
+        "specversion": "1.0", "id": "mine", "source": "/me", "type": "ask", "targetagent": "weather",
+        "collaborationid": "talk-1", "data": serde_json::from_str::<Value>(TOOL_CALL).unwrap(),
+    });
+    for content_type in ["application/cloudevents+json", "application/json"] {
+        let sent = world.post("/rpc", asking.to_string());
+        let sent = sent.header("content-type", content_type);
+        let (response, asked) = world
+            .exchange(sent, vec![Message::plain(TOOL_ANSWER)])
+            .await;
+        let read = content_mode::read(Binding::Memory, &asked.message, &Limits::default());
+        assert!(matches!(read, Ok(Content::Event(_))));
+        let kind = header(&response, "content-type");
+        assert_eq!(kind, "application/cloudevents+json");
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["specversion"], "1.0");
+        assert_eq!(answer["collaborationid"], "talk-1");
+        assert_eq!(answer["isfinal"], true);
+        assert_eq!(answer["data"]["req_id"], "a-1");
+    }
+    let nobody = asking.to_string().replace("\"weather\"", "\"nobody\"");
+    let answer: Value = world
+        .post("/rpc", nobody)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(answer["data"]["detail"]["reason"], "agent_not_found");
+    assert_eq!(answer["collaborationid"], "talk-1");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_for_an_event_is_of_events() {
+    let mut world = World::new().await;
+    let question = r#"{"jsonrpc":"2.0","id":7,"method":"message/stream","params":{}}"#;
+    let sent = event(world.post("/rpc/weather", question), "ask");
+    let answering = tokio::spawn(sent.send());
+    let asked = world.asked().await;
+    let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+    for (state, is_final) in [("working", false), ("completed", true)] {
+        let update = json!({"jsonrpc": "2.0", "id": request["id"], "result": {
+            "kind": "status-update", "taskId": "t", "contextId": "c", "final": is_final,
+            "status": {"state": state},
+        }});
+        world
+            .answer(&asked, Message::plain(update.to_string()))
+            .await;
+    }
+    let response = answering.await.unwrap().unwrap();
+    assert_eq!(header(&response, "content-type"), "text/event-stream");
+    let events = frames(&response.text().await.unwrap());
+    assert!(events.iter().all(|event| event["data"]["id"] == 7));
+    let said = events
+        .iter()
+        .map(|event| (&event["mcptype"], &event["isfinal"]));
+    let said: Vec<_> = said.collect();
+    let expected = [
+        (&json!("stream"), &json!(false)),
+        (&json!("response"), &json!(true)),
+    ];
+    assert_eq!(said, expected);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_event_that_asks_nothing_is_accepted_once_it_is_on_the_bus() {
+    let mut world = World::new().await;
+    let sent = event(world.post("/rpc/weather", "snow"), "com.example.told");
+    let response = sent
+        .header("content-type", "text/plain")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status().as_u16(), 202);
+    let asked = world.asked().await;
+    assert_eq!((text(&asked.message), asked.reply_to), ("snow", None));
+    assert_eq!(attribute(&asked.message, "type"), "com.example.told");
+
+    let sent = event(world.post("/rpc/nobody", "snow"), "com.example.told");
+    let response = sent
+        .header("content-type", "text/plain")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status().as_u16(), 400);
+    assert_eq!(header(&response, "ce-mcptype"), "response");
+    let error: Value = response.json().await.unwrap();
+    assert_eq!(error["error"]["data"]["reason"], "agent_not_found");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_broken_event_is_refused_with_what_is_wrong() {
+    let world = World::new().await;
+    let broken = |name: &'static str, value: &'static str| {
+        world
+            .post("/rpc/weather", "{}")
+            .header("ce-specversion", "1.0")
+            .header(name, value)
+    };
+    for (name, value, what) in [
+        ("ce-id", "1", "source"),
+        ("ce-datacontenttype", "text/plain", "Content-Type"),
+        ("ce-mine", "%zz", "mine"),
+    ] {
+        let response = broken(name, value).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 400, "{name}");
+        let answer: Value = response.json().await.unwrap();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(what), "{message}");
+    }
+    let avro = world
+        .post("/rpc/weather", "x")
+        .header("content-type", "application/cloudevents+avro");
+    assert_eq!(avro.send().await.unwrap().status().as_u16(), 415);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_batch_may_mix_families() {
+    let mut world = World::new().await;
+    let rpc = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}"#;
+    let batch = format!("[{TOOL_CALL},{rpc}]");
+    let answering = tokio::spawn(world.post("/rpc/weather", batch).send());
+    for _ in 0..2 {
+        let asked = world.asked().await;
+        let request: Value = serde_json::from_str(text(&asked.message)).unwrap();
+        let answer = match request["jsonrpc"].is_string() {
+            true => json!({"jsonrpc": "2.0", "id": request["id"], "result": 1}).to_string(),
+            false => TOOL_ANSWER.to_owned(),
+        };
+        world.answer(&asked, Message::plain(answer)).await;
+    }
+    let answers: Value = answering.await.unwrap().unwrap().json().await.unwrap();
+    assert_eq!(answers[0]["req_id"], "a-1");
+    assert_eq!(answers[1]["id"], 7);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_event_says_how_long_its_sender_waits() {
+    let world = World::new().await;
+    let past = event(world.post("/rpc/weather", TOOL_CALL), "ask");
+    let past = past.header("ce-expirytime", "2020-01-01T00:00:00Z");
+    let response = past.send().await.unwrap();
+    let error: Value = response.json().await.unwrap();
+    assert_eq!(error["code"], "timeout", "{error}");
+    world.end().await;
+}
