@@ -301,6 +301,18 @@ pub(crate) struct Resource {
 /// What the user of the bridge may do with what.
 #[cfg(feature = "kafka")]
 pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
+    let mut rights = rights_to_work(uses);
+    for (resource, operations) in &mut rights {
+        // Not for the bridge, but for `topics plan`, which compares topics whose name is known.
+        if resource.kind == "topic" && !resource.prefixed && resource.name != "*" {
+            operations.insert("DescribeConfigs");
+        }
+    }
+    rights
+}
+
+#[cfg(feature = "kafka")]
+fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
     let mut rights: BTreeMap<Resource, BTreeSet<&'static str>> = BTreeMap::new();
     let mut give = |resource: Resource, operations: &[&'static str]| {
         rights.entry(resource).or_default().extend(operations);
@@ -356,12 +368,6 @@ pub(crate) fn kafka_rights(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static
                     give(literal("topic", name.as_str()), log_operations(*is_created));
                 }
             }
-        }
-    }
-    for (resource, operations) in &mut rights {
-        // Not for the bridge, but for `topics plan`, which compares topics whose name is known.
-        if resource.kind == "topic" && !resource.prefixed && resource.name != "*" {
-            operations.insert("DescribeConfigs");
         }
     }
     rights
@@ -467,16 +473,23 @@ pub(crate) fn nats_subjects(
             What::State { .. } => {}
         }
     }
-    let requests: &[&str] = match config.jetstream.manage {
+    let requests = stream_requests(&config.jetstream);
+    subjects.publish.extend(requests.map(api));
+    subjects
+}
+
+/// The requests to the API about the listed streams.
+#[cfg(feature = "nats")]
+fn stream_requests(
+    config: &a2abus_transports::nats::JetStreamConfig,
+) -> impl Iterator<Item = String> {
+    let requests: &[&str] = match config.manage {
         true => &["STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE"],
         // For `topics plan`.
         false => &["STREAM.INFO"],
     };
-    for stream in &config.jetstream.streams {
-        let requests = requests.iter().map(|it| format!("{it}.{}", stream.name));
-        subjects.publish.extend(requests.map(api));
-    }
-    subjects
+    let streams = config.streams.iter();
+    streams.flat_map(move |stream| requests.iter().map(|it| format!("{it}.{}", stream.name)))
 }
 
 /// The requests to the API that a log takes: it is read by consumers whose names nobody knows before.

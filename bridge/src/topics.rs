@@ -1,14 +1,12 @@
 //! What has to exist on a bus before the bridge can work there, and with which settings? From the configuration alone.
 
-mod on_bus;
+pub(crate) mod on_bus;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use a2abus_transports::Topic;
 use serde_json::{Map, Value, json};
-
-pub(crate) use self::on_bus::{Found, create, find};
 
 use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name, TransportConfig};

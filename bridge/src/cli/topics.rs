@@ -15,7 +15,8 @@ use super::reach::{self, chain};
 use super::{Misuse, Status, load};
 use crate::access;
 use crate::config::{Config, Name, TransportConfig};
-use crate::topics::{self, Defaults, Found, Needed, Thing, words};
+use crate::topics::on_bus::{self, Found};
+use crate::topics::{self, Defaults, Needed, Thing, words};
 
 /// Arguments of `a2abus topics`.
 #[derive(Debug, Args)]
@@ -274,11 +275,11 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
     let failed = |error| State::Failed {
         cause: chain(&error),
     };
-    match topics::find(connected, needed).await {
+    match on_bus::find(connected, needed).await {
         Ok(Found::There(same)) if same.is_empty() => State::Ok,
         Ok(Found::There(differences)) => State::Differs { differences },
         Ok(Found::Missing) if is_apply => {
-            let created = topics::create(connected, needed).await;
+            let created = on_bus::create(connected, needed).await;
             created.map_or_else(failed, |()| State::Created)
         }
         Ok(Found::Missing) => State::Missing,

@@ -16,7 +16,7 @@ use super::log::{
 };
 use super::place::Place;
 use crate::names::{escape, unescape};
-use crate::topics::{self, Needed};
+use crate::topics::{Needed, on_bus};
 
 /// A log on a bus. Its topic or stream has to exist.
 #[derive(Debug, Clone)]
@@ -71,7 +71,7 @@ impl BusLog {
         let source = shared.place.source();
         match (shared.transport.log_bounds(&source).await, &shared.missing) {
             (Err(error), Some(missing)) if error.kind() == TransportErrorKind::UnknownTopic => {
-                topics::create(&shared.transport, missing).await?;
+                on_bus::create(&shared.transport, missing).await?;
                 tracing::info!(state = shared.spec.name, log = %shared.place, "created a log of the state");
                 shared.transport.log_bounds(&source).await
             }

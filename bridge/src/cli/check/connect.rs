@@ -9,7 +9,8 @@ use super::super::reach::{self, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
 use crate::state::Place;
-use crate::topics::{self, Defaults, Found, Needed, Thing};
+use crate::topics::on_bus::{self, Found};
+use crate::topics::{self, Defaults, Needed, Thing};
 
 /// What came of all tests.
 #[derive(Debug, Default, Serialize)]
@@ -207,7 +208,7 @@ impl Tester<'_> {
         let (kind, name) = needed.thing.names();
         let whose = Vec::from_iter(needed.whose.iter().map(String::as_str)).join(", ");
         let test = format!("settings of {kind} {name} ({whose})");
-        match topics::find(transport, needed).await {
+        match on_bus::find(transport, needed).await {
             Ok(Found::Missing) => {}
             Ok(Found::There(same)) if same.is_empty() => self.note(test, Outcome::Ok, None),
             Ok(Found::There(differences)) if is_updated(config, &needed.thing, &differences) => {
