@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use bytes::Bytes;
-use smol_str::{SmolStr, SmolStrBuilder};
+use smol_str::SmolStr;
 
 /// UTF-8 text, cheap to clone: up to 23 bytes lie in the value itself, longer text is shared, a constant is static.
 ///
@@ -20,14 +20,20 @@ impl Text {
         Self(SmolStr::new_static(text))
     }
 
-    /// The parts, one after the other.
+    /// The parts, one after the other; put together on the stack where they are short enough.
     #[must_use]
     pub fn concat(parts: &[&str]) -> Self {
-        let mut text = SmolStrBuilder::new();
+        let mut buffer = [0_u8; 128];
+        let mut at = 0;
         for part in parts {
-            text.push_str(part);
+            let Some(room) = buffer.get_mut(at..at + part.len()) else {
+                return Self::from(parts.concat());
+            };
+            room.copy_from_slice(part.as_bytes());
+            at += part.len();
         }
-        Self(text.finish())
+        let text = buffer.get(..at).and_then(Self::from_utf8);
+        text.unwrap_or_default()
     }
 
     /// The text the bytes are in UTF-8; `None` when they are not.

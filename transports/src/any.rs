@@ -1,5 +1,6 @@
 //! The transport that configuration chose: an enum, so that the hot path has no boxed future.
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -132,7 +133,11 @@ impl Transport for AnyTransport {
         }
     }
 
-    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+    async fn send(
+        &self,
+        to: &Address,
+        message: impl Borrow<Message> + Send,
+    ) -> Result<Confirmation, TransportError> {
         match self {
             Self::Memory(memory) => memory.send(to, message).await,
             #[cfg(feature = "kafka")]

@@ -21,6 +21,7 @@ mod singly;
 mod topics;
 mod writer;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -171,9 +172,6 @@ impl Kafka {
     /// the client queues the message and finds out.
     async fn must_exist(&self, topic: &Topic) -> Result<(), TransportError> {
         let topics = self.shared.producer.topics();
-        if let Some(known) = topics.known(topic) {
-            return known.into_result(topic);
-        }
         if *self.shared.health.borrow() != Health::Up {
             return Ok(());
         }
@@ -343,9 +341,16 @@ impl Transport for Kafka {
     }
 
     /// The first message to a topic asks whether it exists: to one that does not it fails with `UnknownTopic` at once.
-    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
-        self.must_exist(&to.topic).await?;
-        self.shared.producer.send(to, &message).await
+    async fn send(
+        &self,
+        to: &Address,
+        message: impl Borrow<Message> + Send,
+    ) -> Result<Confirmation, TransportError> {
+        match self.shared.producer.topics().known(&to.topic) {
+            Some(known) => known.into_result(&to.topic)?,
+            None => Box::pin(self.must_exist(&to.topic)).await?,
+        }
+        self.shared.producer.send(to, message.borrow()).await
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {

@@ -12,6 +12,7 @@
 //! forgotten once every group has settled it; a topic without groups keeps what it is sent, so that publishing before
 //! subscribing works. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::pin::pin;
@@ -165,9 +166,13 @@ impl Transport for Memory {
         subscription::open(&self.store, &self.closed, subscription)
     }
 
-    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+    async fn send(
+        &self,
+        to: &Address,
+        message: impl Borrow<Message> + Send,
+    ) -> Result<Confirmation, TransportError> {
         let deadline = Instant::now() + QUEUE_DEADLINE;
-        let mut message = message;
+        let mut message = message.borrow().clone();
         loop {
             self.check_open()?;
             // Registered before the store is asked, so that room made in between is not missed.

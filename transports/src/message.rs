@@ -177,7 +177,7 @@ impl Headers {
     }
 
     /// All headers.
-    pub fn iter(&self) -> impl Iterator<Item = &Header> {
+    pub fn iter(&self) -> impl Iterator<Item = &Header> + Clone {
         self.0.iter()
     }
 

@@ -9,6 +9,7 @@
 //! One client connection serves them all. It comes up when the server does and reconnects forever; `Link` tells
 //! everybody whether it is up and whether it is still the same one.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use async_nats::{Client, Subscriber};
-use bytes::Bytes;
 use futures_util::stream::select_all;
 use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -221,8 +221,13 @@ impl Transport for Nats {
 
     /// Without a connection it waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the message was
     /// not sent and will not be.
-    async fn send(&self, to: &Address, message: Message) -> Result<Confirmation, TransportError> {
+    async fn send(
+        &self,
+        to: &Address,
+        message: impl Borrow<Message> + Send,
+    ) -> Result<Confirmation, TransportError> {
         let inner = &self.inner;
+        let message = message.borrow();
         let bytes = message.content_bytes();
         let out = match &to.guarantee {
             Guarantee::Default => core::outbound(to, message, None)?,
@@ -367,7 +372,10 @@ impl Inner {
         bytes: usize,
         confirm: Verdict,
     ) -> Result<(), TransportError> {
-        let room = in_queue(self.written.reserve()).await?;
+        let room = match self.written.try_reserve() {
+            Ok(room) => room,
+            Err(_) => in_queue(self.written.reserve()).await?,
+        };
         self.link.up(core::after(self.ack_timeout)).await?;
         // After the wait: what waited for a reconnect goes to the connection that came, and only that one can lose it.
         let connects = connects(&self.client);
@@ -383,13 +391,18 @@ impl Inner {
         bytes: usize,
         verdict: Verdict,
     ) -> Result<(), TransportError> {
-        let permit = in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?;
+        let permit = match Arc::clone(&self.unanswered).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?,
+        };
         let deadline = core::after(self.ack_timeout);
         self.link.up(deadline).await?;
         // What comes before its stream would be refused, and overtaken by what comes after it.
-        let tried = self.streams_tried.cancelled();
-        if tokio::time::timeout_at(deadline, tried).await.is_err() {
-            return Err(self.link.disconnected("make the managed streams"));
+        if !self.streams_tried.is_cancelled() {
+            let tried = self.streams_tried.cancelled();
+            if tokio::time::timeout_at(deadline, tried).await.is_err() {
+                return Err(self.link.disconnected("make the managed streams"));
+            }
         }
         let token = self.next_token();
         // The stream answers to the reply subject, so a reply subject for agents cannot travel there.
@@ -427,7 +440,7 @@ impl Inner {
             permit: None,
         };
         in_queue(self.expected.send(expected)).await?;
-        let out = core::outbound(&Address::topic(subject), Message::plain(Bytes::new()), None)?;
+        let out = core::outbound(&Address::topic(subject), &Message::default(), None)?;
         core::publish(&self.client, out, 0).await?;
         match echoed.await {
             Ok(answered) => answered.map(drop),

@@ -1,5 +1,6 @@
 //! The one contract that Kafka, NATS and memory keep.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -35,16 +36,16 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
         subscription: Subscription,
     ) -> impl Future<Output = Result<Consumer, TransportError>> + Send;
 
-    /// Hands a message to the client in order, and returns the [`Confirmation`] to wait for. Calls made one after the
-    /// other for the same topic and key arrive in that order. Waits only while the client's queue is full, at most
-    /// `QUEUE_DEADLINE`. Who retries: inside the client up to its delivery deadline; above it the caller.
+    /// Hands a message, given or lent, to the client in order, and returns the [`Confirmation`] to wait for. Calls made one
+    /// after the other for the same topic and key arrive in that order. Waits only while the client's queue is full, at
+    /// most `QUEUE_DEADLINE`. Who retries: inside the client up to its delivery deadline; above it the caller.
     ///
     /// # Errors
     /// When the message was not queued. Cancel-safe: either queued or not at all.
     fn send(
         &self,
         to: &Address,
-        message: Message,
+        message: impl Borrow<Message> + Send,
     ) -> impl Future<Output = Result<Confirmation, TransportError>> + Send;
 
     /// Number of partitions of a topic; 1 where the transport has none.

@@ -388,7 +388,7 @@ impl Outbound {
             ));
         };
         bus.transport
-            .send(&outgoing.address, outgoing.message.clone())
+            .send(&outgoing.address, &outgoing.message)
             .instrument(stage::publish(&outgoing.address.topic))
             .await
     }

@@ -518,5 +518,13 @@ impl<S> Reports<S> {
 
 /// The place of a record: stable, unique in its cluster.
 pub(super) fn position(topic: &str, partition: i32, offset: i64) -> Text {
-    Text::from(format!("k:{topic}/{partition}/{offset}"))
+    let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
+    Text::concat(&[
+        "k:",
+        topic,
+        "/",
+        first.format(partition),
+        "/",
+        second.format(offset),
+    ])
 }

@@ -53,14 +53,14 @@ pub(super) struct Written {
 /// What a message becomes on NATS.
 pub(super) fn outbound(
     to: &Address,
-    message: Message,
+    message: &Message,
     message_id: Option<&Text>,
 ) -> Result<OutboundMessage, TransportError> {
     Ok(OutboundMessage {
         subject: Subject::from(to.topic.as_str()),
         reply: to.reply_to.as_ref().map(|to| Subject::from(to.as_str())),
         headers: headers::write(&message.headers, message_id)?,
-        payload: message.body.unwrap_or_default(),
+        payload: message.body.clone().unwrap_or_default(),
     })
 }
 

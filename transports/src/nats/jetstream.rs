@@ -241,7 +241,7 @@ fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, 
 
 /// `j:STREAM/SEQUENCE`.
 pub(super) fn position(stream: &str, sequence: u64) -> Text {
-    Text::from(format!("j:{stream}/{sequence}"))
+    Text::concat(&["j:", stream, "/", itoa::Buffer::new().format(sequence)])
 }
 
 #[cfg(test)]
