@@ -187,13 +187,11 @@ impl Bridge {
         };
         let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
         let bindings = parts.bindings(workflows.as_ref())?;
-        let mut reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
+        let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
-        if let (Some(reload), Some(a2a)) = (&mut reload, &a2a) {
-            reload.set_a2a(a2a.clone());
-        }
+        let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
         let results = results(door.is_some(), &state, &log).await?;
         Ok(Self {
             buses,

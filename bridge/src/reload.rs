@@ -170,8 +170,9 @@ impl Reload {
     }
 
     /// What A2A clients are shown follows the file.
-    pub(crate) fn set_a2a(&mut self, settings: Settings) {
-        self.a2a = Some(settings);
+    pub(crate) fn with_a2a(mut self, settings: Option<&Settings>) -> Self {
+        self.a2a = settings.cloned();
+        self
     }
 
     /// The log levels follow the file.

@@ -180,9 +180,7 @@ impl Executor {
             return Err(Refusal::Invalid(Failure::invalid(&report)));
         };
         request.input = whole_input(&workflow, &request.input);
-        let named = workflow.execution_id.as_ref();
-        let id = named.or(request.execution_id.as_ref()).cloned();
-        let id = id.unwrap_or_else(|| self.new_id());
+        let id = self.id_of(&workflow, &request);
         let digest = digest(&request.workflow);
         if !report.is_valid() {
             let refusal = Refusal::Invalid(Failure::invalid(&report));
@@ -228,6 +226,13 @@ impl Executor {
             Some(execution) => Ok(Started::New(execution)),
             None => self.begun_elsewhere(agent, id, &digest).await,
         }
+    }
+
+    /// The id of an execution: that of the workflow, else that of the request.
+    fn id_of(&self, workflow: &Workflow, request: &Request) -> Text {
+        let named = workflow.execution_id.as_ref();
+        let id = named.or(request.execution_id.as_ref()).cloned();
+        id.unwrap_or_else(|| self.new_id())
     }
 
     /// Another process was quicker, with this workflow or with another.

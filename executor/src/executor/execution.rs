@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -203,20 +204,8 @@ async fn run(
         report: &report,
         before_unsafe: &before_unsafe,
     };
-    let mut ended = {
-        let mut running = pin!(engine::run(run, start.request.input));
-        let cancelled = inner
-            .archive
-            .until_cancelled(start.agent.id(), &start.execution_id);
-        tokio::select! {
-            biased;
-            ended = &mut running => ended,
-            () = cancelled => {
-                slot.cancel.cancel();
-                running.await
-            }
-        }
-    };
+    let name = (start.agent.id(), &start.execution_id);
+    let mut ended = until_ended(&inner, name, &slot, engine::run(run, start.request.input)).await;
     if start.is_cut {
         ended.error = ended.error.map(by_the_deadline);
     }
@@ -237,6 +226,24 @@ async fn run(
     let record = Arc::new(stored.record);
     slot.end(&record);
     (record, ended.model)
+}
+
+/// Runs an execution to its end, and cancels it when another process asks for that.
+async fn until_ended<T>(
+    inner: &Inner,
+    (agent, execution_id): (&Text, &Text),
+    slot: &Slot,
+    running: impl Future<Output = T>,
+) -> T {
+    let mut running = pin!(running);
+    tokio::select! {
+        biased;
+        ended = &mut running => ended,
+        () = inner.archive.until_cancelled(agent, execution_id) => {
+            slot.cancel.cancel();
+            running.await
+        }
+    }
 }
 
 /// Notes, before the first request that must not be made twice, that one may have been made.
