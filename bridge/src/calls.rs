@@ -43,13 +43,13 @@ use std::time::Duration;
 use a2abus_plugin::{MapOptions, Text, Unit};
 use a2abus_transports::Header;
 use arc_swap::Guard;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub use answer::Answer;
-pub(crate) use answer::Reached;
+pub(crate) use answer::{Prepared, Reached};
 pub(crate) use answered::Ended;
 pub use answered::{Answered, Unanswerable};
 pub use error::{Bound, CallError, NotTaken, Silence};
@@ -62,7 +62,7 @@ use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Canceller;
-use crate::calls::pending::PendingCalls;
+use crate::calls::pending::{PendingCalls, Piece};
 use crate::calls::reply::ReplyLegs;
 use crate::calls::reply_token::ReplyTokens;
 use crate::metrics::{Metrics, ReplyOutcome};
@@ -246,6 +246,11 @@ impl Calls {
     /// # Errors
     /// By kind. What goes wrong after this returns is an error of [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
+        self.prepare(request)?.publish().await
+    }
+
+    /// Registers the call of a request, which is to be published.
+    pub(crate) fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, CallError> {
         let call = self.id_of(&request)?;
         let mut account = Account::open(&self.metrics, call, request.caller.clone());
         let (opened, copies) = match self.begin(call, request, &mut account) {
@@ -255,9 +260,23 @@ impl Calls {
                 return Err(error);
             }
         };
-        let mut answer = opened.answer(account, self);
-        answer.publish(copies).await?;
-        Ok(answer)
+        let answer = opened.answer(account, self);
+        Ok(Prepared { answer, copies })
+    }
+
+    /// The answer to a call of another replica, whose parts come from a record: those after the first `taken`. It may take
+    /// `left` more.
+    pub(crate) fn resume(
+        self: &Arc<Self>,
+        call: CallId,
+        (agent, left): (Text, Duration),
+        taken: usize,
+        parts: mpsc::Receiver<Piece>,
+    ) -> Answer {
+        let account = Account::open(&self.metrics, call, agent);
+        let mut answer = Answer::resumed(call, left, parts, account, self);
+        answer.taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        answer
     }
 
     fn id_of(&self, request: &Request) -> Result<CallId, CallError> {

@@ -35,12 +35,13 @@ use tower_http::cors::{Any, CorsLayer};
 
 use crate::budget::{Charge, Purse, Spent};
 use crate::bus::headers::PassedHeaders;
+use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Calls};
 use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
 use crate::http::{Hosts, Peer, hosts, negotiate};
-use crate::metrics::Metrics;
+use crate::metrics::{HttpPath, Metrics};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::results::Results;
@@ -92,6 +93,16 @@ impl Door {
     pub(crate) fn purse(&self, extensions: &Extensions) -> Purse {
         let peer = extensions.get::<Peer>().map(|Peer(address)| *address);
         self.calls.budget().purse(peer)
+    }
+
+    /// The id of a request. Other replicas follow the answer to its call where somebody can ask them for it.
+    fn new_call(&self, path: HttpPath, headers: &HeaderMap) -> Result<CallId, getrandom::Error> {
+        let is_kept = path.has_tasks() || headers.contains_key(rpc::IDEMPOTENCY_KEY);
+        if is_kept && self.results.is_shared() {
+            self.calls.legs().new_followed_call()
+        } else {
+            self.calls.legs().new_call()
+        }
     }
 
     /// Whether a request is for this door, and what its head costs for as long as it is in hand.

@@ -89,6 +89,10 @@ pub struct Metrics {
     pub budget_refused: IntCounter,
     /// Cancels that no agent got.
     pub cancels_dropped: IntCounter,
+    /// Calls of other replicas that were taken over.
+    pub followed: IntCounter,
+    /// Calls of other replicas that were given up for want of memory.
+    pub followed_lost: IntCounter,
     connections: IntGaugeVec,
     connections_closed: IntCounterVec,
     agents: Arc<AgentMetrics>,
@@ -171,6 +175,8 @@ impl Metrics {
             retries: on.counters(RETRIES)?,
             given_up: on.counters(GIVEN_UP)?,
             cancels_dropped: on.counter(CANCELS_DROPPED)?,
+            followed: on.counter(FOLLOWED)?,
+            followed_lost: on.counter(FOLLOWED_LOST)?,
             publish_seconds: on.histograms(PUBLISH, &PUBLISH_SECONDS)?,
             transport_up: on.gauges(TRANSPORT_UP)?,
             units: per_unit(&on.counters(UNITS)?)?,
@@ -658,6 +664,20 @@ const HELD_BYTES: Definition = Definition {
     labels: &[],
     help: "Memory used by requests and answers, of `calls.budget_bytes`.",
 };
+const FOLLOWED: Definition = Definition {
+    name: "a2abus_calls_taken_over_total",
+    unit: "calls",
+    labels: &[],
+    help: "Calls of other replicas whose answers were recorded here, because their replica did not take them.",
+};
+
+const FOLLOWED_LOST: Definition = Definition {
+    name: "a2abus_followed_calls_dropped_total",
+    unit: "calls",
+    labels: &[],
+    help: "Calls of other replicas whose answers are not followed any more, for want of memory.",
+};
+
 const BUDGET_REFUSED: Definition = Definition {
     name: "a2abus_budget_refused_total",
     unit: "refusals",
@@ -690,7 +710,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_name_that_tells_its_unit() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 59);
+        assert_eq!(metrics.definitions().len(), 61);
         // What a gauge without a unit suffix counts is its noun.
         let gauges = [
             "a2abus_config_last_reload_successful",

@@ -35,6 +35,7 @@ use crate::registry::Registry;
 use crate::reload::Reload;
 use crate::restart::CLOSE;
 use crate::results::Results;
+use crate::results::follower::Follower;
 use crate::seldom::LogLimits;
 use crate::state::Logs;
 use crate::workflows::Workflows;
@@ -138,6 +139,7 @@ impl Bridge {
         }
         process.watch_buses();
         process.read_answers();
+        process.follow_others(a2a.as_ref());
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
@@ -213,6 +215,35 @@ impl Process {
             let stop = self.order.rest.clone();
             self.rest
                 .spawn(reader.run(Arc::clone(&self.readiness), stop));
+        }
+    }
+
+    /// Reads the answers to calls of other replicas, where they share the state.
+    fn follow_others(&mut self, a2a: Option<&Settings>) {
+        let shared = self.results.as_ref().filter(|results| results.is_shared());
+        let Some(results) = shared.cloned() else {
+            return;
+        };
+        let line = |what| self.log.seldom(Level::WARN, what);
+        for leg in self.calls.legs().iter() {
+            let Some(bus) = self.buses.get(leg.bus) else {
+                continue;
+            };
+            let follower = Follower {
+                leg: leg.clone(),
+                bus: bus.clone(),
+                calls: Arc::clone(&self.calls),
+                results: Arc::clone(&results),
+                tasks: a2a.map(|a2a| Arc::clone(&a2a.tasks)),
+                metrics: Arc::clone(&self.metrics),
+                adopted: line("more calls of replicas that have stopped were taken over"),
+                lost: line("more answers to calls of other replicas were given up"),
+                rejected: line("more answers to calls of other replicas were rejected"),
+            };
+            self.readiness.starting(follower.condition());
+            let stop = self.order.rest.clone();
+            self.rest
+                .spawn(follower.run(Arc::clone(&self.readiness), stop));
         }
     }
 

@@ -7,34 +7,48 @@
 //!                       └────> Answered, Differs, …
 //! ```
 //!
+//! Calls whose caller can come back, and those of tasks, are on the log too: when their replica stops, another one reads
+//! the answer at their reply address and records it ([`follower`]).
+//!
 //! A key belongs to its caller. The log decides which request has claimed it first: every replica sees the same claim,
 //! and the same answer. Source: docs/design.md §7.5.
 
 mod fold;
+pub(crate) mod follower;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Claim, Kept};
+pub(crate) use self::fold::{Claim, Kept, Opened};
 
-use self::fold::{Claimed, Event, Outcome, ResultFold};
+use self::fold::{Claimed, Entry, Event, Followed, Outcome, ResultFold};
+use crate::calls::callid::CallId;
+use crate::calls::pending::Piece;
+use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::body;
-use crate::state::{Logs, RESULTS, StateError, View};
+use crate::state::{Entries, Logs, RESULTS, StateError, View};
 
 /// The answers that are kept.
 #[derive(Debug)]
 pub(crate) struct Results {
     view: View<ResultFold>,
     work: TaskTracker,
+    /// What feeds the answers that were heard for other replicas.
+    feeds: TaskTracker,
+    is_shared: bool,
     lost: Seldom,
+    unfollowed: Seldom,
 }
 
 /// What has become of the request with a key.
@@ -46,6 +60,8 @@ pub(crate) enum Standing {
     Differs(Text),
     /// It is being answered by this call.
     Running(Text),
+    /// It is to be answered by this call, whose replica does not take its answer: another one has recorded it.
+    Heard(CallId),
     /// It was answered.
     Answered(Arc<Kept>),
     /// It was taken by this call, and its answer is not known: it was not kept, or its replica has ended.
@@ -58,6 +74,8 @@ pub(crate) enum Standing {
 const APPLIED: Duration = Duration::from_secs(10);
 /// Records that a waiting request may be behind before it looks again.
 const BEHIND: usize = 8;
+/// How long a call waits until its record is stored.
+const OPENED: Duration = Duration::from_secs(2);
 
 // === impl Results ===
 
@@ -70,7 +88,10 @@ impl Results {
         Ok(Arc::new(Self {
             view: logs.view(RESULTS, ResultFold).await?,
             work: TaskTracker::new(),
+            feeds: TaskTracker::new(),
+            is_shared: logs.is_shared(),
             lost: log.seldom(Level::ERROR, "more answers were not kept"),
+            unfollowed: log.seldom(Level::WARN, "more calls were not recorded"),
         }))
     }
 
@@ -89,21 +110,43 @@ impl Results {
 
     fn standing(&self, key: &str, claim: &Claim) -> Option<Standing> {
         let now = clock::milliseconds(clock::now());
-        self.view
-            .read(|keys| Some(standing(keys.get(key)?, claim, now)))
+        self.view.read(|entries| {
+            let claimed = claimed(entries, key)?;
+            let call = &claimed.claim.call;
+            let is_heard = followed(entries, call).is_some_and(Followed::is_heard);
+            let heard = call.parse().ok().filter(|_| is_heard);
+            Some(standing(claimed, heard, claim, now))
+        })
     }
 
-    /// Waits until the call that has claimed a key has answered, or given it back.
-    pub(crate) async fn until_settled(&self, key: &str) {
+    /// Waits until the call that has claimed a key has answered or given it back, or until its answer was recorded for its
+    /// replica.
+    pub(crate) async fn until_settled(&self, key: &str, call: &str) {
+        let is_running = |entries: &Entries<Entry>| {
+            claimed(entries, key).is_some_and(|claimed| claimed.outcome.is_none())
+                && !followed(entries, call).is_some_and(Followed::is_heard)
+        };
+        let call_key = call_key(call);
         loop {
-            let (is_running, mut following) = self.view.follow(Some(key), BEHIND, |keys| {
-                keys.get(key)
-                    .is_some_and(|claimed| claimed.outcome.is_none())
-            });
-            if !is_running || matches!(following.next().await, Ok(None)) {
+            let (_, mut heard) = self.view.follow(Some(&call_key), BEHIND, |_| ());
+            let (is_running, mut ended) = self.view.follow(Some(key), BEHIND, is_running);
+            if !is_running {
+                return;
+            }
+            let next = tokio::select! {
+                next = ended.next() => next,
+                next = heard.next() => next,
+            };
+            if matches!(next, Ok(None)) {
                 return;
             }
         }
+    }
+
+    /// Whether the request with this key was answered.
+    fn is_settled(&self, key: &str) -> bool {
+        self.view
+            .read(|entries| claimed(entries, key).is_none_or(|claimed| claimed.outcome.is_some()))
     }
 
     /// Keeps the answer to a claimed request. One that the log does not take is not kept.
@@ -112,7 +155,8 @@ impl Results {
             call: call.clone(),
             response,
         };
-        let Err(error) = self.append(key, &answered).await else {
+        let stored = self.view.commit(key, Some(body::write(&answered)), APPLIED);
+        let Err(error) = stored.await else {
             return;
         };
         self.report(call, &error);
@@ -155,6 +199,93 @@ impl Results {
         }
     }
 
+    /// Whether other replicas see what is kept here.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Lets other replicas follow the answer to a call that is about to be published. Without that it goes on as well.
+    pub(crate) async fn open_call(&self, call: CallId, opened: Opened) {
+        let event = Event::Opened(Box::new(opened));
+        let stored = timeout(OPENED, self.append(&call_key(&call.to_string()), &event));
+        let error: &dyn std::fmt::Display = match &stored.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(late) => late,
+        };
+        if let Some(suppressed) = self.unfollowed.allow() {
+            tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other one takes its answer");
+        }
+    }
+
+    /// A call whose answer is followed.
+    fn opened(&self, call: CallId) -> Option<Arc<Opened>> {
+        let call = call.to_string();
+        self.view
+            .read(|entries| Some(Arc::clone(&followed(entries, &call)?.opened)))
+    }
+
+    async fn record_part(&self, call: CallId, index: usize, part: &Part) -> Result<(), StateError> {
+        let event = Event::Part {
+            index,
+            last: part.last,
+            body: String::from_utf8_lossy(&part.body).into_owned().into(),
+        };
+        self.append(&call_key(&call.to_string()), &event).await
+    }
+
+    /// The answer to a call of another replica after its first `taken` parts: those that are recorded, and those that will
+    /// be.
+    pub(crate) fn resume(
+        self: &Arc<Self>,
+        calls: &Arc<Calls>,
+        call: CallId,
+        taken: usize,
+    ) -> Answer {
+        let (pieces, receiver) = mpsc::channel(BEHIND);
+        let opened = self.opened(call);
+        let (agent, left) = opened.map_or_else(Default::default, |opened| {
+            (opened.agent.clone(), opened.time_left())
+        });
+        let results = Arc::clone(self);
+        self.feeds.spawn(async move {
+            tokio::select! {
+                () = results.feed(call, taken, &pieces) => {}
+                () = pieces.closed() => {}
+            }
+        });
+        calls.resume(call, (agent, left), taken, receiver)
+    }
+
+    /// Hands over the parts of an answer as they are recorded.
+    async fn feed(&self, call: CallId, mut next: usize, pieces: &mpsc::Sender<Piece>) {
+        let call = call.to_string();
+        let key = call_key(&call);
+        loop {
+            let (parts, mut following) = self.view.follow(Some(&key), BEHIND, |entries| {
+                Some(followed(entries, &call)?.parts_from(next).to_vec())
+            });
+            let Some(parts) = parts else {
+                let why = CallError::BadAnswer(Text::from_static("it is not kept any more"));
+                return drop(pieces.send(Piece::Part(Err(why))).await);
+            };
+            for (body, last) in parts {
+                let part = Part {
+                    body: Bytes::copy_from_slice(body.as_bytes()),
+                    last,
+                    event: None,
+                };
+                if pieces.send(Piece::Part(Ok(part))).await.is_err() || last {
+                    return;
+                }
+                next += 1;
+            }
+            if matches!(following.next().await, Ok(None)) {
+                return drop(pieces.send(Piece::Part(Err(CallError::Draining))).await);
+            }
+        }
+    }
+
     /// Runs work that goes on when its caller leaves.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(work);
@@ -167,7 +298,23 @@ impl Results {
     }
 }
 
-fn standing(claimed: &Claimed, claim: &Claim, now: u64) -> Standing {
+/// The key of a call in the log.
+fn call_key(call: &str) -> String {
+    format!("call-{call}")
+}
+
+fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a Claimed> {
+    match entries.get(key)? {
+        Entry::Key(claimed) => Some(claimed),
+        Entry::Call(_) => None,
+    }
+}
+
+fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a Followed> {
+    entries.get(&call_key(call))?.call()
+}
+
+fn standing(claimed: &Claimed, heard: Option<CallId>, claim: &Claim, now: u64) -> Standing {
     let Claimed { claim: first, .. } = claimed;
     if first.digest != claim.digest {
         return Standing::Differs(first.call.clone());
@@ -176,8 +323,11 @@ fn standing(claimed: &Claimed, claim: &Claim, now: u64) -> Standing {
         Some(Outcome::Answered(kept)) => Standing::Answered(Arc::clone(kept)),
         Some(Outcome::Unkept) => Standing::Lost(first.call.clone()),
         None if first.call == claim.call => Standing::Ours,
-        None if first.until < now => Standing::Lost(first.call.clone()),
-        None => Standing::Running(first.call.clone()),
+        None => match heard {
+            Some(call) => Standing::Heard(call),
+            None if first.until < now => Standing::Lost(first.call.clone()),
+            None => Standing::Running(first.call.clone()),
+        },
     }
 }
 

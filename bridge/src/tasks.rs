@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
-pub(crate) use self::fold::{Created, Event, Task};
+pub(crate) use self::fold::{Created, Event, Origin, Task};
 
 use self::fold::TaskFold;
 use self::model::{Artifact, Content, Message, Part, State, Status};
@@ -139,20 +139,32 @@ impl Tasks {
             .view
             .commit(id, Some(body::write(event)), APPLIED)
             .await?;
-        match event {
-            Event::Created(_) => self.metrics.task_started(),
-            Event::Status(status) if status.state.is_terminal() => {
-                let last = self
-                    .view
-                    .read(|tasks| tasks.get(id).map(|task| task.position));
-                // Of several ends the first one counts.
-                if last == Some(stored) {
-                    self.metrics.task_ended(status.state.as_str());
-                }
+        let task_is_at = |position| {
+            self.view
+                .read(|tasks| tasks.get(id).is_some_and(|task| task.position == position))
+        };
+        match event.itself() {
+            // Of several beginnings the first one counts, and of several ends.
+            Event::Created(_) if task_is_at(stored) => self.metrics.task_started(),
+            Event::Status(status) if status.state.is_terminal() && task_is_at(stored) => {
+                self.metrics.task_ended(status.state.as_str());
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// How many parts of the answer to a call a task has: all of them once it has ended. `None` where there is no such
+    /// task.
+    pub(crate) fn parts_from(&self, id: &str, call: &str) -> Option<usize> {
+        self.view.read(|tasks| {
+            let task = tasks.get(id)?;
+            if task.status.state.is_terminal() {
+                return Some(usize::MAX);
+            }
+            let heard = task.heard.as_ref().filter(|heard| *heard.call == *call);
+            Some(heard.map_or(0, |heard| heard.part as usize))
+        })
     }
 
     /// The task as it is now, and what happens to it from now on; with `after`, what is kept of what happened after that
@@ -247,7 +259,8 @@ impl Tasks {
         first: Option<(Heard, bool)>,
     ) -> Result<(), StateError> {
         if let Some((heard, last)) = first {
-            self.hear(id, heard).await?;
+            let from = Origin::of_part(&answer);
+            self.hear_from(id, heard, &from).await?;
             if last {
                 return self.finish(id).await;
             }
@@ -256,8 +269,14 @@ impl Tasks {
             let mut is_ended = task.status.state.is_terminal();
             while !is_ended {
                 tokio::select! {
-                    part = answer.next() => if self.take(id, part).await? {
-                        return self.finish(id).await;
+                    part = answer.next() => {
+                        if matches!(part, Some(Err(CallError::Draining))) && answer.call_id().is_followed() {
+                            // Another replica goes on with it.
+                            return Ok(());
+                        }
+                        if self.take(id, part, Origin::of_part(&answer)).await? {
+                            return self.finish(id).await;
+                        }
                     },
                     step = subscription.next() => match step {
                         Ok(Some(step)) => is_ended = step.state().is_some_and(State::is_terminal),
@@ -282,6 +301,7 @@ impl Tasks {
         &self,
         id: &Text,
         part: Option<Result<calls::Part, CallError>>,
+        from: Origin,
     ) -> Result<bool, StateError> {
         match part {
             None => Ok(true),
@@ -292,7 +312,7 @@ impl Tasks {
             Some(Ok(part)) => {
                 let last = part.last;
                 match Said::of(part) {
-                    Some(Said::Result(heard)) => self.hear(id, heard).await?,
+                    Some(Said::Result(heard)) => self.hear_from(id, heard, &from).await?,
                     Some(Said::Error(part)) => self.fail(id, &message_of(&part)).await?,
                     // Progress in another protocol's words.
                     None => {}
@@ -321,25 +341,37 @@ impl Tasks {
 
     /// Records what an agent has said about a task.
     pub(crate) async fn hear(&self, id: &Text, heard: Heard) -> Result<(), StateError> {
-        for event in self.events_of(id, heard) {
+        for (_, event) in self.events_of(id, heard) {
             self.record(id, &event).await?;
         }
         Ok(())
     }
 
-    fn events_of(&self, id: &Text, heard: Heard) -> Vec<Event> {
+    /// Records what an agent has said in a part of the answer to a call.
+    async fn hear_from(&self, id: &Text, heard: Heard, from: &Origin) -> Result<(), StateError> {
+        for (number, event) in self.events_of(id, heard) {
+            self.record(id, &event.from(from.at(number))).await?;
+        }
+        Ok(())
+    }
+
+    /// What a part of an answer says, in an order that is the same for every replica: with a number for each event,
+    /// though not all have news.
+    fn events_of(&self, id: &Text, heard: Heard) -> Vec<(u32, Event)> {
+        let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
         match heard {
             Heard::Task(heard) => match self.get(id) {
                 Some(task) => news(heard, &task),
                 None => Vec::new(),
             },
-            Heard::Message(message) => {
-                vec![Event::Status(Status::now(State::Completed, Some(message)))]
-            }
+            Heard::Message(message) => numbered(vec![Event::Status(Status::now(
+                State::Completed,
+                Some(message),
+            ))]),
             Heard::Status { task, status } => {
                 let event = Event::Status(status);
-                named(task).into_iter().chain([event]).collect()
+                numbered(named(task).into_iter().chain([event]).collect())
             }
             Heard::Artifact {
                 task,
@@ -352,7 +384,7 @@ impl Tasks {
                     append,
                     last,
                 };
-                named(task).into_iter().chain([event]).collect()
+                numbered(named(task).into_iter().chain([event]).collect())
             }
             Heard::Plain(json) => {
                 let artifact = Artifact {
@@ -367,7 +399,10 @@ impl Tasks {
                     append: false,
                     last: true,
                 };
-                vec![event, Event::Status(Status::now(State::Completed, None))]
+                numbered(vec![
+                    event,
+                    Event::Status(Status::now(State::Completed, None)),
+                ])
             }
         }
     }
@@ -381,33 +416,31 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
     }
 }
 
-/// What a task that an agent shows has beyond what is known of it.
-fn news(heard: HeardTask, task: &Task) -> Vec<Event> {
-    let mut events: Vec<Event> = heard
-        .id
-        .map(|task| Event::Named { task })
-        .into_iter()
-        .collect();
+/// What a task that an agent shows has beyond what is known of it, each with its number in what it shows.
+fn news(heard: HeardTask, task: &Task) -> Vec<(u32, Event)> {
+    let named = heard.id.map(|task| Event::Named { task });
     let said = heard.history.into_iter();
-    events.extend(said.map(|message| Event::Said { message }));
-    for artifact in heard.artifacts {
-        let same = |known: &&Artifact| {
-            known.id == artifact.id && known.parts.len() == artifact.parts.len()
-        };
-        if !task.artifacts.iter().any(|known| same(&known)) {
-            events.push(Event::Artifact {
-                artifact,
-                append: false,
-                last: true,
-            });
-        }
-    }
-    if let Some(status) = heard.status
-        && (status.state != task.status.state || status.message.is_some())
-    {
-        events.push(Event::Status(status));
-    }
-    events
+    let said = said.map(|message| Event::Said { message });
+    let artifacts = heard.artifacts.into_iter();
+    let artifacts = artifacts.map(|artifact| Event::Artifact {
+        artifact,
+        append: false,
+        last: true,
+    });
+    let status = heard.status.map(Event::Status);
+    let events = named.into_iter().chain(said).chain(artifacts).chain(status);
+    let is_known = |event: &Event| match event {
+        Event::Artifact { artifact, .. } => task
+            .artifacts
+            .iter()
+            .any(|known| known.id == artifact.id && known.parts.len() == artifact.parts.len()),
+        Event::Status(status) => status.state == task.status.state && status.message.is_none(),
+        _ => false,
+    };
+    (1..)
+        .zip(events)
+        .filter(|(_, event)| !is_known(event))
+        .collect()
 }
 
 /// The text of an agent's error.
@@ -482,7 +515,8 @@ impl Subscription {
             let Some(record) = self.following.next().await? else {
                 return Ok(None);
             };
-            if let Some(event) = body::read(&record).filter(Event::is_shown) {
+            let event = body::read(&record).map(|event: Event| event.parted().0);
+            if let Some(event) = event.filter(Event::is_shown) {
                 return Ok(Some(Step {
                     position: record.position,
                     event: Arc::new(event),

@@ -17,6 +17,7 @@ mod plain;
 mod poison;
 mod registry;
 mod reloads;
+mod replicas;
 mod requests;
 mod rolling;
 mod state;

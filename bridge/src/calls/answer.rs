@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_transports::{Health, Transport as _, TransportError};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -17,7 +18,7 @@ use crate::account::Account;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
-use crate::calls::pending::{Handed, Piece};
+use crate::calls::pending::{Asked, Handed, Piece};
 
 /// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
@@ -47,11 +48,26 @@ pub struct Answer {
     cancel: Cancel,
     calls: Arc<Calls>,
     reached: Option<Reached>,
+    /// How many parts the caller has got.
+    pub(super) taken: u32,
+}
+
+/// A call that is registered and not yet published.
+pub(crate) struct Prepared {
+    pub(super) answer: Answer,
+    pub(super) copies: Vec<Outgoing>,
 }
 
 /// How many calls of one caller an agent may have got. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reached(Arc<AtomicUsize>);
+pub(crate) struct Reached(Arc<Reach>);
+
+#[derive(Debug, Default)]
+struct Reach {
+    calls: AtomicUsize,
+    /// Whether an answer was left to other replicas.
+    is_left: AtomicBool,
+}
 
 /// A copy of a request, and what became of it.
 type Published = (Outgoing, Result<(), TransportError>);
@@ -77,7 +93,30 @@ impl Opened {
             cancel: self.cancel,
             calls: Arc::clone(calls),
             reached: None,
+            taken: 0,
         }
+    }
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    /// What was asked, and what its agent has to repeat.
+    pub(crate) fn asked(&self) -> Option<Arc<Asked>> {
+        self.answer.calls.pending.asked(self.answer.id.call)
+    }
+
+    /// How long its answer may take.
+    pub(crate) fn time_left(&self) -> Duration {
+        let deadline = self.answer.last_deadline;
+        deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// As [`Calls::call`].
+    pub(crate) async fn publish(self) -> Result<Answer, CallError> {
+        let Self { mut answer, copies } = self;
+        answer.publish(copies).await?;
+        Ok(answer)
     }
 }
 
@@ -86,17 +125,27 @@ impl Opened {
 impl Reached {
     /// One more.
     pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.0.calls.fetch_add(1, Ordering::AcqRel);
     }
 
     /// One less: nobody got it.
     fn take_back(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.calls.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Whether no agent can have got any.
     pub(crate) fn is_nobody(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.0.calls.load(Ordering::Acquire) == 0
+    }
+
+    /// This replica stops before the answer is there; another one takes it.
+    fn leave(&self) {
+        self.0.is_left.store(true, Ordering::Release);
+    }
+
+    /// Whether other replicas are to take the answer.
+    pub(crate) fn is_left(&self) -> bool {
+        self.0.is_left.load(Ordering::Acquire)
     }
 }
 
@@ -108,6 +157,32 @@ impl Answer {
         reached.add();
         self.reached = Some(reached.clone());
         self
+    }
+
+    /// An answer that was recorded for another replica, and may take `left` more.
+    pub(super) fn resumed(
+        call: CallId,
+        left: Duration,
+        parts: mpsc::Receiver<Piece>,
+        account: Account,
+        calls: &Arc<Calls>,
+    ) -> Self {
+        let id = ReplyId { call, token: None };
+        let opened = Opened {
+            id,
+            parts,
+            cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
+            patience: left,
+            whole: left,
+            is_rpc: false,
+            may_have_arrived: Arc::new(AtomicBool::new(true)),
+        };
+        opened.answer(account, calls)
+    }
+
+    /// How many parts its caller has got.
+    pub(crate) fn taken(&self) -> u32 {
+        self.taken
     }
 
     /// Begins to publish the request, and hands to the bus what it takes at once. The rest goes on beside the wait for
@@ -168,6 +243,7 @@ impl Answer {
         Some(match received {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
+                self.taken += 1;
                 self.deadline = Instant::now() + self.patience;
                 if part.last {
                     self.end();
@@ -177,7 +253,12 @@ impl Answer {
                 }
                 Ok(part)
             }
-            Err(error) => Err(self.fail(error)),
+            Err(error) => {
+                if matches!(error, CallError::Draining) && self.id.call.is_followed() {
+                    self.reached.iter().for_each(Reached::leave);
+                }
+                Err(self.fail(error))
+            }
         })
     }
 

@@ -16,7 +16,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 /// The identity of one call, written as 26 characters of base32.
 ///
-/// 16 bits name the replica that made the call, which is where its answer belongs, and 112 are random.
+/// 16 bits name the replica that made the call, which is where its answer belongs, 111 are random, and the last one says
+/// whether other replicas follow the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallId(u128);
 
@@ -45,6 +46,9 @@ pub struct Replica(pub u16);
 /// Length of the text form of 128 bits, in bytes.
 pub const CALL_ID_CHARS: usize = 26;
 
+/// The bit of a call whose answer other replicas follow.
+const FOLLOWED: u128 = 1;
+
 /// RFC 4648 base32, lower case, which is legal in topics and subjects and survives systems that fold case.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
@@ -58,8 +62,22 @@ impl CallId {
     pub fn new(replica: Replica) -> Result<Self, getrandom::Error> {
         let mut random = [0; 16];
         getrandom::fill(random.get_mut(2..).unwrap_or_default())?;
-        let low = u128::from_be_bytes(random);
+        let low = u128::from_be_bytes(random) & !FOLLOWED;
         Ok(Self(u128::from(replica.0) << 112 | low))
+    }
+
+    /// A new id of a call whose answer the other replicas follow: one of them takes it when this one has stopped.
+    ///
+    /// # Errors
+    /// As [`CallId::new`].
+    pub fn new_followed(replica: Replica) -> Result<Self, getrandom::Error> {
+        Self::new(replica).map(|Self(bits)| Self(bits | FOLLOWED))
+    }
+
+    /// Whether other replicas follow the answer.
+    #[must_use]
+    pub fn is_followed(self) -> bool {
+        self.0 & FOLLOWED != 0
     }
 
     /// The replica that made the call.

@@ -142,6 +142,15 @@ impl Fingerprint {
             body: HASHER.hash_one(event.body()),
         }
     }
+
+    /// The fingerprint of no event, for a request that is not known.
+    pub(crate) fn none() -> Self {
+        Self {
+            id: Text::default(),
+            source: Text::default(),
+            body: 0,
+        }
+    }
 }
 
 // === impl Asked ===

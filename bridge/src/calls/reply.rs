@@ -52,7 +52,8 @@ enum ReplyAddress {
         topic: Topic,
         partitions: Arc<AtomicU16>,
     },
-    /// Subjects below this one: `SUBJECT.REPLICA.CALLID`, with the reply token after the call id.
+    /// Subjects below this one: `SUBJECT.REPLICA.CALLID`, with the reply token after the call id, and `followed` before
+    /// it where other replicas read it too.
     Subjects { below: Topic },
 }
 
@@ -69,6 +70,9 @@ pub mod spring {
 /// The header of an answer that one replica has sent on to another. It is not sent on again: two replicas that disagree
 /// about its place would do so for ever.
 pub const FORWARDS: &str = "bus-forwards";
+
+/// The word before the call id in the reply subject of a call that other replicas follow.
+const FOLLOWED: &str = "followed";
 
 /// Bytes of answers read and not yet handed over, at most.
 const REPLY_BUDGET_BYTES: usize = 64 << 20;
@@ -117,6 +121,32 @@ impl ReplyLegs {
     /// When the operating system gives no random numbers.
     pub fn new_call(&self) -> Result<CallId, getrandom::Error> {
         CallId::new(self.replica)
+    }
+
+    /// A new call id of this replica whose answer the other replicas follow.
+    ///
+    /// # Errors
+    /// When the operating system gives no random numbers.
+    pub fn new_followed_call(&self) -> Result<CallId, getrandom::Error> {
+        CallId::new_followed(self.replica)
+    }
+
+    /// What the reader of answers to other replicas subscribes to: everything at the reply addresses of calls that are
+    /// followed.
+    ///
+    /// # Errors
+    /// When the reply topic is too long.
+    pub fn followed(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
+        let topic = match &leg.place {
+            ReplyAddress::Partitioned { topic, .. } => TopicFilter::from(topic.clone()),
+            ReplyAddress::Subjects { below } => TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?,
+        };
+        Ok(Subscription {
+            topics: vec![topic],
+            reading: Reading::Live { partition: None },
+            budget_bytes: REPLY_BUDGET_BYTES,
+            budget_messages: REPLY_BUDGET_MESSAGES,
+        })
     }
 
     /// Whether the call was made by this replica.
@@ -344,7 +374,11 @@ fn counted(partitions: u32) -> u16 {
 }
 
 fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
-    Topic::new(format!("{below}.{}.{id}", id.call.replica()))
+    let replica = id.call.replica();
+    if id.call.is_followed() {
+        return Topic::new(format!("{below}.{replica}.{FOLLOWED}.{id}"));
+    }
+    Topic::new(format!("{below}.{replica}.{id}"))
 }
 
 /// Sets an extension whose name is ours and whose value is a checked name or a number: it cannot be refused.

@@ -10,7 +10,7 @@
 
 use a2abus_plugin::Text;
 use hmac::{Hmac, Mac as _};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
@@ -78,9 +78,43 @@ impl ReplyTokens {
             (None, _) => Ok(()),
             (Some(token), Some(given)) if bool::from(token.ct_eq(&given)) => Ok(()),
             (Some(_), Some(_)) => Err(Rejection::WrongToken),
-            (Some(_), None) if self.mode == ReplyTokenMode::Required => Err(Rejection::NoToken),
-            (Some(_), None) => Ok(()),
+            (Some(_), None) => self.without_token(),
         }
+    }
+
+    fn without_token(&self) -> Result<(), Rejection> {
+        match self.mode {
+            ReplyTokenMode::Required => Err(Rejection::NoToken),
+            ReplyTokenMode::Off | ReplyTokenMode::IfPresent => Ok(()),
+        }
+    }
+
+    /// The same for a call of another replica, of whose token only the hash is known.
+    ///
+    /// # Errors
+    /// Why the answer may not.
+    pub(crate) fn verify_hashed(
+        &self,
+        asked: Option<&str>,
+        given: Option<ReplyToken>,
+    ) -> Result<(), Rejection> {
+        match (asked, given) {
+            (None, _) => Ok(()),
+            (Some(hash), Some(given)) if *given.hash() == *hash => Ok(()),
+            (Some(_), Some(_)) => Err(Rejection::WrongToken),
+            (Some(_), None) => self.without_token(),
+        }
+    }
+}
+
+// === impl ReplyToken ===
+
+impl ReplyToken {
+    /// What may be written down of it: who knows the hash cannot answer.
+    pub(crate) fn hash(self) -> Text {
+        let digits = Sha256::digest(self.0);
+        let digits = digits.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>().into()
     }
 }
 

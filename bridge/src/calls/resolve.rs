@@ -80,6 +80,32 @@ impl Calls {
         answered
     }
 
+    /// What a message says to calls whose answers are followed and that this process has not made. What cannot be read is
+    /// for the replica of its call to report.
+    pub(crate) fn to_others(&self, at: ReadAt<'_>, binding: Binding) -> Vec<(ReplyId, Said)> {
+        let is_for_others = |id: &ReplyId| id.call.is_followed() && !self.is_made_here(id.call);
+        let named = with_token(ids(of_message(at)));
+        let is_status = at.message.headers.get(NATS_STATUS_HEADER).is_some();
+        if is_status || named.is_some_and(|named| !is_for_others(&named)) {
+            return Vec::new();
+        }
+        let Ok((_, units)) = said_in(at, binding) else {
+            return Vec::new();
+        };
+        let is_one_of_several = units.len() > 1;
+        let said = units.into_iter().filter_map(|said| {
+            let id = call_of(at, &said, is_one_of_several)?;
+            is_for_others(&id).then_some((id, said))
+        });
+        said.collect()
+    }
+
+    /// Whether this process has made a call, and not long ago.
+    fn is_made_here(&self, call: CallId) -> bool {
+        self.legs().is_ours(call)
+            && (self.pending().contains(call) || self.ended().reply_id(call).is_some())
+    }
+
     /// Notes an event that was read where no answers are taken, if it answers a call which waits here. Gives back the
     /// call when the event is an answer under the headers of its request: to route it would ask the agent again.
     pub(crate) fn misplaced_answer(&self, at: ReadAt<'_>, event: &Event) -> Option<CallId> {
@@ -166,15 +192,10 @@ impl Calls {
     }
 
     fn answers_in(&self, at: ReadAt<'_>, binding: Binding) -> Vec<Answered> {
-        let limits = &at.rules.limits;
-        let (event, body) = match content_mode::read(binding, at.message, limits) {
-            Ok(Content::Event(event)) => (Some(event), at.message.body.clone()),
-            Ok(Content::Plain { body, .. }) => (None, Some(body)),
+        let (event, units) = match said_in(at, binding) {
+            Ok(said) => said,
             Err(error) => return vec![self.unreadable(at, error.kind().as_str(), &error)],
         };
-        // An event in structured mode is its own body; in binary mode its data are the body.
-        let body = event.as_ref().map_or(body, |event| Some(event.body()));
-        let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
         let batch = (units.len() > 1).then_some(Batch {
             event: event.as_ref(),
             binding,
@@ -310,6 +331,19 @@ impl Calls {
             None => Answered::Foreign(call),
         }
     }
+}
+
+/// The units of a message, and the event around them.
+fn said_in(at: ReadAt<'_>, binding: Binding) -> Result<(Option<Event>, said::Units), ContentError> {
+    let limits = &at.rules.limits;
+    let (event, body) = match content_mode::read(binding, at.message, limits)? {
+        Content::Event(event) => (Some(event), at.message.body.clone()),
+        Content::Plain { body, .. } => (None, Some(body)),
+    };
+    // An event in structured mode is its own body; in binary mode its data are the body.
+    let body = event.as_ref().map_or(body, |event| Some(event.body()));
+    let units = said::units(&body.unwrap_or_default(), event.as_ref(), limits);
+    Ok((event, units))
 }
 
 /// Whether an event carries a message that asks for something, whatever its headers say.

@@ -14,6 +14,8 @@ mod keyed;
 mod reply;
 pub(super) mod unit;
 
+pub(super) use self::keyed::KEY as IDEMPOTENCY_KEY;
+
 use std::future::{Future, ready};
 use std::sync::Arc;
 
@@ -116,7 +118,7 @@ where
     let recipient = Recipient::unknown(at.dialect);
     let (path, refused) = (at.path, at.refusal);
     let permitted = permit(request.extensions(), Action::Call(at.target.name()));
-    let Ok(call) = door.calls.legs().new_call() else {
+    let Ok(call) = door.new_call(path, request.headers()) else {
         let failure = Failure::call(&CallError::Unavailable(Text::default()));
         return refused(StatusCode::SERVICE_UNAVAILABLE, &failure, &recipient);
     };
@@ -330,6 +332,9 @@ fn read_head(
         hint: negotiate::hint(&head.headers),
         dialect: negotiate::dialect(&head.headers),
         reached: Reached::default(),
+        results: Arc::clone(&door.results),
+        key: None,
+        is_resumed: false,
     })
 }
 

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use tokio::time::timeout;
 
@@ -18,6 +18,9 @@ use crate::budget::Purse;
 /// Silence after which a comment is sent, so that nobody between us and the caller takes the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// The type of a stream of events.
+const EVENTS: &str = "text/event-stream";
 
 /// One event that has more than data.
 #[derive(Debug)]
@@ -61,10 +64,16 @@ pub(crate) fn whole_response(body: &[u8], purse: &Purse) -> Response {
     events_response(Body::from(purse.replace(frame(body))))
 }
 
+/// Whether a response is a stream of events.
+pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind == EVENTS)
+}
+
 fn events_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx would collect the events and send them late.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));

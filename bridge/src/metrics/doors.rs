@@ -11,6 +11,8 @@ pub enum Keyed {
     First,
     /// It got the answer of an earlier one.
     Replayed,
+    /// It got the answer that an earlier one was to get from a replica that has stopped.
+    Resumed,
     /// Its key was used for another request.
     Differs,
     /// An earlier one was still being answered.
@@ -40,7 +42,7 @@ const KEYED: Definition = Definition {
     name: "a2abus_keyed_requests_total",
     unit: "requests",
     labels: &["outcome"],
-    help: "Requests with an Idempotency-Key: first, replayed, differs (the key was used for another request), running (an earlier one was still being answered), lost (its answer is not known), unavailable (the log of keys could not be asked).",
+    help: "Requests with an Idempotency-Key: first, replayed, resumed (its first replica has stopped), differs (the key was used for another request), running (an earlier one was still being answered), lost (its answer is not known), unavailable (the log of keys could not be asked).",
 };
 
 const LIMITED: Definition = Definition {
@@ -74,9 +76,10 @@ impl DoorMetrics {
 
 impl Keyed {
     /// Every outcome, in the order of declaration.
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::First,
         Self::Replayed,
+        Self::Resumed,
         Self::Differs,
         Self::Running,
         Self::Lost,
@@ -87,6 +90,7 @@ impl Keyed {
         match self {
             Self::First => "first",
             Self::Replayed => "replayed",
+            Self::Resumed => "resumed",
             Self::Differs => "differs",
             Self::Running => "running",
             Self::Lost => "lost",

@@ -128,6 +128,15 @@ impl ReplyOutcome {
 // === impl HttpPath ===
 
 impl HttpPath {
+    /// Whether requests there make tasks.
+    #[must_use]
+    pub fn has_tasks(self) -> bool {
+        matches!(
+            self,
+            Self::A2a | Self::A2aAgent | Self::A2aTasks | Self::A2aRest
+        )
+    }
+
     /// The label.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -3,11 +3,13 @@
 //! The first claim of a key wins, and the first answer to it. A claim that was given back leaves nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Record};
 
@@ -34,6 +36,44 @@ pub(crate) enum Event {
         /// The call of the claim.
         call: Text,
     },
+    /// A call was made whose answer other replicas follow.
+    Opened(Box<Opened>),
+    /// A part of its answer, which its replica may not have taken.
+    Part {
+        /// Which part, from 0.
+        index: usize,
+        /// Whether it is the last one.
+        last: bool,
+        /// The part, as its caller gets it.
+        body: Text,
+    },
+}
+
+/// What other replicas need to take the answer to a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Opened {
+    /// The key that its request has claimed, as the log has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<Text>,
+    /// The task that it makes, or goes on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) task: Option<Text>,
+    /// The hash of its reply token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<Text>,
+    /// The caller's own id, as its JSON token.
+    pub(crate) id: Text,
+    /// The caller's own progress token, as its JSON token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) progress: Option<Text>,
+    /// Whether the answer comes in parts.
+    pub(crate) streamed: bool,
+    /// The agent; empty where the request names none.
+    pub(crate) agent: Text,
+    /// When the answer is there at the latest, in milliseconds since 1970.
+    pub(crate) until: u64,
+    /// When it was about to be published, in milliseconds since 1970.
+    pub(crate) began: u64,
 }
 
 /// Who answers the request with a key.
@@ -75,58 +115,160 @@ pub(crate) enum Outcome {
     Unkept,
 }
 
-/// Makes claims of records.
+/// A call whose answer other replicas follow.
+#[derive(Debug, Clone)]
+pub(crate) struct Followed {
+    pub(crate) opened: Arc<Opened>,
+    /// How many parts of its answer were not recorded, because its task has them.
+    before: usize,
+    /// The parts that follow, and which is the last.
+    parts: Vec<(Text, bool)>,
+    bytes: usize,
+}
+
+/// What is kept for one key of the log.
+#[derive(Debug, Clone)]
+pub(crate) enum Entry {
+    /// A key of a request.
+    Key(Claimed),
+    /// A call.
+    Call(Followed),
+}
+
+/// Makes claims and calls of records.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResultFold;
 
 // === impl ResultFold ===
 
 impl Fold for ResultFold {
-    type Entry = Claimed;
+    type Entry = Entry;
 
-    fn apply(&self, entry: &mut Option<Claimed>, record: &Record) -> Applied {
+    fn apply(&self, entry: &mut Option<Entry>, record: &Record) -> Applied {
         let Some(event) = body::read(record) else {
             return Applied::Unknown;
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
-        let outcome = match (&*entry, event) {
-            (None, Event::Claimed(claim)) => {
-                *entry = Some(Claimed {
-                    claim,
-                    outcome: None,
-                    bytes,
-                });
-                return Applied::Changed;
+        match (&mut *entry, event) {
+            (None, Event::Claimed(claim)) => *entry = Some(Entry::Key(Claimed::new(claim, bytes))),
+            (None, Event::Opened(opened)) => {
+                *entry = Some(Entry::Call(Followed::new(*opened, bytes)))
             }
-            (Some(claimed), Event::Released { call }) if claimed.is_open(&call) => {
+            (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
-                return Applied::Changed;
             }
-            (Some(claimed), Event::Answered { call, response }) if claimed.is_open(&call) => {
-                Outcome::Answered(Arc::new(response))
-            }
-            (Some(claimed), Event::Unkept { call }) if claimed.is_open(&call) => Outcome::Unkept,
-            (None | Some(_), _) => return Applied::Unchanged,
-        };
-        if let Some(claimed) = entry {
-            claimed.outcome = Some(outcome);
-            claimed.bytes += bytes;
+            (Some(Entry::Key(claimed)), event) => return claimed.end(event, bytes),
+            (Some(Entry::Call(followed)), event) => return followed.take(event, bytes),
+            (None, _) => return Applied::Unchanged,
         }
         Applied::Changed
     }
 
-    fn size_bytes(&self, claimed: &Claimed) -> usize {
-        size_of::<Claimed>() + claimed.bytes
+    fn size_bytes(&self, entry: &Entry) -> usize {
+        let bytes = match entry {
+            Entry::Key(claimed) => claimed.bytes,
+            Entry::Call(followed) => followed.bytes,
+        };
+        size_of::<Entry>() + bytes
     }
 
-    fn has_ended(&self, claimed: &Claimed) -> bool {
-        claimed.outcome.is_some()
+    /// A call may be forgotten when room is needed: only a replica that stops makes its record necessary.
+    fn has_ended(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Key(claimed) => claimed.outcome.is_some(),
+            Entry::Call(_) => true,
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The call that it is.
+    pub(crate) fn call(&self) -> Option<&Followed> {
+        match self {
+            Self::Call(followed) => Some(followed),
+            Self::Key(_) => None,
+        }
+    }
+}
+
+// === impl Opened, Followed ===
+
+impl Opened {
+    /// How long its answer may still take.
+    pub(crate) fn time_left(&self) -> Duration {
+        let now = clock::milliseconds(clock::now());
+        Duration::from_millis(self.until.saturating_sub(now))
+    }
+}
+
+impl Followed {
+    fn new(opened: Opened, bytes: usize) -> Self {
+        Self {
+            opened: Arc::new(opened),
+            before: 0,
+            parts: Vec::new(),
+            bytes,
+        }
+    }
+
+    /// The parts from this one on, counted from 0.
+    pub(crate) fn parts_from(&self, first: usize) -> &[(Text, bool)] {
+        let parts = self.parts.get(first.saturating_sub(self.before)..);
+        parts.unwrap_or_default()
+    }
+
+    /// Whether some of its answer is recorded.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    fn is_next(&self, index: usize) -> bool {
+        self.parts.is_empty() || index == self.before + self.parts.len()
+    }
+
+    /// Takes a part that comes next. Several replicas may record the same one.
+    fn take(&mut self, event: Event, bytes: usize) -> Applied {
+        let is_whole = self.parts.last().is_some_and(|(_, last)| *last);
+        match event {
+            Event::Part { index, last, body } if !is_whole && self.is_next(index) => {
+                if self.parts.is_empty() {
+                    self.before = index;
+                }
+                self.parts.push((body, last));
+                self.bytes += bytes;
+                Applied::Changed
+            }
+            _ => Applied::Unchanged,
+        }
     }
 }
 
 // === impl Claimed ===
 
 impl Claimed {
+    fn new(claim: Claim, bytes: usize) -> Self {
+        Self {
+            claim,
+            outcome: None,
+            bytes,
+        }
+    }
+
+    fn end(&mut self, event: Event, bytes: usize) -> Applied {
+        let outcome = match event {
+            Event::Answered { call, response } if self.is_open(&call) => {
+                Outcome::Answered(Arc::new(response))
+            }
+            Event::Unkept { call } if self.is_open(&call) => Outcome::Unkept,
+            _ => return Applied::Unchanged,
+        };
+        self.outcome = Some(outcome);
+        self.bytes += bytes;
+        Applied::Changed
+    }
+
     /// Whether this call is to answer it, and has not.
     fn is_open(&self, call: &str) -> bool {
         *self.claim.call == *call && self.outcome.is_none()
@@ -162,7 +304,7 @@ mod tests {
         Event::Released { call: call.into() }
     }
 
-    fn fold(events: &[Event]) -> (Option<Claimed>, Vec<Applied>) {
+    fn records(events: &[Event]) -> (Option<Entry>, Vec<Applied>) {
         let mut entry = None;
         let applied = events.iter().enumerate().map(|(index, event)| {
             let record = Record {
@@ -178,6 +320,57 @@ mod tests {
         });
         let applied = applied.collect();
         (entry, applied)
+    }
+
+    fn fold(events: &[Event]) -> (Option<Claimed>, Vec<Applied>) {
+        let (entry, applied) = records(events);
+        let claimed = entry.map(|entry| match entry {
+            Entry::Key(claimed) => claimed,
+            Entry::Call(followed) => panic!("{followed:?}"),
+        });
+        (claimed, applied)
+    }
+
+    #[test]
+    fn a_part_is_taken_once_whoever_records_it() {
+        let opened = Event::Opened(Box::new(Opened {
+            key: None,
+            task: Some("t".into()),
+            token: None,
+            id: "1".into(),
+            progress: None,
+            streamed: true,
+            agent: "weather".into(),
+            until: 1,
+            began: 0,
+        }));
+        let part = |index: usize, last| Event::Part {
+            index,
+            last,
+            body: index.to_string().into(),
+        };
+        // Two replicas record, each in order.
+        let orders = [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 2]];
+        for order in orders {
+            let parts = order.map(|index| part(index, index == 2));
+            let events: Vec<Event> = [opened.clone()].into_iter().chain(parts).collect();
+            let (entry, _) = records(&events);
+            let Some(Entry::Call(followed)) = entry else {
+                panic!("{entry:?}");
+            };
+            let bodies: Vec<&str> = followed
+                .parts
+                .iter()
+                .map(|(body, _)| body.as_str())
+                .collect();
+            assert_eq!(bodies, ["0", "1", "2"]);
+        }
+        let (entry, applied) = records(&[part(0, true), opened, part(1, false)]);
+        assert_eq!(
+            applied,
+            [Applied::Unchanged, Applied::Changed, Applied::Unchanged]
+        );
+        assert!(matches!(entry, Some(Entry::Call(followed)) if followed.parts.is_empty()));
     }
 
     #[test]

@@ -146,6 +146,12 @@ impl Logs {
         Ok(view)
     }
 
+    /// Whether other replicas may have the same state.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.kept, Kept::Bus(_))
+    }
+
     fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

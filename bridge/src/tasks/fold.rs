@@ -11,6 +11,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::model::{Artifact, Message, Part, State, Status};
+use crate::calls::Answer;
+use crate::calls::callid::CallId;
 use crate::state::body;
 use crate::state::{Applied, Fold, Position, Record};
 
@@ -46,6 +48,13 @@ pub(crate) enum Event {
         /// Nothing more goes there.
         last: bool,
     },
+    /// One of these that comes from a part of the answer to a call.
+    FromCall {
+        /// Which part.
+        origin: Origin,
+        /// What happened.
+        event: Box<Event>,
+    },
 }
 
 /// How a task begins.
@@ -61,6 +70,17 @@ pub(crate) struct Created {
     pub(crate) message: Message,
     /// When, as RFC 3339.
     pub(crate) timestamp: Text,
+}
+
+/// Where an event comes from: a part of the answer to a call. Several replicas may record it; the first record counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The call.
+    pub(crate) call: Text,
+    /// Which part, from 1; 0 is the message to the agent.
+    pub(crate) part: u32,
+    /// Which event of the part, from 1.
+    pub(crate) event: u32,
 }
 
 /// A task, as its records make it.
@@ -82,6 +102,8 @@ pub(crate) struct Task {
     pub(crate) events: VecDeque<(Position, Arc<Event>)>,
     /// Whether earlier ones are not kept any more.
     pub(crate) has_forgotten: bool,
+    /// Where the last event comes from that comes from a call.
+    pub(crate) heard: Option<Origin>,
     bytes: usize,
 }
 
@@ -94,9 +116,60 @@ const KEPT_EVENTS: usize = 1_024;
 /// Messages of the history of one task that are kept.
 const KEPT_MESSAGES: usize = 1_000;
 
+// === impl Origin ===
+
+impl Origin {
+    /// The message that a call brings to an agent.
+    pub(crate) fn beginning(call: CallId) -> Self {
+        Self {
+            call: call.to_string().into(),
+            part: 0,
+            event: 0,
+        }
+    }
+
+    /// The part of an answer that its caller got last.
+    pub(crate) fn of_part(answer: &Answer) -> Self {
+        Self {
+            part: answer.taken(),
+            ..Self::beginning(answer.call_id())
+        }
+    }
+
+    /// An event of it.
+    pub(crate) fn at(&self, event: u32) -> Self {
+        Self {
+            event,
+            ..self.clone()
+        }
+    }
+}
+
 // === impl Event ===
 
 impl Event {
+    /// The event, with the part of an answer that it comes from.
+    pub(crate) fn from(self, origin: Origin) -> Self {
+        let event = Box::new(self);
+        Self::FromCall { origin, event }
+    }
+
+    /// The event, wherever it comes from.
+    pub(crate) fn itself(&self) -> &Self {
+        match self {
+            Self::FromCall { event, .. } => event.itself(),
+            event => event,
+        }
+    }
+
+    /// The event, and where it comes from.
+    pub(crate) fn parted(self) -> (Self, Option<Origin>) {
+        match self {
+            Self::FromCall { origin, event } => (event.parted().0, Some(origin)),
+            event => (event, None),
+        }
+    }
+
     /// Whether subscribers are sent it.
     pub(crate) fn is_shown(&self) -> bool {
         matches!(self, Self::Status(_) | Self::Artifact { .. })
@@ -109,7 +182,7 @@ impl Fold for TaskFold {
     type Entry = Task;
 
     fn apply(&self, entry: &mut Option<Task>, record: &Record) -> Applied {
-        let Some(event) = body::read(record) else {
+        let Some((event, from)) = body::read(record).map(Event::parted) else {
             return Applied::Unknown;
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
@@ -118,12 +191,16 @@ impl Fold for TaskFold {
                 *entry = Some(Task::new(created, record));
                 Applied::Changed
             }
+            (Some(task), _) if from.as_ref().is_some_and(|from| task.has(from)) => {
+                Applied::Unchanged
+            }
             (Some(task), event) if !task.status.state.is_terminal() => task.take(event, record),
             (None | Some(_), _) => Applied::Unchanged,
         };
         if let (Applied::Changed, Some(task)) = (applied, entry) {
             task.position = record.position;
             task.bytes += 2 * bytes;
+            task.heard = from.or(task.heard.take());
         }
         applied
     }
@@ -161,13 +238,21 @@ impl Task {
             position: record.position,
             events: VecDeque::new(),
             has_forgotten: false,
+            heard: None,
             bytes: 0,
         }
     }
 
+    /// Whether it has the event of this origin.
+    fn has(&self, from: &Origin) -> bool {
+        self.heard.as_ref().is_some_and(|heard| {
+            heard.call == from.call && (heard.part, heard.event) >= (from.part, from.event)
+        })
+    }
+
     fn take(&mut self, event: Event, record: &Record) -> Applied {
         match &event {
-            Event::Created(_) => return Applied::Unchanged,
+            Event::Created(_) | Event::FromCall { .. } => return Applied::Unchanged,
             Event::Named { task } if self.agents_id.as_ref() == Some(task) => {
                 return Applied::Unchanged;
             }

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::config::A2aConfig;
 use crate::doors::Refusal;
+use crate::http::sse;
 use crate::metrics::{Limited, Metrics};
 use crate::shares::{Share, Shares, client};
 
@@ -100,8 +101,7 @@ impl Limits {
 
 /// A response that holds its part of a bound until its last byte.
 pub(super) fn holding(share: Share<Text>, response: Response) -> Response {
-    let is_stream = response.headers().get("content-type");
-    if is_stream.is_none_or(|value| value != "text/event-stream") {
+    if !sse::is_stream(response.headers()) {
         return response;
     }
     response.map(|body| {

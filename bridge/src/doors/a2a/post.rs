@@ -26,7 +26,7 @@ use crate::doors::rpc;
 use crate::doors::rpc::At;
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
-use crate::http::negotiate;
+use crate::http::{negotiate, sse};
 use crate::http::respond::refusal;
 use crate::metrics::HttpPath;
 
@@ -67,8 +67,7 @@ where
     let trace = request.headers().get(TRACE).cloned();
     let caller = permit(request.extensions(), Action::Call(at.target.name()));
     let mut response = rpc::serve(&a2a.door, at, request, answered).await;
-    let is_stream = response.headers().get("content-type");
-    let is_stream = is_stream.is_some_and(|value| value == "text/event-stream");
+    let is_stream = sse::is_stream(response.headers());
     let headers = response.headers_mut();
     if is_stream && http_1 {
         headers.insert("connection", HeaderValue::from_static("keep-alive"));

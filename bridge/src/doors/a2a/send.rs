@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 
 use super::method::Method;
 use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
@@ -16,7 +17,7 @@ use crate::calls::{Answer, CallError};
 use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, BadMessage, Heard};
-use crate::tasks::{Created, Event, Said, Task, plain_part};
+use crate::tasks::{Created, Event, Origin, Said, Task, plain_part};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -118,7 +119,8 @@ impl Turn<'_> {
             || configuration.blocking == Some(false);
         let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
-        let answer = self.common.call(outbound.unit.clone(), call).await;
+        let unit = outbound.unit.clone();
+        let answer = self.common.call_for(unit, call, Some(&outbound.task)).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
         if !streams && !at_once && !outbound.goes_on {
@@ -217,7 +219,9 @@ impl Turn<'_> {
                 timestamp: crate::clock::rfc3339(crate::clock::now()),
             })
         };
-        let stored = self.a2a.settings.tasks.record(&outbound.task, &event).await;
+        let from = Origin::beginning(self.common.call);
+        let tasks = &self.a2a.settings.tasks;
+        let stored = tasks.record(&outbound.task, &event.from(from)).await;
         stored.map_err(|error| not_stored(&error))
     }
 
@@ -244,7 +248,7 @@ impl Turn<'_> {
             (None, task) => {
                 let context = task
                     .as_ref()
-                    .map_or_else(new_id, |task| task.context.clone());
+                    .map_or_else(|| self.new_id("context"), |task| task.context.clone());
                 match addressed.context_id {
                     // It is there, and null.
                     Some(null) => {
@@ -270,12 +274,27 @@ impl Turn<'_> {
         let goes_on = task.is_some();
         let unit = self.rewritten(edits)?;
         Ok(Outbound {
-            task: task_id.map_or_else(new_id, |(id, _)| id.into()),
+            task: task_id.map_or_else(|| self.new_id("task"), |(id, _)| id.into()),
             context,
             message,
             goes_on,
             unit,
         })
+    }
+
+    /// A new id, the same on every replica that goes on with the call of this request.
+    fn new_id(&self, of: &str) -> Text {
+        if self.in_batch {
+            return new_id();
+        }
+        let call = self.common.call.to_string();
+        let hash = Sha256::digest(format!("{of} {call}"));
+        let bytes = hash.first_chunk().copied().unwrap_or_default();
+        Text::from(
+            uuid::Builder::from_custom_bytes(bytes)
+                .into_uuid()
+                .to_string(),
+        )
     }
 
     /// The request with these places replaced. Its answer may come in parts, whatever the caller asked for: an agent may
@@ -358,7 +377,7 @@ impl Turn<'_> {
             let message = format!("the task {id:?} belongs to another contextId");
             return Err(Failure::bad_params(&message));
         }
-        if task.status.state.is_terminal() {
+        if task.status.state.is_terminal() && !self.common.is_resumed {
             let message = format!("the task {id:?} has ended: send the message without its taskId");
             return Err(Failure::new(Reason::Unsupported, message));
         }

@@ -18,14 +18,17 @@ use tokio::time::Instant;
 
 use crate::account::Line;
 use crate::budget::Purse;
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
-use crate::calls::{self, Answer, CallError, Calls, Reached, Silence};
+use crate::calls::pending::Form;
+use crate::calls::{self, Answer, CallError, Calls, Prepared, Reached, Silence};
+use crate::clock;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
 use crate::http::sse;
 use crate::registry::request::Method;
 use crate::registry::{Origin, Registry};
+use crate::results::{Opened, Results};
 
 /// What all units of one HTTP request have in common.
 #[derive(Debug, Clone)]
@@ -51,6 +54,11 @@ pub(in crate::doors) struct Common {
     pub(in crate::doors) dialect: Dialect,
     /// How many of its calls and notifications an agent may have got.
     pub(in crate::doors) reached: Reached,
+    pub(in crate::doors) results: Arc<Results>,
+    /// The key that it has claimed, as the log has it.
+    pub(in crate::doors) key: Option<Text>,
+    /// Whether its call was made by another replica, which does not take the answer.
+    pub(in crate::doors) is_resumed: bool,
 }
 
 /// What the path says about the agent.
@@ -93,7 +101,7 @@ impl Common {
         unit: Unit,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
-        self.ask(unit, None, call).await
+        self.send(unit, None, call, None).await
     }
 
     /// As [`Common::call`]; `data` is what the data of the request are, where it is a CloudEvent.
@@ -103,10 +111,66 @@ impl Common {
         data: Option<Unit>,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
+        self.send(unit, data, call, None).await
+    }
+
+    /// As [`Common::call`], for a task that follows the answer.
+    pub(in crate::doors) async fn call_for(
+        &self,
+        unit: Unit,
+        call: Option<CallId>,
+        task: Option<&Text>,
+    ) -> Result<Answer, CallError> {
+        self.send(unit, None, call, task).await
+    }
+
+    async fn send(
+        &self,
+        unit: Unit,
+        data: Option<Unit>,
+        call: Option<CallId>,
+        task: Option<&Text>,
+    ) -> Result<Answer, CallError> {
+        if self.is_resumed && call == Some(self.call) {
+            let answer = self.results.resume(&self.calls, self.call, 0);
+            return Ok(answer.counted_by(&self.reached));
+        }
         let mut request = self.request(unit, call)?;
         request.data = data;
-        let answer = self.calls.call(request).await?;
+        let prepared = self.calls.prepare(request)?;
+        if let Some(opened) = self.opened(call, task, &prepared) {
+            self.results.open_call(self.call, opened).await;
+        }
+        let answer = prepared.publish().await?;
         Ok(answer.counted_by(&self.reached))
+    }
+
+    /// What other replicas need to take the answer to this call; `None` where nobody can ask them for it.
+    fn opened(
+        &self,
+        call: Option<CallId>,
+        task: Option<&Text>,
+        prepared: &Prepared,
+    ) -> Option<Opened> {
+        if call != Some(self.call) || !self.call.is_followed() {
+            return None;
+        }
+        let asked = prepared.asked()?;
+        let Form::JsonRpc { id, progress } = &asked.form else {
+            return None;
+        };
+        let now = clock::now();
+        Some(Opened {
+            key: self.key.clone(),
+            task: task.cloned(),
+            token: asked.id.token.map(ReplyToken::hash),
+            id: id.clone(),
+            progress: progress.clone(),
+            streamed: asked.streamed,
+            agent: asked.agent.clone(),
+            until: clock::milliseconds(now + prepared.time_left()),
+            began: clock::milliseconds(now),
+        })
     }
 
     /// The answer to a request that is for the registry and not for an agent; `None` for any other.

@@ -3,7 +3,9 @@
 //! The work goes on when its caller leaves, so that the answer is there when the caller comes back, to any replica.
 //! Source: docs/design.md §7.5.
 
+use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use a2abus_plugin::Text;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response};
 use tokio::sync::{mpsc, oneshot};
@@ -19,14 +21,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::common::Common;
 use super::{CALL_ID, header_of};
+use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
 use crate::doors::{Door, Refusal};
+use crate::http::sse;
 use crate::metrics::Keyed as Outcome;
 use crate::results::{Claim, Kept, Results, Standing, digest_of, key_of};
 
 /// The header.
-const KEY: &str = "idempotency-key";
+pub(in crate::doors) const KEY: &str = "idempotency-key";
 /// The header of an answer that was there before.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The longest key, in characters.
@@ -50,7 +54,7 @@ struct Work {
 /// Has a request answered by `work`; one with a key at most once.
 pub(super) async fn answered<R>(
     door: &Door,
-    common: Common,
+    mut common: Common,
     head: Parts,
     body: Bytes,
     work: impl FnOnce(Common, Parts, Bytes) -> R,
@@ -79,13 +83,17 @@ where
         unstarted.claimed = None;
     }
     drop(unstarted);
+    common.key = Some(Text::from(key.as_str()));
     door.metrics.keyed(outcome_of(&standing));
+    if let Ok(Standing::Heard(call)) = &standing {
+        (common.call, common.is_resumed) = (*call, true);
+    }
     match standing {
-        Ok(Standing::Ours) => {
+        Ok(Standing::Ours | Standing::Heard(_)) => {
             let mine = Work {
                 results: Arc::clone(&door.results),
                 key,
-                call: claim.call,
+                call: common.call.to_string().into(),
                 common: common.clone(),
                 most: door.largest_body(),
             };
@@ -136,8 +144,11 @@ async fn stand(
             let failure = Failure::new(Reason::AgentUnavailable, message);
             (StatusCode::SERVICE_UNAVAILABLE, failure)
         })?;
-        let is_running = matches!(standing, Standing::Running(_));
-        if !is_running || timeout_at(until, results.until_settled(key)).await.is_err() {
+        let Standing::Running(call) = &standing else {
+            return Ok(standing);
+        };
+        let settled = results.until_settled(key, call);
+        if timeout_at(until, settled).await.is_err() {
             return Ok(standing);
         }
     }
@@ -147,6 +158,7 @@ fn outcome_of(standing: &Result<Standing, Refusal>) -> Outcome {
     match standing {
         Ok(Standing::Ours) => Outcome::First,
         Ok(Standing::Answered(_)) => Outcome::Replayed,
+        Ok(Standing::Heard(_)) => Outcome::Resumed,
         Ok(Standing::Differs(_)) => Outcome::Differs,
         Ok(Standing::Running(_)) => Outcome::Running,
         Ok(Standing::Lost(_) | Standing::Forgotten) => Outcome::Lost,
@@ -175,7 +187,7 @@ fn refused(standing: &Standing) -> Refusal {
             "the request with this Idempotency-Key was taken, and its answer is not known: its agent may have done the work; send it with a new key to have it done again",
             Some(call),
         ),
-        Standing::Forgotten | Standing::Ours | Standing::Answered(_) => (
+        Standing::Heard(_) | Standing::Forgotten | Standing::Ours | Standing::Answered(_) => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
             "the request with this Idempotency-Key was answered, and the answer is not kept any more: send it with a new key to have it done again",
@@ -227,20 +239,36 @@ impl Work {
         let (to_caller, response) = oneshot::channel();
         let results = Arc::clone(&self.results);
         results.spawn(async move {
-            match work.await {
-                // Nothing was sent.
-                Err(refusal) => {
-                    self.results.release(&self.key, &self.call).await;
-                    drop(to_caller.send(Err(refusal)));
-                }
-                Ok(response) => self.answer(response, to_caller).await,
+            let (results, key) = (Arc::clone(&self.results), self.key.clone());
+            let call = self.call.clone();
+            let answered = AssertUnwindSafe(self.answered(work, to_caller));
+            if answered.catch_unwind().await.is_err() {
+                // The panic is in the log. An agent may have the request.
+                results.give_up(&key, &call).await;
             }
         });
         response.await.unwrap_or_else(|_| {
-            let message = "the request was given up: the bridge is shutting down";
+            let message = "the request was given up, because the bridge failed or is shutting down; its agent may have got it";
             let failure = Failure::new(Reason::AgentUnavailable, message);
             Err((StatusCode::SERVICE_UNAVAILABLE, failure))
         })
+    }
+
+    async fn answered(
+        self,
+        work: impl Future<Output = Result<Response, Refusal>>,
+        to_caller: oneshot::Sender<Result<Response, Refusal>>,
+    ) {
+        match work.await {
+            Ok(response) => self.answer(response, to_caller).await,
+            Err(refusal) => {
+                // Nothing was sent, but for what the first replica has sent.
+                if !self.common.is_resumed {
+                    self.results.release(&self.key, &self.call).await;
+                }
+                drop(to_caller.send(Err(refusal)));
+            }
+        }
     }
 
     /// Hands a response to the caller, and keeps it.
@@ -253,57 +281,138 @@ impl Work {
             let call = header_of(&[self.common.call]);
             response.headers_mut().insert(CALL_ID, call);
         }
+        let is_stream = sse::is_stream(response.headers());
         let (head, body) = response.into_parts();
-        let is_stream = head.headers.get("content-type");
-        let is_stream = is_stream.is_some_and(|value| value == "text/event-stream");
-        let whole = if is_stream {
-            let (pieces, receiver) = mpsc::channel(PIECES);
-            let pieces_sent = stream::unfold(receiver, |mut receiver| async move {
+        let mut collected = Collected::new(self.common.purse.charge(0).ok(), self.most);
+        let (mut pieces, receiver) = mpsc::channel(PIECES);
+        let sent = if is_stream {
+            let live = stream::unfold(receiver, |mut receiver| async move {
                 let piece: Piece = receiver.recv().await?;
                 Some((piece, receiver))
             });
-            let live = Response::from_parts(head.clone(), Body::from_stream(pieces_sent));
+            let live = Response::from_parts(head.clone(), Body::from_stream(live));
             drop(to_caller.send(Ok(live)));
-            self.collect(body, Some(pieces)).await
+            collected.stream(body, &mut pieces).await;
+            None
         } else {
-            let whole = self.collect(body, None).await;
-            let body = whole.clone().unwrap_or_default();
-            let sent = Response::from_parts(head.clone(), Body::from(body));
-            drop(to_caller.send(Ok(sent)));
-            whole
+            collected.document(body).await;
+            Some(to_caller)
         };
-        if self.common.reached.is_nobody() {
-            return self.results.release(&self.key, &self.call).await;
-        }
-        match whole.and_then(|body| kept(&head, &body)) {
-            Some(kept) => self.results.keep(&self.key, &self.call, kept).await,
-            None => self.results.give_up(&self.key, &self.call).await,
+        self.keep(&head, &collected).await;
+        match sent {
+            Some(to_caller) => {
+                let body = Body::from(collected.whole.freeze());
+                drop(to_caller.send(Ok(Response::from_parts(head, body))));
+            }
+            None => collected.hand_over(&pieces).await,
         }
     }
 
-    /// All of a body, and each piece to the caller for as long as it listens. `None` for a body that is too large to be
-    /// kept.
-    async fn collect(&self, body: Body, to_caller: Option<mpsc::Sender<Piece>>) -> Option<Bytes> {
-        let (mut stream, mut whole, mut is_kept) = (body.into_data_stream(), BytesMut::new(), true);
-        while let Some(Ok(piece)) = stream.next().await {
-            // A document is in memory already; a stream may have any length.
-            is_kept &= to_caller.is_none() || whole.len() + piece.len() <= self.most;
-            if is_kept {
-                whole.extend_from_slice(&piece);
-            }
-            if let Some(to_caller) = &to_caller {
-                // A caller that has left needs no more of it.
-                drop(to_caller.send(Ok(piece)).await);
-            }
+    async fn keep(&self, head: &response::Parts, collected: &Collected) {
+        let reached = &self.common.reached;
+        if reached.is_left() {
+            return;
         }
-        is_kept.then(|| whole.freeze())
+        if reached.is_nobody() {
+            return self.results.release(&self.key, &self.call).await;
+        }
+        match collected.body().and_then(|body| kept(head, body)) {
+            Some(kept) => self.results.keep(&self.key, &self.call, kept).await,
+            None => self.results.give_up(&self.key, &self.call).await,
+        }
     }
 }
 
 type Piece = Result<Bytes, std::convert::Infallible>;
 
+/// The body of a response, as far as it is there.
+struct Collected {
+    whole: BytesMut,
+    /// What `whole` costs; `None` once it is not kept any more.
+    charge: Option<Charge>,
+    /// The largest body that is kept, in bytes.
+    most: usize,
+    /// What the caller has not taken yet.
+    waiting: VecDeque<Bytes>,
+}
+
+// === impl Collected ===
+
+impl Collected {
+    fn new(charge: Option<Charge>, most: usize) -> Self {
+        Self {
+            whole: BytesMut::new(),
+            charge,
+            most,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// The body, unless it is too large to be kept.
+    fn body(&self) -> Option<&[u8]> {
+        self.charge.as_ref().map(|_| &*self.whole)
+    }
+
+    /// Reads a document, which is in memory already.
+    async fn document(&mut self, body: Body) {
+        let mut stream = body.into_data_stream();
+        while let Some(Ok(piece)) = stream.next().await {
+            self.whole.extend_from_slice(&piece);
+        }
+    }
+
+    /// Reads a stream, and hands its pieces to a caller for as long as it listens. The answer of an agent does not wait for
+    /// a caller that takes nothing; once it is too large to be kept, nobody else needs it, and it does.
+    async fn stream(&mut self, body: Body, to_caller: &mut mpsc::Sender<Piece>) {
+        let mut stream = body.into_data_stream();
+        let mut is_there = true;
+        loop {
+            let is_waiting = !self.waiting.is_empty();
+            tokio::select! {
+                piece = stream.next(), if self.charge.is_some() || !is_waiting => match piece {
+                    Some(Ok(piece)) => {
+                        self.add(&piece);
+                        if is_there {
+                            self.waiting.push_back(piece);
+                        }
+                    }
+                    Some(Err(_)) | None => return,
+                },
+                room = to_caller.reserve(), if is_waiting => match (room, self.waiting.pop_front()) {
+                    (Ok(room), Some(piece)) => room.send(Ok(piece)),
+                    // It has left, and needs no more.
+                    _ => {
+                        is_there = false;
+                        self.waiting.clear();
+                    }
+                },
+            }
+        }
+    }
+
+    fn add(&mut self, piece: &Bytes) {
+        let fits = self.whole.len() + piece.len() <= self.most;
+        let charge = self.charge.as_mut().filter(|_| fits);
+        if charge.is_some_and(|charge| charge.grow(piece.len()).is_ok()) {
+            self.whole.extend_from_slice(piece);
+        } else {
+            self.charge = None;
+            self.whole = BytesMut::new();
+        }
+    }
+
+    /// Hands over what the caller has not taken yet.
+    async fn hand_over(self, to_caller: &mpsc::Sender<Piece>) {
+        for piece in self.waiting {
+            if to_caller.send(Ok(piece)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// A response as it is kept; `None` where it is no text.
-fn kept(head: &response::Parts, body: &Bytes) -> Option<Kept> {
+fn kept(head: &response::Parts, body: &[u8]) -> Option<Kept> {
     let headers = head.headers.iter().filter_map(|(name, value)| {
         let value = value.to_str().ok()?;
         Some((name.as_str().into(), value.into()))

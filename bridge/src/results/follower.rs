@@ -1,0 +1,386 @@
+//! Reads what agents answer to calls of other replicas, and goes on with those whose replica does not.
+//!
+//! ```text
+//! reply address of another replica ──> Heard, by call ── nothing for a while ──> log: parts ──> who asks again
+//!                                                                           └──> its task
+//! ```
+//!
+//! Only calls that somebody can still ask for are followed: those of tasks, and those with an idempotency key. Their
+//! replica has a while to take an answer itself. What both take is taken once: each part has a number, and the folds of
+//! tasks and of answers take each number once. Source: docs/design.md §2.
+
+use std::collections::HashMap;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use a2abus_transports::{
+    Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
+};
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Results;
+use super::fold::Opened;
+use crate::bus::Bus;
+use crate::calls::callid::{CallId, ReplyId, ReplyToken};
+use crate::calls::pending::{Asked, Fingerprint, Form, Progress};
+use crate::calls::reply::ReplyLeg;
+use crate::calls::resolve::{ReadAt, Reader};
+use crate::calls::said::Said;
+use crate::calls::{Answered, Calls, Part, render};
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+use crate::restart::{CLOSE, not_too_soon, start};
+use crate::seldom::Seldom;
+use crate::tasks::Tasks;
+
+/// Reads on one bus.
+pub(crate) struct Follower {
+    pub(crate) leg: ReplyLeg,
+    pub(crate) bus: Bus,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) results: Arc<Results>,
+    /// The tasks of A2A callers, where there are any.
+    pub(crate) tasks: Option<Arc<Tasks>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) adopted: Seldom,
+    pub(crate) lost: Seldom,
+    pub(crate) rejected: Seldom,
+}
+
+/// What was read of the answer to one call.
+#[derive(Debug)]
+struct Heard {
+    /// Messages that are not rendered yet: the record of their call has not come.
+    messages: Vec<(Option<ReplyToken>, Said)>,
+    asked: Option<Asked>,
+    progress: Progress,
+    /// How many parts came before those that are held.
+    before: usize,
+    parts: Vec<Part>,
+    bytes: usize,
+    first: Instant,
+    last: Instant,
+    /// How many parts are recorded, or need not be.
+    recorded: usize,
+    /// Whether the answer was taken over.
+    is_adopted: bool,
+    /// Whether parts were given up: what comes after them is of no use.
+    is_torn: bool,
+}
+
+/// What is read on one subscription.
+struct Reading {
+    heard: HashMap<CallId, Heard>,
+    /// What it takes, about.
+    bytes: usize,
+    /// When the subscription began, in milliseconds since 1970.
+    began: u64,
+}
+
+/// How long the replica of a call may take to take an answer.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long the record of a call may take to come after its answer.
+const UNKNOWN: Duration = Duration::from_secs(10);
+/// How often answers are looked through.
+const LOOK: Duration = Duration::from_millis(250);
+/// What all answers that are held may take, in bytes.
+const MOST_BYTES: usize = 64 << 20;
+/// What a message takes beside its bytes, about.
+const MESSAGE_BYTES: usize = 512;
+/// Calls that are taken over at a time.
+const AT_A_TIME: usize = 64;
+
+// === impl Follower ===
+
+impl Follower {
+    /// The condition that answers to other replicas are read.
+    pub(crate) fn condition(&self) -> String {
+        format!("answers to other replicas on {}", self.bus.name.text())
+    }
+
+    pub(crate) async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
+        let condition = self.condition();
+        while !stop.is_cancelled() {
+            let Some(mut consumer) =
+                start(&condition, &readiness, &stop, || self.subscribe()).await
+            else {
+                return;
+            };
+            consumer.assigned().await;
+            let began = Instant::now();
+            readiness.set(condition.as_str(), Ok(()));
+            self.read_all(&mut consumer, &stop).await;
+            if let Err(error) = consumer.close(CLOSE).await {
+                tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers to other replicas did not close cleanly");
+            }
+            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            not_too_soon(began, &stop).await;
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+        if let Some((topic, partitions)) = self.leg.required_topic() {
+            self.bus.transport.ensure_topic(topic, partitions).await?;
+        }
+        let subscription = self.calls.legs().followed(&self.leg).map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, error.to_string())
+        })?;
+        self.bus.transport.subscribe(subscription).await
+    }
+
+    async fn read_all(&self, consumer: &mut Consumer, stop: &CancellationToken) {
+        let mut reading = Reading {
+            heard: HashMap::new(),
+            bytes: 0,
+            began: clock::milliseconds(clock::now()),
+        };
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                delivery = consumer.recv() => match delivery {
+                    Some(delivery) => self.take(&mut reading, delivery),
+                    None => return,
+                },
+                _ = looks.tick() => self.look_through(&mut reading).await,
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Notes what a message says to calls that do not wait here.
+    fn take(&self, reading: &mut Reading, delivery: Delivery) {
+        let rules = self.calls.rules();
+        let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
+        let binding = self.bus.transport.binding();
+        for (ReplyId { call, token }, said) in self.calls.to_others(at, binding) {
+            let heard = reading.heard.entry(call).or_default();
+            if !heard.is_torn {
+                reading.bytes += heard.take(token, said);
+            }
+        }
+        if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
+            tracing::debug!(%error, "an answer to another replica was not acknowledged");
+        }
+        while reading.bytes > MOST_BYTES && self.give_up_one(reading) {}
+    }
+
+    /// Gives up the oldest answer, and one whose call is not known before any other; whether there was one.
+    fn give_up_one(&self, reading: &mut Reading) -> bool {
+        let held = reading.heard.iter_mut().filter(|(_, heard)| heard.bytes > 0);
+        let oldest = held.min_by_key(|(_, heard)| (heard.asked.is_some(), heard.first));
+        let Some((call, heard)) = oldest else {
+            return false;
+        };
+        reading.bytes = reading.bytes.saturating_sub(heard.bytes);
+        heard.tear();
+        self.metrics.followed_lost.inc();
+        if let Some(suppressed) = self.lost.allow() {
+            tracing::warn!(
+                %call, suppressed,
+                "the answer to a call of another replica is not followed any more: more than {MOST_BYTES} bytes of answers wait for their replicas"
+            );
+        }
+        true
+    }
+
+    async fn look_through(&self, reading: &mut Reading) {
+        let (now, began) = (Instant::now(), reading.began);
+        let looks = reading.heard.iter_mut().map(|(call, heard)| async move {
+            let goes_on = self.goes_on(*call, heard, (now, began)).await;
+            (!goes_on).then_some(*call)
+        });
+        let looks = stream::iter(looks).buffer_unordered(AT_A_TIME);
+        let done: Vec<CallId> = looks.filter_map(ready).collect().await;
+        for call in done {
+            reading.heard.remove(&call);
+        }
+        reading.bytes = reading.heard.values().map(|heard| heard.bytes).sum();
+    }
+
+    /// Does what is due for one call; whether it is to be followed on.
+    async fn goes_on(&self, call: CallId, heard: &mut Heard, (now, began): (Instant, u64)) -> bool {
+        let Some(opened) = self.results.opened(call) else {
+            return now < heard.last + UNKNOWN;
+        };
+        let is_of_before = opened.began < began;
+        if is_of_before && opened.streamed {
+            // Parts of it may have come before this replica read.
+            return false;
+        }
+        if self.calls.legs().is_ours(call) && !is_of_before {
+            return false;
+        }
+        if heard.is_torn {
+            return !opened.time_left().is_zero();
+        }
+        self.render(call, heard, &opened);
+        if let Some(key) = &opened.key
+            && self.results.is_settled(key)
+        {
+            return false;
+        }
+        let in_task = self.in_task(call, &opened);
+        if opened.key.is_none() {
+            heard.forget(in_task.unwrap_or_default());
+        }
+        let (is_whole, count) = (heard.is_whole(), heard.count());
+        let is_taken = in_task.is_some_and(|in_task| in_task >= count);
+        if is_taken && !(is_whole && opened.key.is_some()) {
+            return !is_whole;
+        }
+        if now < heard.last + GRACE && !heard.is_adopted {
+            return true;
+        }
+        let can_be_asked_for = in_task.is_some() || (opened.key.is_some() && is_whole);
+        if can_be_asked_for && count > 0 {
+            self.adopt(call, &opened, in_task.is_some(), heard).await;
+        }
+        let is_done = is_whole && (heard.recorded == count || !can_be_asked_for);
+        !is_done && !opened.time_left().is_zero()
+    }
+
+    /// Makes parts of the messages, as the replica of the call does.
+    fn render(&self, call: CallId, heard: &mut Heard, opened: &Opened) {
+        let limits = self.calls.rules().limits;
+        let asked = heard.asked.get_or_insert_with(|| asked(call, opened));
+        for (token, said) in std::mem::take(&mut heard.messages) {
+            if let Err(why) = self.calls.tokens().verify_hashed(opened.token.as_deref(), token) {
+                heard.bytes = heard.bytes.saturating_sub(bytes_of(&said));
+                self.calls.count_reply(Answered::Rejected(call, why).outcome());
+                if let Some(suppressed) = self.rejected.allow() {
+                    tracing::warn!(%call, why = why.what(), suppressed, "an answer to a call of another replica was rejected");
+                }
+                continue;
+            }
+            let is_over = heard.parts.last().is_some_and(|part| part.last);
+            if is_over || said.is_request() {
+                continue;
+            }
+            let fold = &mut heard.progress.fold;
+            if let Ok(parts) = render::parts_of(asked, fold, &said, &limits) {
+                heard.parts.extend(parts);
+            }
+        }
+    }
+
+    /// How many parts of the answer the task of a call has; `None` where there is no such task.
+    fn in_task(&self, call: CallId, opened: &Opened) -> Option<usize> {
+        let (tasks, task) = (self.tasks.as_ref()?, opened.task.as_ref()?);
+        tasks.parts_from(task, &call.to_string())
+    }
+
+    /// Records the parts that are not recorded yet, and lets the task of the call follow them.
+    async fn adopt(&self, call: CallId, opened: &Opened, has_task: bool, heard: &mut Heard) {
+        let new = heard.recorded - heard.before;
+        for part in heard.parts.iter().skip(new) {
+            let recorded = self.results.record_part(call, heard.recorded, part);
+            if let Err(error) = recorded.await {
+                if let Some(suppressed) = self.lost.allow() {
+                    tracing::warn!(%call, %error, suppressed, "the answer to a call of a replica that has stopped was not recorded: trying again");
+                }
+                return;
+            }
+            heard.recorded += 1;
+        }
+        if std::mem::replace(&mut heard.is_adopted, true) {
+            return;
+        }
+        self.metrics.followed.inc();
+        let (agent, task) = (opened.agent.as_str(), opened.task.as_ref());
+        if let Some(suppressed) = self.adopted.allow() {
+            tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not take its answer: it is taken over");
+        }
+        if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
+            let answer = self.results.resume(&self.calls, call, heard.before);
+            tasks.drive(task.clone(), answer, None);
+        }
+    }
+}
+
+// === impl Heard ===
+
+impl Default for Heard {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self {
+            messages: Vec::new(),
+            asked: None,
+            progress: Progress::default(),
+            before: 0,
+            parts: Vec::new(),
+            bytes: 0,
+            first: now,
+            last: now,
+            recorded: 0,
+            is_adopted: false,
+            is_torn: false,
+        }
+    }
+}
+
+impl Heard {
+    /// Holds a message; what it takes.
+    fn take(&mut self, token: Option<ReplyToken>, said: Said) -> usize {
+        let bytes = bytes_of(&said);
+        self.bytes += bytes;
+        self.last = Instant::now();
+        self.messages.push((token, said));
+        bytes
+    }
+
+    /// How many parts have come.
+    fn count(&self) -> usize {
+        self.before + self.parts.len()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.parts.last().is_some_and(|part| part.last)
+    }
+
+    /// Drops the first `taken` parts, but for the last one: they are where they belong.
+    fn forget(&mut self, taken: usize) {
+        let most = self.parts.len().saturating_sub(1);
+        let taken = taken.saturating_sub(self.before).min(most);
+        if self.is_adopted || taken == 0 {
+            return;
+        }
+        for part in self.parts.drain(..taken) {
+            self.bytes = self.bytes.saturating_sub(part.body.len() + MESSAGE_BYTES);
+        }
+        self.before += taken;
+        self.recorded = self.recorded.max(self.before);
+    }
+
+    /// Drops what is held, and all that comes.
+    fn tear(&mut self) {
+        self.is_torn = true;
+        self.messages = Vec::new();
+        self.parts = Vec::new();
+        self.bytes = 0;
+    }
+}
+
+/// What a message that is held takes, about.
+fn bytes_of(said: &Said) -> usize {
+    said.unit.len() + MESSAGE_BYTES
+}
+
+fn asked(call: CallId, opened: &Opened) -> Asked {
+    Asked {
+        form: Form::JsonRpc {
+            id: opened.id.clone(),
+            progress: opened.progress.clone(),
+        },
+        streamed: opened.streamed,
+        agent: opened.agent.clone(),
+        id: ReplyId { call, token: None },
+        request: Fingerprint::none(),
+        progress: std::sync::Mutex::default(),
+    }
+}

@@ -1,0 +1,338 @@
+//! Two replicas behind a round robin, and one of them is killed while calls and streams wait for their agent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use a2abus_transports::kafka::{Kafka, KafkaConfig};
+use a2abus_transports::nats::{Nats, NatsConfig};
+use a2abus_transports::{
+    Address, AnyTransport, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
+};
+use reqwest::Client;
+use serde_json::{Value, json};
+use support::battery::within;
+use support::server::{Kind, free_port, named};
+use tokio::process::Child;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::path::serve;
+use crate::plain::{Plain, unique};
+
+const CALLS: usize = 200;
+const STREAMS: usize = 50;
+/// How long one caller tries: longer than a replica waits before it takes over.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// One replica, in a process of its own.
+struct Replica {
+    door: String,
+    process: Child,
+}
+
+impl Replica {
+    async fn start(directory: &Path, number: usize, config: &str) -> Self {
+        let (door, admin) = (free_port().await, free_port().await);
+        let file = directory.join(format!("{number}.yaml"));
+        let ends = format!(
+            "http: {{ listen: '127.0.0.1:{door}', max_connections_per_client: 4096 }}\nadmin: {{ listen: '127.0.0.1:{admin}' }}\n"
+        );
+        std::fs::write(&file, format!("{config}\n{ends}")).unwrap();
+        let replica = Self {
+            process: serve(&file),
+            door: format!("http://127.0.0.1:{door}"),
+        };
+        within("the replica is ready", async {
+            loop {
+                let answer = reqwest::get(format!("http://127.0.0.1:{admin}/readyz")).await;
+                if answer.is_ok_and(|answer| answer.status().is_success()) {
+                    return;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+        replica
+    }
+}
+
+/// An agent that takes requests at once and answers them when it is let.
+struct Agent {
+    bus: AnyTransport,
+    /// How often each request came, by its text.
+    seen: Mutex<BTreeMap<String, usize>>,
+    is_let: watch::Sender<bool>,
+}
+
+impl Agent {
+    async fn start(bus: AnyTransport, topic: &str) -> (Arc<Self>, JoinSet<()>) {
+        let agent = Arc::new(Self {
+            bus,
+            seen: Mutex::default(),
+            is_let: watch::Sender::new(false),
+        });
+        let subscription = Subscription {
+            topics: vec![TopicFilter::new(topic).unwrap()],
+            reading: Reading::Group(topic.into()),
+            budget_bytes: 16 << 20,
+            budget_messages: 4_096,
+        };
+        let mut consumer = agent.bus.subscribe(subscription).await.unwrap();
+        within("the agent reads", consumer.assigned()).await;
+        let mut tasks = JoinSet::new();
+        let inside = Arc::clone(&agent);
+        tasks.spawn(async move {
+            let mut answering = JoinSet::new();
+            while let Some(delivery) = consumer.recv().await {
+                answering.spawn(Arc::clone(&inside).answer(delivery));
+            }
+        });
+        (agent, tasks)
+    }
+
+    fn count(&self) -> usize {
+        self.seen.lock().unwrap().values().sum()
+    }
+
+    async fn answer(self: Arc<Self>, delivery: Delivery) {
+        let request: Value =
+            serde_json::from_slice(&delivery.message.body.clone().unwrap()).unwrap();
+        let place = place_of(&delivery);
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        let Some(text) = text_of(&request) else {
+            return;
+        };
+        *self.seen.lock().unwrap().entry(text.clone()).or_default() += 1;
+        let is_stream = request["method"] == "message/stream";
+        if is_stream {
+            self.say(&place, &request, artifact(&text, "first", false))
+                .await;
+        }
+        let mut is_let = self.is_let.subscribe();
+        is_let.wait_for(|is_let| *is_let).await.unwrap();
+        if is_stream {
+            self.say(&place, &request, artifact(&text, "second", true))
+                .await;
+            self.say(&place, &request, completed()).await;
+        } else {
+            self.say(&place, &request, json!({ "echo": text })).await;
+        }
+    }
+
+    async fn say(&self, place: &Address, request: &Value, result: Value) {
+        let body = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+        let sent = self.bus.send(place, Message::plain(body.to_string())).await;
+        sent.unwrap().await.unwrap();
+    }
+}
+
+/// What a request says: `params.text`, or the text of its message.
+fn text_of(request: &Value) -> Option<String> {
+    let text = request["params"]["text"].as_str();
+    let part = request.pointer("/params/message/parts/0/text");
+    text.or(part.and_then(Value::as_str)).map(str::to_owned)
+}
+
+/// Where a request wants its answer: the subject of the message, or the headers that Spring's clients send.
+fn place_of(delivery: &Delivery) -> Address {
+    let header = |name| delivery.message.headers.get(name);
+    if let Some(subject) = &delivery.reply_to {
+        return Address::topic(subject.clone());
+    }
+    let Some(topic) = header("kafka_replyTopic") else {
+        // A cancel wants none.
+        return Address::topic(Topic::from_static("nowhere"));
+    };
+    let topic = std::str::from_utf8(topic).unwrap();
+    let partition = header("kafka_replyPartition").unwrap();
+    Address {
+        partition: Some(u32::from_be_bytes(partition.to_vec().try_into().unwrap())),
+        ..Address::topic(Topic::new(topic).unwrap())
+    }
+}
+
+fn artifact(text: &str, piece: &str, append: bool) -> Value {
+    json!({
+        "kind": "artifact-update", "taskId": format!("task-{text}"), "contextId": "c", "append": append,
+        "lastChunk": append,
+        "artifact": { "artifactId": "a", "parts": [{ "kind": "text", "text": format!("{text} {piece}") }] },
+    })
+}
+
+fn completed() -> Value {
+    json!({
+        "kind": "status-update", "taskId": "t", "contextId": "c", "final": true,
+        "status": { "state": "completed" },
+    })
+}
+
+/// The clients of both replicas.
+struct Clients {
+    http: Client,
+    doors: [String; 2],
+    turn: AtomicUsize,
+}
+
+impl Clients {
+    /// The address of the replica whose turn it is.
+    fn next(&self) -> &str {
+        &self.doors[self.turn.fetch_add(1, Ordering::Relaxed) % 2]
+    }
+
+    /// Sends a request until a replica has answered it: with the same key, to one after the other.
+    async fn ask(&self, path: &str, key: &str, body: &Value, is_whole: fn(&str) -> bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        let mut last = String::new();
+        while Instant::now() < until {
+            let sent = self
+                .http
+                .post(format!("{}{path}", self.next()))
+                .header("content-type", "application/json")
+                .header("accept", "application/json, text/event-stream")
+                .header("idempotency-key", key)
+                .header("x-a2a-timeout", "40000")
+                .body(body.to_string())
+                .send();
+            let Ok(response) = sent.await else {
+                continue;
+            };
+            last = response.text().await.unwrap_or_default();
+            if is_whole(&last) {
+                return last;
+            }
+        }
+        panic!("{key} was not answered: {last}");
+    }
+}
+
+fn is_json(body: &str) -> bool {
+    let answer: Option<Value> = serde_json::from_str(body).ok();
+    // An explicit error names the call.
+    answer.is_some_and(|answer| {
+        answer["result"].is_object() || answer["error"]["data"]["callId"].is_string()
+    })
+}
+
+fn is_stream(body: &str) -> bool {
+    body.contains(r#""state":"completed""#)
+}
+
+async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
+    let config = format!(
+        "
+transports: {{ bus: {transport} }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: bus, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies, max_timeout: 60s }}
+a2a: {{ max_requests_per_client: 1000 }}
+state: {{ log: bus, create: true, prefix: {topic} }}
+"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let (agent, _tasks) = Agent::start(bus, topic).await;
+    let clients = Arc::new(Clients {
+        http: Client::builder().no_proxy().build().unwrap(),
+        doors: [one.door.clone(), other.door.clone()],
+        turn: AtomicUsize::new(0),
+    });
+    let mut callers = JoinSet::new();
+    for number in 0..CALLS + STREAMS {
+        let clients = Arc::clone(&clients);
+        callers.spawn(async move { caller(&clients, number).await });
+    }
+    within("all requests are with the agent", async {
+        while agent.count() < CALLS + STREAMS {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    one.process.kill().await.unwrap();
+    agent.is_let.send_replace(true);
+    let mut texts = Vec::new();
+    within("every caller has its answer", async {
+        while let Some(caller) = callers.join_next().await {
+            texts.extend(caller.unwrap());
+        }
+    })
+    .await;
+    let answered = texts.len();
+    println!("answered: {answered} of {}", CALLS + STREAMS);
+    let seen = agent.seen.lock().unwrap();
+    let doubled: Vec<_> = seen.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(doubled.is_empty(), "the agent ran twice: {doubled:?}");
+    assert_eq!(answered, CALLS + STREAMS, "every answer was recovered");
+}
+
+/// One caller; the text that came back, if an answer did.
+async fn caller(clients: &Clients, number: usize) -> Option<String> {
+    let text = format!("text-{number}");
+    if number < CALLS {
+        let body =
+            json!({ "jsonrpc": "2.0", "id": number, "method": "echo", "params": { "text": text } });
+        let answer = clients.ask("/rpc/weather", &text, &body, is_json).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["id"], number, "crossed");
+        let echo = answer["result"]["echo"].as_str()?;
+        assert_eq!(echo, text, "crossed");
+        return Some(text);
+    }
+    let message = json!({
+        "kind": "message", "role": "user", "messageId": text, "parts": [{ "kind": "text", "text": text }],
+    });
+    let body = json!({
+        "jsonrpc": "2.0", "id": number, "method": "message/stream", "params": { "message": message },
+    });
+    let path = "/a2a/agents/weather";
+    let stream = clients.ask(path, &text, &body, is_stream).await;
+    let first = stream.lines().find_map(|line| line.strip_prefix("data: "));
+    let first: Value = serde_json::from_str(first.unwrap()).unwrap();
+    let task = first["result"]["id"].as_str().unwrap();
+    let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": task } });
+    let found = clients
+        .ask(path, &format!("get-{text}"), &get, is_json)
+        .await;
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let parts = found.pointer("/result/artifacts/0/parts").unwrap();
+    let parts: Vec<&str> = parts
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|part| part["text"].as_str())
+        .collect();
+    assert_eq!(
+        parts,
+        [format!("{text} first"), format!("{text} second")],
+        "{found}"
+    );
+    Some(text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_on_nats_is_killed_under_calls_and_streams() {
+    let Some(address) = named(Kind::Nats) else {
+        return;
+    };
+    let nats = Nats::connect(NatsConfig::new([address.as_str()]))
+        .await
+        .unwrap();
+    let transport = format!("{{ type: nats, servers: ['{address}'] }}");
+    one_of_two_is_killed(nats.into(), &transport, &unique("replicas")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_on_kafka_is_killed_under_calls_and_streams() {
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let topic = unique("replicas");
+    Plain::new(&address).create(&topic, 3).await;
+    let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
+    let transport = format!("{{ type: kafka, brokers: ['{address}'], session_timeout: 6s }}");
+    one_of_two_is_killed(kafka.into(), &transport, &topic).await;
+}
