@@ -13,6 +13,7 @@ pub mod calls;
 pub mod cli;
 mod clock;
 pub mod config;
+mod count;
 pub mod doors;
 pub mod http;
 pub mod metrics;

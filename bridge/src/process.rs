@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_transports::{Health, Subscription, Transport as _};
+use axum::http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
@@ -265,7 +266,7 @@ impl Process {
         if let Some(reload) = reload {
             rest.spawn(until(stop(), reload.run()));
         }
-        rest.spawn(until(stop(), Arc::clone(&self.registry).keep()));
+        rest.spawn(until(stop(), Arc::clone(&self.registry).follow_log()));
         if let Some(a2a) = a2a {
             let tasks = Arc::clone(&a2a.tasks);
             rest.spawn(until(stop(), tasks.end_orphans(self.calls.longest())));
@@ -341,14 +342,9 @@ impl Process {
             None => router,
         };
         let router = router.merge(doors::mcp::router(door.clone(), self.order.drain.clone()));
-        let exposed = [
-            &doors::workflows::EXPOSED[..],
-            &doors::a2a::EXPOSED,
-            &doors::mcp::EXPOSED,
-        ];
         let mounted = Mounted {
             router,
-            exposed: exposed.concat(),
+            exposed: exposed(),
         };
         self.intake.spawn(http::serve(Listener {
             socket,
@@ -448,6 +444,22 @@ impl Process {
         self.log.flush();
         tracing::info!("stopped");
     }
+}
+
+/// The headers of responses that pages may read, each once.
+fn exposed() -> Vec<HeaderName> {
+    let all = [
+        &doors::workflows::EXPOSED[..],
+        &doors::a2a::EXPOSED,
+        &doors::mcp::EXPOSED,
+    ];
+    let mut exposed: Vec<HeaderName> = Vec::new();
+    for name in all.concat() {
+        if !exposed.contains(&name) {
+            exposed.push(name);
+        }
+    }
+    exposed
 }
 
 /// The connection limits of the HTTP listener.

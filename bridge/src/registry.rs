@@ -20,15 +20,16 @@ mod record;
 pub(crate) mod request;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tracing::Level;
 
 use crate::bus::outbound::Outbound;
@@ -43,7 +44,7 @@ use crate::state::{AGENTS, Following, Lagged, Logs, Record, StateError, View};
 use asked::Asked;
 use card::{Card, Faults, check_name};
 use place::Places;
-use record::{AgentFold, Leases};
+use record::{AHEAD, AgentFold, Leases};
 
 pub(crate) use record::{Announced, Owner};
 
@@ -152,9 +153,11 @@ const APPLIED: Duration = Duration::from_secs(10);
 const BEHIND: usize = 1_024;
 /// How long an announcement stays in the log after its lease has run out.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
-/// How often such announcements are looked for, and how many are removed then.
+/// How often such announcements are looked for, and how many are removed at a time.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
-const FORGET_MOST: usize = 100;
+const FORGOTTEN_AT_A_TIME: usize = 16;
+/// Announcements in the log for each agent that may be there.
+const CROWD: usize = 4;
 /// Names in a list of what there is, at most.
 const MOST_NAMES: usize = 100;
 
@@ -325,22 +328,32 @@ impl Registry {
 
     /// Follows the log, and the clock: the agents of this moment and their routes are those whose lease has not run out.
     /// Ends with the log.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    pub(crate) async fn follow_log(self: Arc<Self>) {
         let Some(announcements) = &self.announced else {
             return std::future::pending().await;
         };
-        loop {
-            let ((), following) = announcements.view.follow(None, BEHIND, |_| ());
-            if self.follow(announcements, following).await.is_none() {
-                return std::future::pending().await;
+        let follow = async {
+            loop {
+                let ((), following) = announcements.view.follow(None, BEHIND, |_| ());
+                if self.follow(announcements, following).await.is_none() {
+                    return std::future::pending().await;
+                }
             }
-        }
+        };
+        let forget = async {
+            let mut looks = tokio::time::interval(FORGET_EVERY);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                looks.tick().await;
+                announcements.forget().await;
+            }
+        };
+        tokio::join!(follow, forget);
     }
 
     /// Until the log ends (`None`), or records were missed.
     async fn follow(&self, announcements: &Announcements, mut records: Following) -> Option<()> {
         self.refresh();
-        let mut forget = tokio::time::interval(FORGET_EVERY);
         loop {
             // Whoever registers an agent refreshes too, before its record comes here.
             let expiry = *announcements.next_expiry();
@@ -362,7 +375,6 @@ impl Registry {
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
                     self.refresh();
                 }
-                _ = forget.tick() => announcements.forget().await,
             }
         }
     }
@@ -402,15 +414,23 @@ impl Announcements {
     async fn register(&self, document: &[u8], claim: &Claim) -> Result<Name, Refused> {
         let card = Card::read(document, self.max_card).map_err(Refused::Invalid)?;
         let name = self.admitted(&card, claim).map_err(Refused::Invalid)?;
-        self.check_owner(name.as_str(), &claim.owner)?;
-        if self.is_full() && self.live(name.as_str()).is_none() {
+        if self.is_full(self.max_agents) && self.live(name.as_str()).is_none() {
             return Err(Refused::Full(self.max_agents));
         }
         let transport = claim.origin.transport.as_ref();
         let transport = transport.filter(|name| self.places.has(name));
         let body = record::write(document, &claim.owner, transport, claim.lease)
             .map_err(|error| Refused::Invalid(Faults::one(error.to_string())))?;
-        self.store(name.as_str(), Some(body)).await?;
+        self.store(name.as_str(), |there| {
+            check_owner(name.as_str(), there, &claim.owner)?;
+            Ok(Some(body.clone()))
+        })
+        .await?;
+        // Others may have come at the same time. Rather one too few than one that replaces an agent of before.
+        if self.is_full(self.max_agents + 1) {
+            self.store(name.as_str(), |_| Ok(None)).await?;
+            return Err(Refused::Full(self.max_agents));
+        }
         Ok(name)
     }
 
@@ -434,41 +454,24 @@ impl Announcements {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Announced, Refused> {
-        let (name, known) = self.claimed(claim)?;
-        self.store(&name, Some(known.body)).await?;
+        let name = claimed(claim)?;
+        self.store(&name, |there| {
+            check_owner(&name, there, &claim.owner)?;
+            let there = there.ok_or_else(|| Refused::Unknown(name.clone()))?;
+            Ok(Some(there.body.clone()))
+        })
+        .await?;
         self.live(&name).ok_or(Refused::Unknown(name))
     }
 
     async fn remove(&self, claim: &Claim) -> Result<(), Refused> {
-        let (name, _) = self.claimed(claim)?;
-        self.store(&name, None).await
-    }
-
-    /// The agent that a claim names, if its sender may speak for it.
-    fn claimed(&self, claim: &Claim) -> Result<(Text, Announced), Refused> {
-        let name = claim.agent.clone().unwrap_or_default();
-        let forged = forged(&name, &claim.origin);
-        if !forged.0.is_empty() {
-            return Err(Refused::Invalid(forged));
-        }
-        self.check_owner(&name, &claim.owner)?;
-        let known = self.live(&name);
-        let known = known.ok_or_else(|| Refused::Unknown(name.clone()))?;
-        Ok((name, known))
-    }
-
-    /// Two organisations may have agents of one name; the first has it here.
-    fn check_owner(&self, name: &str, owner: &Owner) -> Result<(), Refused> {
-        match self.live(name) {
-            Some(known) if known.owner != *owner && known.owner != Owner::default() => {
-                Err(Refused::Taken {
-                    agent: name.into(),
-                    org: known.owner.org.unwrap_or_default(),
-                    unit: known.owner.unit.unwrap_or_default(),
-                })
-            }
-            _ => Ok(()),
-        }
+        let name = claimed(claim)?;
+        self.store(&name, |there| {
+            check_owner(&name, there, &claim.owner)?;
+            let there = there.ok_or_else(|| Refused::Unknown(name.clone()));
+            there.map(|_| None)
+        })
+        .await
     }
 
     fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -476,25 +479,27 @@ impl Announcements {
         next.unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn store(&self, name: &str, body: Option<Bytes>) -> Result<(), Refused> {
-        let stored = self.view.commit(name, body, APPLIED).await;
-        stored.map(drop).map_err(Refused::NotStored)
+    async fn store(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
+    ) -> Result<(), Refused> {
+        store(&self.view, self.leases, name, wanted).await
     }
 
     fn live(&self, name: &str) -> Option<Announced> {
-        let now = clock::milliseconds(clock::now());
         let found = self.view.read(|agents| agents.get(name).cloned());
-        found.filter(|agent| agent.is_live(now, self.leases))
+        found.filter(|agent| is_live(agent, self.leases))
     }
 
-    fn is_full(&self) -> bool {
-        let now = clock::milliseconds(clock::now());
+    /// Whether there are `most` agents, or so many announcements whose lease has run out that there is no room for more.
+    fn is_full(&self, most: usize) -> bool {
         self.view.read(|agents| {
             let live = agents
                 .iter()
-                .filter(|(_, agent)| agent.is_live(now, self.leases));
+                .filter(|(_, agent)| is_live(agent, self.leases));
             // Most of the time nobody has to be counted.
-            agents.len() >= self.max_agents && live.count() >= self.max_agents
+            agents.len() >= most && (agents.len() >= CROWD * most || live.count() >= most)
         })
     }
 
@@ -615,19 +620,24 @@ impl Announcements {
         self.metrics.announced_agents(announced.count());
     }
 
-    /// Removes announcements from the log whose lease ran out long ago.
+    /// Removes announcements from the log whose lease ran out long ago, or at all where there are many.
     async fn forget(&self) {
-        let age = clock::whole_milliseconds(FORGET_AFTER);
-        let oldest = clock::milliseconds(clock::now()).saturating_sub(age);
+        let now = clock::milliseconds(clock::now());
+        let is_crowded = self.view.read(|agents| agents.len() > 2 * self.max_agents);
+        let age = if is_crowded { AHEAD } else { FORGET_AFTER };
+        let oldest = now.saturating_sub(clock::whole_milliseconds(age));
         let is_old = |agent: &Announced| agent.expires(self.leases) < oldest;
         let old: Vec<Text> = self.view.read(|agents| {
             let old = agents.iter().filter(|(_, agent)| is_old(agent));
-            old.take(FORGET_MOST)
-                .map(|(name, _)| Text::from(name))
-                .collect()
+            old.map(|(name, _)| Text::from(name)).collect()
         });
-        for name in old {
-            if let Err(error) = self.forget_one(&name, is_old).await {
+        let forgotten = stream::iter(old).map(|name| async move {
+            let done = self.forget_one(&name, is_old).await;
+            done.map_err(|error| (name, error))
+        });
+        let mut forgotten = pin!(forgotten.buffer_unordered(FORGOTTEN_AT_A_TIME));
+        while let Some(done) = forgotten.next().await {
+            if let Err((name, error)) = done {
                 tracing::debug!(agent = %name, %error, "an old announcement was not removed: trying again later");
                 return;
             }
@@ -641,7 +651,7 @@ impl Announcements {
         is_old: impl Fn(&Announced) -> bool,
     ) -> Result<(), StateError> {
         let (still_old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
-            agents.get(name).is_some_and(&is_old)
+            agents.get(name).is_some_and(is_old)
         });
         if !still_old {
             return Ok(());
@@ -657,6 +667,70 @@ impl Announcements {
             self.view.append(name, Some(body)).await?;
         }
         Ok(())
+    }
+}
+
+/// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log has no compare-and-set, and keeps the last record of a key whatever
+/// others make of it: so a record that somebody else has written meanwhile is found afterwards, and what is wanted over
+/// that one, or the record itself where nothing is, is written in the end.
+async fn store(
+    view: &View<AgentFold>,
+    leases: Leases,
+    name: &str,
+    wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
+) -> Result<(), Refused> {
+    let (there, mut following) = view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
+    let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
+    let stored = view.commit(name, body.clone(), APPLIED).await;
+    let stored = stored.map_err(Refused::NotStored)?;
+    let mut overtaken = None;
+    while let Some(Ok(Some(record))) = following.next().now_or_never() {
+        if record.position < stored {
+            overtaken = Some(record);
+        }
+    }
+    let Some(record) = overtaken else {
+        return Ok(());
+    };
+    let there = record.body.as_ref();
+    let there = there.and_then(|body| Announced::read(name, body, record.time).ok());
+    let (right, done) = match wanted(there.filter(|agent| is_live(agent, leases)).as_ref()) {
+        Ok(right) => (right, Ok(())),
+        Err(refused) => (record.body, Err(refused)),
+    };
+    if right != body {
+        let again = view.commit(name, right, APPLIED).await;
+        again.map_err(Refused::NotStored)?;
+    }
+    done
+}
+
+fn is_live(agent: &Announced, leases: Leases) -> bool {
+    agent.is_live(clock::milliseconds(clock::now()), leases)
+}
+
+/// Two organisations may have agents of one name; the first has it here.
+fn check_owner(name: &str, there: Option<&Announced>, owner: &Owner) -> Result<(), Refused> {
+    match there {
+        Some(known) if known.owner != *owner && known.owner != Owner::default() => {
+            Err(Refused::Taken {
+                agent: name.into(),
+                org: known.owner.org.clone().unwrap_or_default(),
+                unit: known.owner.unit.clone().unwrap_or_default(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The agent that a claim names, if its message may be from it.
+fn claimed(claim: &Claim) -> Result<Text, Refused> {
+    let name = claim.agent.clone().unwrap_or_default();
+    let forged = forged(&name, &claim.origin);
+    if forged.0.is_empty() {
+        Ok(name)
+    } else {
+        Err(Refused::Invalid(forged))
     }
 }
 

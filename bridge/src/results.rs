@@ -207,11 +207,11 @@ impl Results {
     /// Lets other replicas follow the answer to a call that is about to be published. Without that it goes on as well.
     pub(crate) async fn open_call(&self, call: CallId, opened: Opened) {
         let event = Event::Opened(Box::new(opened));
-        let stored = timeout(OPENED, self.append(&call_key(&call.to_string()), &event));
-        let error: &dyn std::fmt::Display = match &stored.await {
+        let key = call_key(&call.to_string());
+        let error = match timeout(OPENED, self.append(&key, &event)).await {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => error,
-            Err(late) => late,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not stored within {OPENED:?}"),
         };
         if let Some(suppressed) = self.unfollowed.allow() {
             tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other one takes its answer");

@@ -103,6 +103,12 @@ impl<K: Eq + Hash + Clone> Share<K> {
 }
 
 impl<K: Eq + Hash> Share<K> {
+    /// Who has it.
+    #[must_use]
+    pub fn holder(&self) -> &K {
+        &self.holder
+    }
+
     /// So many units less.
     pub fn shrink(&mut self, units: usize) {
         let units = units.min(self.units);

@@ -66,6 +66,8 @@ struct Agent {
     bus: AnyTransport,
     /// How often each request came, by its text.
     seen: Mutex<BTreeMap<String, usize>>,
+    /// Where each request wants its answer, and the id that proves it.
+    asked: Mutex<Vec<(Address, String)>>,
     is_let: watch::Sender<bool>,
 }
 
@@ -74,6 +76,7 @@ impl Agent {
         let agent = Arc::new(Self {
             bus,
             seen: Mutex::default(),
+            asked: Mutex::default(),
             is_let: watch::Sender::new(false),
         });
         let subscription = Subscription {
@@ -108,6 +111,8 @@ impl Agent {
             return;
         };
         *self.seen.lock().unwrap().entry(text.clone()).or_default() += 1;
+        let id = request["id"].as_str().unwrap().to_owned();
+        self.asked.lock().unwrap().push((place.clone(), id));
         let is_stream = request["method"] == "message/stream";
         if is_stream {
             self.say(&place, &request, artifact(&text, "first", false))
@@ -121,6 +126,20 @@ impl Agent {
             self.say(&place, &request, completed()).await;
         } else {
             self.say(&place, &request, json!({ "echo": text })).await;
+        }
+    }
+
+    /// Answers every request as somebody who knows its call id, and not its reply token.
+    async fn forge(&self) {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        for (place, id) in asked {
+            let mut forged = id.clone();
+            let other = if forged.as_bytes()[40] == b'a' { "b" } else { "a" };
+            forged.replace_range(40..41, other);
+            let topic = Topic::new(place.topic.as_str().replace(&id, &forged)).unwrap();
+            let place = Address { topic, ..place };
+            let request = json!({ "id": forged });
+            self.say(&place, &request, json!({ "echo": "forged" })).await;
         }
     }
 
@@ -253,6 +272,7 @@ state: {{ log: bus, create: true, prefix: {topic} }}
     })
     .await;
     one.process.kill().await.unwrap();
+    agent.forge().await;
     agent.is_let.send_replace(true);
     let mut texts = Vec::new();
     within("every caller has its answer", async {
@@ -261,12 +281,13 @@ state: {{ log: bus, create: true, prefix: {topic} }}
         }
     })
     .await;
-    let answered = texts.len();
-    println!("answered: {answered} of {}", CALLS + STREAMS);
+    let (answered, all) = (texts.len(), CALLS + STREAMS);
     let seen = agent.seen.lock().unwrap();
     let doubled: Vec<_> = seen.iter().filter(|(_, times)| **times > 1).collect();
+    // Crossed answers and callers that hang have ended the test before.
+    println!("{all} callers, answered {answered}, doubled {}", doubled.len());
     assert!(doubled.is_empty(), "the agent ran twice: {doubled:?}");
-    assert_eq!(answered, CALLS + STREAMS, "every answer was recovered");
+    assert_eq!(answered, all, "every answer was recovered");
 }
 
 /// One caller; the text that came back, if an answer did.

@@ -4,7 +4,7 @@
 //! that repeats the id it was given. All of them lead to the call id. What comes to a place for answers is an answer
 //! whatever its headers say; only the request itself is none. Source: docs/design.md §1 and §2.
 
-use a2abus_plugin::{Data, Event, Kind, Limits, Text, extension, kind_of_event};
+use a2abus_plugin::{Data, Event, EventError, Kind, Limits, Text, extension, kind_of_event};
 use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
 
@@ -334,7 +334,10 @@ impl Calls {
 }
 
 /// The units of a message, and the event around them.
-fn said_in(at: ReadAt<'_>, binding: Binding) -> Result<(Option<Event>, said::Units), ContentError> {
+fn said_in(
+    at: ReadAt<'_>,
+    binding: Binding,
+) -> Result<(Option<Event>, said::Units), EventError> {
     let limits = &at.rules.limits;
     let (event, body) = match content_mode::read(binding, at.message, limits)? {
         Content::Event(event) => (Some(event), at.message.body.clone()),

@@ -44,7 +44,9 @@ pub(in crate::doors) use self::agents::refusal_of;
 pub(crate) use self::deliver::Deliveries;
 pub(crate) use self::hooks::{AllowedUrls, PushSettings};
 pub(crate) use self::limits::Limits;
+pub(in crate::doors) use self::limits::holding;
 pub(crate) use self::post::EXPOSED;
+pub(in crate::doors) use self::post::framed;
 pub(in crate::doors) use self::send::span;
 pub(crate) use self::shared::{A2a, Live, Settings};
 
@@ -176,13 +178,15 @@ impl A2a {
             let failure = Failure::new(Reason::InvalidRequest, "this path is read with GET");
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
-        permit(request.extensions(), Action::ReadCards)
+        let reader = permit(request.extensions(), Action::ReadCards)
             .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
         let base = self.base(request.uri(), request.headers())?;
         let agents = self.settings.registry.now();
         let document = match page {
             Page::Agents if agents::is_watched(request.headers()) => {
-                return Ok(self.watched(base, request));
+                let (limits, metrics) = (&self.settings.at_a_time, &self.door.metrics);
+                let share = limits.request(&reader.name, 1, metrics)?;
+                return Ok(holding(Some(share), self.watched(base, request)));
             }
             Page::ServerCard => card::of_server(
                 &self.settings.instance,

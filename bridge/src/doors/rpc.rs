@@ -184,7 +184,7 @@ fn header_of(calls: &[CallId]) -> HeaderValue {
 /// Any other path.
 pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
     let status = StatusCode::NOT_FOUND;
-    let message = "nothing is served at this path; requests go to POST /rpc or POST /rpc/{agent}";
+    let message = "nothing is served at this path: JSON-RPC goes to POST /rpc or /rpc/{agent}; A2A to POST /a2a or /a2a/agents/{agent}, where there are agents";
     let failure = Failure::new(Reason::InvalidRequest, message);
     door.metrics.http_request(HttpPath::Other, status);
     refusal(

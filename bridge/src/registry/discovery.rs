@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use super::request::Method;
-use super::{Claim, Origin, Refused, Registry};
+use super::{Claim, Origin, Registry};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::calls::failure::{self, Failure, Recipient};
@@ -214,8 +214,9 @@ impl DiscoveryBinding {
                 let result = registered
                     .map(|(agent, announced)| self.registry.receipt(&agent, &announced))
                     .map_err(|refused| {
-                        let is_passing = matches!(refused, Refused::NotStored(_));
-                        (Failure::from(refused), is_passing)
+                        let failure = Failure::from(refused);
+                        let is_passing = failure.is_passing();
+                        (failure, is_passing)
                     });
                 Done {
                     id: None,

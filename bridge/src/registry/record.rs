@@ -20,7 +20,7 @@ use crate::state::{Applied, Fold, Record};
 /// The largest card in the log, whatever a replica takes itself: all have to come to the same state.
 const LARGEST: usize = 512 << 10;
 /// How far the time of a record may be ahead of this replica's clock.
-const AHEAD: Duration = Duration::from_secs(10 * 60);
+pub(super) const AHEAD: Duration = Duration::from_secs(10 * 60);
 
 /// An agent in the log.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use super::{Announced, Claim, Origin, Owner, Refused, Registry};
 use crate::calls::failure::{Failure, Reason};
 use crate::clock;
 use crate::config::AgentCardConfig;
+use crate::state::StateError;
 
 /// What can be asked of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +39,9 @@ pub(crate) struct Params {
     target: Option<String>,
     #[serde(default)]
     card: Option<Box<RawValue>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::count::read")]
     pub(crate) limit: Option<usize>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::count::read")]
     pub(crate) offset: Option<usize>,
 }
 
@@ -66,6 +67,8 @@ pub(crate) struct Entry {
 
 /// Entries of one answer, where the request says nothing, and at most.
 const PAGE: (usize, usize) = (100, 1_000);
+/// Cards of one answer, in bytes, at most: the rest is on the next page.
+const MOST_BYTES: usize = 4 << 20;
 /// Stands for any segment of an identity.
 const ANY: &str = "+";
 
@@ -173,11 +176,14 @@ impl Registry {
             .into_iter()
             .filter(|name| is_any(agent) || agent == Some(name.as_str()));
         let entries = names.filter_map(|name| self.entry(name));
-        let mut total = 0;
+        let (mut total, mut bytes) = (0, 0);
         let mut cards = Vec::new();
         for entry in entries.filter(|entry| params.takes(entry)) {
-            if (offset..offset.saturating_add(limit)).contains(&total) {
-                cards.push(entry);
+            if total >= offset && cards.len() == total - offset && cards.len() < limit {
+                bytes += entry.card.get().len();
+                if bytes <= MOST_BYTES || cards.is_empty() {
+                    cards.push(entry);
+                }
             }
             total += 1;
         }
@@ -341,7 +347,14 @@ impl From<Refused> for Failure {
             Refused::Unknown(agent) => {
                 Self::new(Reason::AgentNotFound, message).detail("agentName", agent.as_str())
             }
-            Refused::NotStored(_) => Self::new(Reason::AgentUnavailable, message),
+            Refused::NotStored(error) => {
+                let reason = match error {
+                    StateError::Full { .. } => Reason::Exhausted,
+                    error if error.is_passing() => Reason::AgentUnavailable,
+                    _ => Reason::InvalidParams,
+                };
+                Self::new(reason, message)
+            }
         }
     }
 }

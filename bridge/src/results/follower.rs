@@ -18,7 +18,8 @@ use a2abus_plugin::Text;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -191,10 +192,11 @@ impl Follower {
 
     async fn look_through(&self, reading: &mut Reading) {
         let (now, began) = (Instant::now(), reading.began);
-        let looks = reading.heard.iter_mut().map(|(call, heard)| async move {
-            let goes_on = self.goes_on(*call, heard, (now, began)).await;
-            (!goes_on).then_some(*call)
+        let looks = reading.heard.iter_mut().map(|(call, heard)| {
+            let goes_on = self.goes_on(*call, heard, (now, began));
+            goes_on.map(|goes_on| (!goes_on).then_some(*call)).boxed()
         });
+        let looks: Vec<BoxFuture<'_, _>> = looks.collect();
         let looks = stream::iter(looks).buffer_unordered(AT_A_TIME);
         let done: Vec<CallId> = looks.filter_map(ready).collect().await;
         for call in done {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::{TransportError, TransportErrorKind};
+use a2abus_transports::{Disposition, TransportError, TransportErrorKind};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -184,6 +184,20 @@ pub enum StateError {
         #[source]
         error: TransportError,
     },
+}
+
+// === impl StateError ===
+
+impl StateError {
+    /// Whether the same record may be stored later, without anybody making room for it or changing it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::BadKey(_) | Self::Full { .. } => false,
+            Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
+            Self::NotApplied { .. } | Self::Closed(_) | Self::Disk { .. } => true,
+        }
+    }
 }
 
 // === impl Position ===

@@ -73,6 +73,9 @@ enum Event {
         /// What happened to the task before is not delivered.
         after: String,
         owner: Text,
+        /// The task has ended: nothing more happens to it.
+        #[serde(default)]
+        last: bool,
     },
     Claimed {
         owner: Text,
@@ -162,7 +165,8 @@ impl Webhooks {
             .read(|kept| kept.group(task).map(|(key, _)| Text::from(key)).collect())
     }
 
-    /// Keeps a webhook, in place of one with the same id. It is called for what happens to the task after a position.
+    /// Keeps a webhook, in place of one with the same id. It is called for what happens to the task after a position, where
+    /// that was not the last.
     ///
     /// # Errors
     /// When it is not stored.
@@ -171,7 +175,7 @@ impl Webhooks {
         task: &str,
         id: &str,
         webhook: Webhook,
-        after: Position,
+        (after, last): (Position, bool),
     ) -> Result<(), StateError> {
         let event = Event::Set {
             task: task.into(),
@@ -179,6 +183,7 @@ impl Webhooks {
             webhook,
             after: after.to_string(),
             owner: self.replica.clone(),
+            last,
         };
         self.record(&key(task, id), &event).await
     }
@@ -297,6 +302,7 @@ impl Fold for WebhookFold {
                     webhook,
                     after,
                     owner,
+                    last,
                 }),
                 entry,
             ) => {
@@ -310,7 +316,7 @@ impl Fold for WebhookFold {
                     reached: after,
                     owner,
                     claimed: record.time,
-                    is_over: false,
+                    is_over: last,
                 });
                 Applied::Changed
             }
@@ -398,6 +404,7 @@ mod tests {
             },
             after: "0-7".to_owned(),
             owner: owner.into(),
+            last: false,
         }
     }
 
@@ -479,6 +486,16 @@ mod tests {
         assert_eq!(kept.reached.offset, 9);
         assert!(!WebhookFold.has_ended(&kept));
         let (kept, _) = fold(&[(0, set("a")), (1, done(9, true))]);
+        assert!(WebhookFold.has_ended(&kept.unwrap()));
+    }
+
+    #[test]
+    fn a_webhook_of_a_task_that_has_ended_waits_for_nothing() {
+        let mut event = set("a");
+        if let Event::Set { last, .. } = &mut event {
+            *last = true;
+        }
+        let (kept, _) = fold(&[(0, event)]);
         assert!(WebhookFold.has_ended(&kept.unwrap()));
     }
 

@@ -62,7 +62,7 @@ pub(super) async fn put(
         Err(refusal) => Err(refusal),
     };
     let response = done.map(|receipt| json_response(StatusCode::OK, Bytes::from(receipt)));
-    a2a.answered(response, dialect)
+    a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
 /// `DELETE /a2a/agents/{agent}`.
@@ -82,7 +82,7 @@ pub(super) async fn delete(
         *response.status_mut() = StatusCode::NO_CONTENT;
         response
     });
-    a2a.answered(response, dialect)
+    a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
 fn bad(error: &dyn std::fmt::Display) -> Refusal {
@@ -192,14 +192,14 @@ impl A2a {
     /// A response, or the refusal in its place; counted.
     pub(in crate::doors) fn answered(
         &self,
+        path: HttpPath,
         response: Result<Response, Refusal>,
         dialect: Dialect,
     ) -> Response {
         let response = response.unwrap_or_else(|(status, failure)| {
             refusal(status, &failure, &Recipient::unknown(dialect))
         });
-        let status = response.status();
-        self.door.metrics.http_request(HttpPath::A2aCards, status);
+        self.door.metrics.http_request(path, response.status());
         response
     }
 

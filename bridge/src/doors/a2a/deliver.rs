@@ -8,7 +8,7 @@
 //! and less often, until it is given up; the next event is tried again. Another replica takes over when this one is away, so
 //! a webhook may see the last event of the former owner twice.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use super::hooks::PushSettings;
 use super::write::Of;
 use crate::metrics::{Metrics, PushOutcome};
 use crate::seldom::{LogLimits, Seldom};
+use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
 use crate::tasks::push::{Kept, RENEW, Turn, is_set};
 use crate::tasks::{Task, Tasks};
@@ -53,6 +54,8 @@ pub(crate) struct Deliveries {
 struct Landed {
     key: Text,
     outcome: Outcome,
+    /// The part of its host in the calls.
+    share: Share<String>,
 }
 
 enum Outcome {
@@ -64,24 +67,32 @@ enum Outcome {
     Wait,
     /// It failed, and may go better later.
     Failed,
+    /// The log failed: nothing is known about the webhook.
+    NotStored,
 }
 
 /// A delivery that has failed.
 #[derive(Debug, Clone, Copy)]
 struct Failing {
-    since: Instant,
+    /// When the webhook itself failed first; `None` if it was not called.
+    since: Option<Instant>,
     times: u32,
     next: Instant,
 }
 
 /// What is to be done, when.
-#[derive(Default)]
 struct Plan {
     due: BTreeSet<(Instant, Text)>,
     flying: HashSet<Text>,
     /// Something has happened meanwhile.
     again: HashSet<Text>,
+    /// They were set anew meanwhile.
+    renewed: HashSet<Text>,
     failing: HashMap<Text, Failing>,
+    /// Calls to each host.
+    hosts: Arc<Shares<String>>,
+    /// Those whose host has as many calls as it may.
+    crowded: HashMap<String, VecDeque<Text>>,
 }
 
 /// One call.
@@ -103,8 +114,9 @@ enum Refused {
 
 type Flights<'a> = FuturesUnordered<BoxFuture<'a, Landed>>;
 
-/// Calls at a time.
+/// Calls at a time, in all and to one host.
 const MOST: usize = 64;
+const MOST_PER_HOST: usize = 8;
 /// How long after the first failure the second attempt is made, and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How often webhooks are looked for whose owner is away.
@@ -168,7 +180,7 @@ impl Deliveries {
                         Err(Lagged) => break,
                     },
                     webhook = webhooks.next() => match webhook {
-                        Ok(Some(record)) if is_set(&record) => plan.add(vec![record.key]),
+                        Ok(Some(record)) if is_set(&record) => plan.set(record.key),
                         Ok(Some(_)) => {}
                         Ok(None) => return,
                         Err(Lagged) => break,
@@ -182,9 +194,21 @@ impl Deliveries {
     }
 
     /// One step for a webhook: its next event, if this replica may deliver it.
-    async fn step(&self, key: Text, failing: Option<Failing>) -> Landed {
+    async fn step(&self, key: Text, failing: Option<Failing>, share: Share<String>) -> Landed {
         let outcome = self.try_step(&key, failing).await;
-        Landed { key, outcome }
+        Landed {
+            key,
+            outcome,
+            share,
+        }
+    }
+
+    /// The host of a webhook, in whose share of the calls it is.
+    fn host_of(&self, key: &Text) -> String {
+        let kept = self.push.webhooks.kept(key);
+        let target = kept.and_then(|kept| Target::parse(&kept.webhook.url).ok());
+        let host = target.as_ref().and_then(Target::host);
+        host.unwrap_or_default().to_owned()
     }
 
     async fn try_step(&self, key: &Text, failing: Option<Failing>) -> Outcome {
@@ -200,7 +224,7 @@ impl Deliveries {
             Ok(Turn::Theirs) => return Outcome::Idle,
             Err(error) => {
                 tracing::warn!(webhook = %key, %error, "a webhook could not be claimed: trying again");
-                return Outcome::Failed;
+                return Outcome::NotStored;
             }
         }
         if failing.is_some_and(|failing| Instant::now() < failing.next) {
@@ -209,7 +233,8 @@ impl Deliveries {
         let outcome = match self.send(&kept, call.body).await {
             Ok(()) => PushOutcome::Delivered,
             Err(refused) => {
-                let since = failing.map_or(Duration::ZERO, |failing| failing.since.elapsed());
+                let since = failing.and_then(|failing| failing.since);
+                let since = since.map_or(Duration::ZERO, |since| since.elapsed());
                 let (why, is_over) = match refused {
                     Refused::ForGood(why) => (why, true),
                     Refused::ForNow(why) => (why, since >= self.give_up_after),
@@ -234,7 +259,7 @@ impl Deliveries {
             }
             Err(error) => {
                 tracing::warn!(webhook = %key, %error, "a delivery was not written down: it is repeated");
-                Outcome::Failed
+                Outcome::NotStored
             }
         }
     }
@@ -322,6 +347,15 @@ impl Deliveries {
 // === impl Plan ===
 
 impl Plan {
+    /// A webhook was set, maybe in place of one that failed.
+    fn set(&mut self, key: Text) {
+        self.failing.remove(&key);
+        if self.flying.contains(&key) {
+            self.renewed.insert(key.clone());
+        }
+        self.add(vec![key]);
+    }
+
     /// Something may be to be done for these.
     fn add(&mut self, keys: Vec<Text>) {
         let now = Instant::now();
@@ -347,10 +381,17 @@ impl Plan {
             let Some((_, key)) = self.due.pop_first() else {
                 return;
             };
-            if self.flying.insert(key.clone()) {
-                let failing = self.failing.get(&key).copied();
-                flights.push(Box::pin(deliveries.step(key, failing)));
+            if self.flying.contains(&key) {
+                continue;
             }
+            let host = deliveries.host_of(&key);
+            let Some(share) = self.hosts.take(&host) else {
+                self.crowded.entry(host).or_default().push_back(key);
+                continue;
+            };
+            self.flying.insert(key.clone());
+            let failing = self.failing.get(&key).copied();
+            flights.push(Box::pin(deliveries.step(key, failing, share)));
         }
     }
 
@@ -362,10 +403,24 @@ impl Plan {
         }
     }
 
-    fn land(&mut self, Landed { key, outcome }: Landed) {
+    fn land(
+        &mut self,
+        Landed {
+            key,
+            outcome,
+            share,
+        }: Landed,
+    ) {
+        let now = Instant::now();
+        self.leave(share, now);
         self.flying.remove(&key);
         let again = self.again.remove(&key);
-        let now = Instant::now();
+        if self.renewed.remove(&key) {
+            // What was called is not there any more.
+            self.failing.remove(&key);
+            self.due.insert((now, key));
+            return;
+        }
         match outcome {
             Outcome::Idle => {
                 self.failing.remove(&key);
@@ -381,25 +436,55 @@ impl Plan {
                 let next = self.failing.get(&key).map_or(now, |failing| failing.next);
                 self.due.insert((next.min(now + RENEW), key));
             }
-            Outcome::Failed => {
-                let failing = Failing::after(self.failing.get(&key), now);
+            Outcome::Failed | Outcome::NotStored => {
+                let was_called = matches!(outcome, Outcome::Failed);
+                let failing = Failing::after(self.failing.get(&key), was_called, now);
                 self.due
                     .insert((failing.next.min(now + RENEW), key.clone()));
                 self.failing.insert(key, failing);
             }
         }
     }
+
+    /// Gives a place back to the webhooks of the same host.
+    fn leave(&mut self, share: Share<String>, now: Instant) {
+        let host = share.holder().clone();
+        drop(share);
+        let Some(waiting) = self.crowded.get_mut(&host) else {
+            return;
+        };
+        self.due.extend(waiting.pop_front().map(|key| (now, key)));
+        if waiting.is_empty() {
+            self.crowded.remove(&host);
+        }
+    }
 }
 
 // === impl Failing ===
 
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            due: BTreeSet::new(),
+            flying: HashSet::new(),
+            again: HashSet::new(),
+            renewed: HashSet::new(),
+            failing: HashMap::new(),
+            hosts: Shares::new(MOST_PER_HOST),
+            crowded: HashMap::new(),
+        }
+    }
+}
+
 impl Failing {
-    /// One more failure.
-    fn after(before: Option<&Self>, now: Instant) -> Self {
+    /// One more failure: of the webhook, or of the log before it was called.
+    fn after(before: Option<&Self>, was_called: bool, now: Instant) -> Self {
         let times = before.map_or(0, |before| before.times + 1);
         let pause = PAUSES.0.saturating_mul(1 << times.min(10)).min(PAUSES.1);
         Self {
-            since: before.map_or(now, |before| before.since),
+            since: before
+                .and_then(|before| before.since)
+                .or(was_called.then_some(now)),
             times,
             next: now + pause,
         }
@@ -417,13 +502,27 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let now = Instant::now();
-            let next = Failing::after(failing.as_ref(), now);
-            assert_eq!(next.since, start);
+            let next = Failing::after(failing.as_ref(), true, now);
+            assert_eq!(next.since, Some(start));
             pauses.push((next.next - now).as_secs());
             failing = Some(next);
             tokio::time::advance(next.next - now).await;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    fn flying(plan: &mut Plan, key: &Text) -> Share<String> {
+        plan.flying.insert(key.clone());
+        plan.hosts.take(&"host".to_owned()).unwrap()
+    }
+
+    fn land(plan: &mut Plan, key: &Text, outcome: Outcome) {
+        let share = flying(plan, key);
+        plan.land(Landed {
+            key: key.clone(),
+            outcome,
+            share,
+        });
     }
 
     #[tokio::test(start_paused = true)]
@@ -433,21 +532,62 @@ mod tests {
         plan.flying.insert(key.clone());
         plan.add(vec![key.clone()]);
         assert!(plan.due.is_empty());
-        let outcome = Outcome::Idle;
-        plan.land(Landed {
-            key: key.clone(),
-            outcome,
-        });
+        land(&mut plan, &key, Outcome::Idle);
         assert_eq!(plan.due.len(), 1);
         // A delivery that fails waits for its time, whatever else happens.
         plan.due.clear();
-        let outcome = Outcome::Failed;
-        plan.land(Landed {
-            key: key.clone(),
-            outcome,
-        });
+        land(&mut plan, &key, Outcome::Failed);
         plan.add(vec![key]);
         assert_eq!(plan.due.len(), 1);
         assert!(plan.due.first().unwrap().0 > Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_that_is_set_again_begins_anew() {
+        let mut plan = Plan::default();
+        let key = Text::from("t/c");
+        land(&mut plan, &key, Outcome::Failed);
+        plan.set(key.clone());
+        assert!(plan.failing.is_empty());
+        assert_eq!(plan.due.first().unwrap().0, Instant::now());
+        // Nor does it inherit what a call to its former URL comes to.
+        plan.due.clear();
+        let share = flying(&mut plan, &key);
+        plan.set(key.clone());
+        let outcome = Outcome::Failed;
+        plan.land(Landed {
+            key,
+            outcome,
+            share,
+        });
+        assert!(plan.failing.is_empty());
+        assert_eq!(plan.due.first().unwrap().0, Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_webhook_begins_when_it_fails_itself() {
+        let now = Instant::now();
+        let unclaimed = Failing::after(None, false, now);
+        assert_eq!((unclaimed.since, unclaimed.times), (None, 0));
+        tokio::time::advance(Duration::from_secs(600)).await;
+        let now = Instant::now();
+        let failed = Failing::after(Some(&unclaimed), true, now);
+        assert_eq!((failed.since, failed.times), (Some(now), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_host_has_a_part_of_the_calls() {
+        let mut plan = Plan::default();
+        let keys: Vec<Text> = (0..=MOST_PER_HOST)
+            .map(|key| key.to_string().into())
+            .collect();
+        let mut shares: Vec<_> = keys.iter().map_while(|_| plan.hosts.take(&"a".into())).collect();
+        assert_eq!(shares.len(), MOST_PER_HOST);
+        assert!(plan.hosts.take(&"b".into()).is_some());
+        let last = keys.last().unwrap().clone();
+        plan.crowded.entry("a".into()).or_default().push_back(last.clone());
+        plan.leave(shares.pop().unwrap(), Instant::now());
+        assert_eq!(plan.due.first().unwrap().1, last);
+        assert!(plan.crowded.is_empty());
     }
 }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::method::{Method, Push};
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 
 type Object = Map<String, Value>;
 
@@ -14,10 +14,13 @@ type Object = Map<String, Value>;
 
 /// The parameters of `message/send` from a `SendMessageRequest`.
 pub(super) fn params(body: &[u8]) -> Result<Value, Failure> {
-    let body: Value = serde_json::from_slice(body)
-        .map_err(|error| Failure::bad_params(&format!("the body cannot be read: {error}")))?;
+    let body: Value = serde_json::from_slice(body).map_err(|error| {
+        let message = format!("the body cannot be read: {error}");
+        Failure::new(Reason::Parse, message)
+    })?;
     let Value::Object(body) = body else {
-        return Err(Failure::bad_params("the body must be an object"));
+        let message = "the body must be an object";
+        return Err(Failure::new(Reason::InvalidRequest, message));
     };
     let mut params = spelled(body, &[("request", "message")]);
     if let Some(Value::Object(message)) = params.remove("message") {

@@ -25,7 +25,7 @@ use crate::tasks::{Event, Said, Subscription, Task};
 #[serde(rename_all = "camelCase")]
 struct TaskParams {
     id: String,
-    #[serde(default, alias = "history_length")]
+    #[serde(default, alias = "history_length", deserialize_with = "crate::count::read")]
     history_length: Option<usize>,
 }
 
@@ -35,11 +35,11 @@ struct ListParams {
     #[serde(alias = "context_id")]
     context_id: Option<String>,
     status: Option<String>,
-    #[serde(alias = "page_size")]
+    #[serde(alias = "page_size", deserialize_with = "crate::count::read")]
     page_size: Option<usize>,
     #[serde(alias = "page_token")]
     page_token: Option<String>,
-    #[serde(alias = "history_length")]
+    #[serde(alias = "history_length", deserialize_with = "crate::count::read")]
     history_length: Option<usize>,
     #[serde(alias = "status_timestamp_after")]
     status_timestamp_after: Option<String>,
@@ -230,7 +230,7 @@ impl Turn<'_> {
                     let status = Status::now(State::Canceled, None);
                     tasks.record(&id, &Event::Status(status)).await
                 };
-                stored.await.map_err(|error| not_stored(&error))?;
+                stored.await.map_err(|error| not_stored("tasks", &error))?;
             }
         }
         let task = tasks.get(&id).ok_or_else(|| gone(&id))?;

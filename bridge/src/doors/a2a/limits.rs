@@ -49,18 +49,25 @@ impl Limits {
             .set_most(config.max_tasks_per_context as usize);
     }
 
-    /// The part of a request in the bound of its client.
-    pub(super) fn request(&self, caller: &Text, metrics: &Metrics) -> Result<Share<Text>, Refusal> {
-        self.clients.take(&client_of(caller)).ok_or_else(|| {
-            metrics.limited(Limited::Client);
-            let most = self.clients.most();
-            let message = format!(
-                "this client has {most} requests in progress, which is the limit (a2a.max_requests_per_client): wait for one to end"
-            );
-            let failure = Failure::new(Reason::RateLimited, message);
-            let failure = failure.detail("retryAfterSeconds", SOON);
-            (StatusCode::TOO_MANY_REQUESTS, failure)
-        })
+    /// The part of so many requests in the bound of their client.
+    pub(in crate::doors) fn request(
+        &self,
+        caller: &Text,
+        requests: usize,
+        metrics: &Metrics,
+    ) -> Result<Share<Text>, Refusal> {
+        let mut share = self.clients.begin(&client_of(caller));
+        if share.grow(requests) {
+            return Ok(share);
+        }
+        metrics.limited(Limited::Client);
+        let most = self.clients.most();
+        let message = format!(
+            "this client has more than {most} requests in progress, which is the limit (a2a.max_requests_per_client): wait for some to end"
+        );
+        let failure = Failure::new(Reason::RateLimited, message);
+        let failure = failure.detail("retryAfterSeconds", SOON);
+        Err((StatusCode::TOO_MANY_REQUESTS, failure))
     }
 
     /// The part of a message in the bound of its context, in which `active` tasks are being worked on. It is given back
@@ -100,7 +107,7 @@ impl Limits {
 }
 
 /// A response that holds its part of a bound until its last byte.
-pub(super) fn holding(share: Share<Text>, response: Response) -> Response {
+pub(in crate::doors) fn holding(share: Option<Share<Text>>, response: Response) -> Response {
     if !sse::is_stream(response.headers()) {
         return response;
     }

@@ -33,9 +33,17 @@ use crate::metrics::HttpPath;
 const TRACE: HeaderName = HeaderName::from_static("x-a2a-trace-id");
 const LAST_EVENT: &str = "last-event-id";
 /// The headers of responses that web pages may read.
-pub(crate) const EXPOSED: [HeaderName; 7] = [TRACE, CURRENT, JAF, LIMIT, REMAINING, RESET, WINDOW];
-const CURRENT: HeaderName = HeaderName::from_static("a2a-version");
-const JAF: HeaderName = HeaderName::from_static("x-a2a-version");
+pub(crate) const EXPOSED: [HeaderName; 7] = [
+    TRACE,
+    A2A_VERSION,
+    JAF_VERSION,
+    LIMIT,
+    REMAINING,
+    RESET,
+    WINDOW,
+];
+const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
+const JAF_VERSION: HeaderName = HeaderName::from_static("x-a2a-version");
 /// Requests of one batch that are under way at a time.
 const AT_A_TIME: usize = 16;
 
@@ -53,8 +61,9 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
     .await
 }
 
-/// Has a request of any binding answered, with the headers that all answers to A2A clients have.
-pub(super) async fn framed<R>(
+/// Has a request of any binding answered, with the headers that all answers to A2A clients have. It counts as one of its
+/// client until its last byte, also while it waits for another one with the same idempotency key.
+pub(in crate::doors) async fn framed<R>(
     a2a: &A2a,
     at: At,
     request: Request<Body>,
@@ -66,7 +75,17 @@ where
     let http_1 = request.version() < HttpVersion::HTTP_2;
     let trace = request.headers().get(TRACE).cloned();
     let caller = permit(request.extensions(), Action::Call(at.target.name()));
-    let mut response = rpc::serve(&a2a.door, at, request, answered).await;
+    let caller = caller.ok().map(|Principal { name }| name);
+    let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
+    // Who may not call at all is refused further on.
+    let share = caller.as_ref().map(|name| limits.request(name, 1, metrics));
+    let mut response = match share.transpose() {
+        Ok(share) => holding(share, rpc::serve(&a2a.door, at, request, answered).await),
+        Err((status, failure)) => {
+            metrics.http_request(at.path, status);
+            (at.refusal)(status, &failure, &Recipient::unknown(at.dialect))
+        }
+    };
     let is_stream = sse::is_stream(response.headers());
     let headers = response.headers_mut();
     if is_stream && http_1 {
@@ -75,8 +94,8 @@ where
     if let Some(trace) = trace {
         headers.insert(TRACE, trace);
     }
-    if let Ok(Principal { name }) = caller {
-        a2a.settings.at_a_time.show(&name, headers);
+    if let Some(name) = caller {
+        limits.show(&name, headers);
     }
     response
 }
@@ -88,10 +107,6 @@ async fn respond(
     mut payload: Bytes,
 ) -> Result<Response, Refusal> {
     let a2a = &a2a;
-    let share = a2a
-        .settings
-        .at_a_time
-        .request(&common.caller, &a2a.door.metrics)?;
     if payload.starts_with(BYTE_ORDER_MARK) {
         payload.advance(BYTE_ORDER_MARK.len());
     }
@@ -103,8 +118,12 @@ async fn respond(
     let (size, framed) = (payload.len(), Framed::of(&payload, units));
     drop(payload);
     match framed {
-        Framed::One(unit) => Ok(holding(share, one(a2a, &common, &head, unit).await)),
+        Framed::One(unit) => Ok(one(a2a, &common, &head, unit).await),
         Framed::Batch(units) => {
+            // The batch itself is one already.
+            let (others, metrics) = (units.len().saturating_sub(1), &a2a.door.metrics);
+            let limits = &a2a.settings.at_a_time;
+            let _others = limits.request(&common.caller, others, metrics)?;
             rpc::check_amplification(&a2a.door, &common, size, units.len())?;
             Ok(batch(a2a, &common, &head, units).await)
         }
@@ -142,7 +161,7 @@ async fn one(
     let response = match reply {
         Reply::Whole(body) => common.whole(body),
         Reply::Stream(response) => *response,
-        Reply::Refused(status, body) => {
+        Reply::WithStatus(status, body) => {
             let mut response = refusal(
                 status,
                 &Failure::new(Reason::Exhausted, ""),
@@ -158,8 +177,8 @@ async fn one(
 /// A response that names its version.
 pub(super) fn of_dialect(mut response: Response, dialect: Dialect) -> Response {
     let version = match dialect {
-        Dialect::A2a10 => Some((CURRENT, "1.0")),
-        Dialect::JafDoc => Some((JAF, "0.3.0")),
+        Dialect::A2a10 => Some((A2A_VERSION, "1.0")),
+        Dialect::JafDoc => Some((JAF_VERSION, "0.3.0")),
         _ => None,
     };
     if let Some((name, version)) = version {
@@ -181,7 +200,7 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
     let bodies: Vec<Bytes> = stream::iter(units)
         .map(|unit| async {
             match reply(a2a, common, head, unit, true).await.0 {
-                Reply::Whole(body) | Reply::Refused(_, body) => body,
+                Reply::Whole(body) | Reply::WithStatus(_, body) => body,
                 // None is asked for one.
                 Reply::Stream(_) => Bytes::new(),
             }
@@ -240,10 +259,10 @@ async fn reply(
     let reply =
         done.unwrap_or_else(
             |failure| match form.failure(&of_request(failure, &id, head)) {
-                (Some(status), body) if !in_batch => Reply::Refused(status, body),
+                (Some(status), body) if !in_batch => Reply::WithStatus(status, body),
                 // A client of A2A 1.0 sees from the type of the answer whether its stream has begun.
                 (None, body) if streams && dialect == Dialect::A2a10 => {
-                    Reply::Refused(StatusCode::OK, body)
+                    Reply::WithStatus(StatusCode::OK, body)
                 }
                 (_, body) => Reply::Whole(body),
             },

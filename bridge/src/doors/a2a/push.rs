@@ -12,7 +12,7 @@ use super::hooks::PushSettings;
 use super::method::Push;
 use super::work::{Turn, gone, no_push, not_stored};
 use crate::calls::failure::{Failure, Reason};
-use crate::state::Position;
+use crate::tasks::Task;
 use crate::tasks::push::{Authentication, Kept, Webhook};
 
 /// The parameters of every method, in both versions: a configuration of A2A 1.0 is flat, one of 0.3 is a member.
@@ -93,7 +93,7 @@ impl Turn<'_> {
         match what {
             Push::Set => {
                 let checked = push.check(params.into_wire(), is_1_0)?;
-                let id = self.set(push, &task, kept.position, checked).await?;
+                let id = self.set(push, &task, &kept, checked).await?;
                 let kept = push.webhooks.get(&task, &id).ok_or_else(|| gone(&task))?;
                 Ok(shown(&kept, is_1_0).to_string())
             }
@@ -116,7 +116,7 @@ impl Turn<'_> {
             Push::Delete => {
                 let id = id.ok_or_else(|| Failure::bad_params("params name no configuration"))?;
                 let deleted = push.webhooks.delete(&task, &id).await;
-                deleted.map_err(|error| not_stored(&error))?;
+                deleted.map_err(|error| not_stored("push notification configurations", &error))?;
                 Ok(if is_1_0 { "{}" } else { "null" }.to_owned())
             }
         }
@@ -149,7 +149,7 @@ impl Turn<'_> {
             .tasks
             .get(task)
             .ok_or_else(|| gone(task))?;
-        self.set(push, task, kept.position, checked).await?;
+        self.set(push, task, &kept, checked).await?;
         Ok(())
     }
 
@@ -158,12 +158,13 @@ impl Turn<'_> {
         &self,
         push: &PushSettings,
         task: &str,
-        after: Position,
+        kept: &Task,
         checked: Checked,
     ) -> Result<String, Failure> {
         let id = push.id_of(task, &checked)?;
+        let after = (kept.position, kept.status.state.is_terminal());
         let stored = push.webhooks.set(task, &id, checked.webhook, after).await;
-        stored.map_err(|error| not_stored(&error))?;
+        stored.map_err(|error| not_stored("push notification configurations", &error))?;
         Ok(id)
     }
 }

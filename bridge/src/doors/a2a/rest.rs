@@ -213,10 +213,6 @@ async fn respond(
     payload: Bytes,
 ) -> Result<Response, Refusal> {
     let a2a = &a2a;
-    let share = a2a
-        .settings
-        .at_a_time
-        .request(&common.caller, &a2a.door.metrics)?;
     let version = Version::of(&parts);
     let dialect = match (&version, asked.dialect) {
         // A client may have a URL that ends with /v1.
@@ -252,8 +248,7 @@ async fn respond(
             Err(failure)
         }
     };
-    let response = post::of_dialect(response_to(done, &form), dialect);
-    Ok(holding(share, response))
+    Ok(post::of_dialect(response_to(done, &form), dialect))
 }
 
 /// What was done, in this form.
@@ -261,7 +256,7 @@ fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
     let (status, body) = match done {
         Ok(Reply::Stream(response)) => return *response,
         Ok(Reply::Whole(body)) => (StatusCode::OK, body),
-        Ok(Reply::Refused(status, body)) => (status, body),
+        Ok(Reply::WithStatus(status, body)) => (status, body),
         Err(failure) => {
             let (status, body) = form.failure(&failure);
             (status.unwrap_or(StatusCode::OK), body)

@@ -34,10 +34,13 @@ struct SendParams {
     expecting = "a configuration, which is an object"
 )]
 struct Configuration {
+    /// In milliseconds. It is read with the request; here it is checked.
+    #[serde(deserialize_with = "crate::count::read")]
+    timeout: Option<usize>,
     blocking: Option<bool>,
     #[serde(alias = "return_immediately")]
     return_immediately: Option<bool>,
-    #[serde(alias = "history_length")]
+    #[serde(alias = "history_length", deserialize_with = "crate::count::read")]
     history_length: Option<usize>,
     #[serde(alias = "push_notification_config")]
     push_notification_config: Option<Box<RawValue>>,
@@ -103,6 +106,10 @@ impl Turn<'_> {
     pub(super) async fn send(self, agent: &Text) -> Result<Reply, Failure> {
         let params: SendParams = self.ask.params()?;
         let configuration = params.configuration.unwrap_or_default();
+        if configuration.timeout == Some(0) {
+            let message = "configuration.timeout is a positive number of milliseconds";
+            return Err(Failure::bad_params(message));
+        }
         let former = configuration.push_notification_config.as_deref();
         let current = configuration.task_push_notification_config.as_deref();
         let webhook = self.brought(current.or(former))?;
@@ -184,7 +191,7 @@ impl Turn<'_> {
             return Ok(match Said::of(part) {
                 Some(Said::Error(part)) => {
                     First::Reply(match self.ask.form().agents_failure(part.body) {
-                        (Some(status), body) => Reply::Refused(status, body),
+                        (Some(status), body) => Reply::WithStatus(status, body),
                         (None, body) => Reply::Whole(body),
                     })
                 }
@@ -222,7 +229,7 @@ impl Turn<'_> {
         let from = Origin::beginning(self.common.call);
         let tasks = &self.a2a.settings.tasks;
         let stored = tasks.record(&outbound.task, &event.from(from)).await;
-        stored.map_err(|error| not_stored(&error))
+        stored.map_err(|error| not_stored("tasks", &error))
     }
 
     /// Checks a message, and prepares the request for the agent: with a context, and with the agent's own id of a task

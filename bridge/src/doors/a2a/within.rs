@@ -45,7 +45,7 @@ pub(in crate::doors) async fn ask(
         in_batch: false,
     };
     match Box::pin(turn.done()).await? {
-        Reply::Whole(body) | Reply::Refused(_, body) => result_in(&body),
+        Reply::Whole(body) | Reply::WithStatus(_, body) => result_in(&body),
         Reply::Stream(_) => Err(unusable("it is a stream")),
     }
 }

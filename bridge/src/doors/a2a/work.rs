@@ -49,8 +49,8 @@ pub(super) enum Reply {
     Whole(Bytes),
     /// A stream of events.
     Stream(Box<Response>),
-    /// A document with a status of its own: nothing was done, and another try may go better.
-    Refused(StatusCode, Bytes),
+    /// A document whose status is not 200.
+    WithStatus(StatusCode, Bytes),
 }
 
 // === impl Turn ===
@@ -175,20 +175,19 @@ pub(super) fn gone(id: &str) -> Failure {
     not_found(id)
 }
 
-/// The record of a task was not stored.
-pub(super) fn not_stored(error: &StateError) -> Failure {
+/// The record of something was not stored; `what` names many of its kind.
+pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
     match error {
         StateError::Full { .. } => {
-            let message =
-                "no more tasks can be kept: all that are kept are still going on; try again later";
+            let message = format!(
+                "no more {what} can be kept, because all that are kept are still needed: try again later"
+            );
             Failure::new(Reason::Exhausted, message)
         }
         other => {
-            tracing::error!(error = %other, "a task was not stored");
-            Failure::new(
-                Reason::AgentUnavailable,
-                "the task cannot be stored: try again later",
-            )
+            tracing::error!(what, error = %other, "not stored");
+            let message = format!("{what} cannot be stored now: try again later");
+            Failure::new(Reason::AgentUnavailable, message)
         }
     }
 }

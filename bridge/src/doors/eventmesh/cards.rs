@@ -58,7 +58,7 @@ pub(super) async fn list(
         Ok(json_response(StatusCode::OK, Bytes::from(list)))
     };
     let dialect = negotiate::dialect(request.headers());
-    a2a.answered(listed(), dialect)
+    a2a.answered(HttpPath::A2aCards, listed(), dialect)
 }
 
 /// `GET /a2a/cards/card/{org}/{unit}/{agent}`: the card as the agent wrote it.
@@ -77,7 +77,7 @@ pub(super) async fn read(
         Ok(json_response(StatusCode::OK, found.document))
     };
     let dialect = negotiate::dialect(request.headers());
-    a2a.answered(found(), dialect)
+    a2a.answered(HttpPath::A2aCards, found(), dialect)
 }
 
 /// `POST /a2a/cards/card/{org}/{unit}/{agent}`: the body is the card.
@@ -96,7 +96,7 @@ pub(super) async fn register(
             .map(|_| no_content())
             .map_err(|refused| refusal_of(refused.into()))
     };
-    a2a.answered(registered.await, dialect)
+    a2a.answered(HttpPath::A2aCards, registered.await, dialect)
 }
 
 /// `DELETE /a2a/cards/card/{org}/{unit}/{agent}`.
@@ -115,7 +115,7 @@ pub(super) async fn remove(
             .map(|()| no_content())
             .map_err(|refused| refusal_of(refused.into()))
     };
-    a2a.answered(removed.await, dialect)
+    a2a.answered(HttpPath::A2aCards, removed.await, dialect)
 }
 
 /// `POST /a2a/heartbeat`.
@@ -133,7 +133,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
         let body = json!({ "status": "ok", "expiresAt": expires.as_str() }).to_string();
         Ok(json_response(StatusCode::OK, Bytes::from(body)))
     };
-    a2a.answered(renewed.await, dialect)
+    a2a.answered(HttpPath::A2aCards, renewed.await, dialect)
 }
 
 /// Whether a request may read cards, and what its head costs meanwhile.

@@ -19,14 +19,15 @@ use tokio::time::timeout;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::Refusal;
-use crate::doors::a2a::{A2a, refusal_of, within};
-use crate::doors::permit::{Action, permit};
+use crate::doors::a2a::{A2a, framed, holding, refusal_of, within};
+use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::common::{Common, Target};
-use crate::doors::rpc::{self, At};
+use crate::doors::rpc::At;
 use crate::http::negotiate;
 use crate::http::respond::json_response;
 use crate::http::sse::{Frame, frames_response};
 use crate::metrics::HttpPath;
+use crate::shares::Share;
 use crate::state::Lagged;
 use crate::tasks::model::{Content, Part, State as TaskState, new_id};
 use crate::tasks::{Subscription, Task, Tasks};
@@ -95,7 +96,7 @@ pub(super) async fn create(
     };
     let path = HttpPath::A2aTasks;
     let at = At::json_rpc(path, Target::InPayload, request.headers());
-    rpc::serve(&a2a.door, at, request, respond).await
+    framed(&a2a, at, request, respond).await
 }
 
 async fn created(
@@ -162,7 +163,7 @@ pub(super) async fn list(
     request: Request<Body>,
 ) -> Response {
     let listed = || {
-        let _charge = admit(&a2a, &request)?;
+        let _held = admit(&a2a, &request)?;
         let Query(list) = query.map_err(|error| bad(&error))?;
         listed(&a2a.settings.tasks, &list)
     };
@@ -204,7 +205,7 @@ pub(super) async fn read(
     request: Request<Body>,
 ) -> Response {
     let found = || {
-        let _charge = admit(&a2a, &request)?;
+        let _held = admit(&a2a, &request)?;
         let (id, task) = task(&a2a, name)?;
         Ok(document(StatusCode::OK, &shown(&id, &task)))
     };
@@ -222,7 +223,7 @@ pub(super) async fn wait(
     let dialect = negotiate::dialect(request.headers());
     let admitted = admit(&a2a, &request);
     let waited = async {
-        let _charge = admitted?;
+        let _held = admitted?;
         let Query(Wait { timeout: most }) = query.map_err(|error| bad(&error))?;
         let most = most.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name)?;
@@ -235,7 +236,7 @@ pub(super) async fn wait(
             }
         }
     };
-    a2a.answered(waited.await, dialect)
+    a2a.answered(HttpPath::A2aTasks, waited.await, dialect)
 }
 
 /// `GET /a2a/tasks/{task}/stream`.
@@ -245,7 +246,7 @@ pub(super) async fn follow(
     request: Request<Body>,
 ) -> Response {
     let followed = || {
-        let _charge = admit(&a2a, &request)?;
+        let (_charge, share) = admit(&a2a, &request)?;
         let (id, _) = task(&a2a, name)?;
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
@@ -259,10 +260,8 @@ pub(super) async fn follow(
         let frames = stream::unfold(Some(following), |following| async move {
             following?.next().await
         });
-        Ok(frames_response(
-            frames,
-            a2a.door.purse(request.extensions()),
-        ))
+        let response = frames_response(frames, a2a.door.purse(request.extensions()));
+        Ok(holding(Some(share), response))
     };
     let response = followed();
     answered(&a2a, &request, response)
@@ -323,7 +322,7 @@ pub(super) async fn cancel(
     };
     let path = HttpPath::A2aTasks;
     let at = At::json_rpc(path, Target::InPayload, request.headers());
-    rpc::serve(&a2a.door, at, request, respond).await
+    framed(&a2a, at, request, respond).await
 }
 
 /// The task that a path names.
@@ -338,16 +337,18 @@ fn not_found(id: &str) -> Failure {
     Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
 }
 
-/// Whether a request may read tasks, and what its head costs meanwhile.
-fn admit(a2a: &A2a, request: &Request<Body>) -> Result<Charge, Refusal> {
+/// Whether a request may read tasks: what its head costs meanwhile, and its part in the bound of its client.
+fn admit(a2a: &A2a, request: &Request<Body>) -> Result<(Charge, Share<Text>), Refusal> {
     let charge = a2a.door.check_in(request)?;
     let permitted = permit(request.extensions(), Action::Call(None));
-    permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
-    Ok(charge)
+    let Principal { name } = permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+    let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
+    Ok((charge, limits.request(&name, 1, metrics)?))
 }
 
 fn answered(a2a: &A2a, request: &Request<Body>, response: Result<Response, Refusal>) -> Response {
-    a2a.answered(response, negotiate::dialect(request.headers()))
+    let dialect = negotiate::dialect(request.headers());
+    a2a.answered(HttpPath::A2aTasks, response, dialect)
 }
 
 /// A task as clients of EventMesh read it.
