@@ -476,6 +476,19 @@ fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
     }
 }
 
+#[cfg(test)]
+#[test]
+fn each_header_is_exposed_once() {
+    let all = exposed();
+    for name in &all {
+        assert_eq!(
+            all.iter().filter(|other| *other == name).count(),
+            1,
+            "{name}"
+        );
+    }
+}
+
 /// Lets executions of workflows finish, and cancels what then still runs.
 async fn finish(workflows: Option<&Workflows>, patience: Duration) {
     if let Some(workflows) = workflows {

@@ -20,6 +20,7 @@ mod record;
 pub(crate) mod request;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -88,9 +89,17 @@ struct Announcements {
     max_card: usize,
     outbound: Outbound,
     metrics: Arc<Metrics>,
+    writing: Writing,
     /// When the next lease runs out. Whoever makes the agents of the next moment holds it.
     next_expiry: Mutex<Option<Instant>>,
     log: Log,
+}
+
+/// Of one agent there is one writer at a time in this process.
+#[derive(Debug)]
+struct Writing {
+    locks: Vec<tokio::sync::Mutex<()>>,
+    hasher: RandomState,
 }
 
 /// The log lines that anybody can cause.
@@ -156,6 +165,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 /// How often such announcements are looked for, and how many are removed at a time.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 const FORGOTTEN_AT_A_TIME: usize = 16;
+/// Agents that are written at a time.
+const WRITERS: u64 = 64;
 /// Announcements in the log for each agent that may be there.
 const CROWD: usize = 4;
 /// Names in a list of what there is, at most.
@@ -189,6 +200,7 @@ impl Registry {
                 max_card: usize::try_from(registry.max_card.0.as_u64()).unwrap_or(usize::MAX),
                 outbound: outbound.clone(),
                 metrics: Arc::clone(metrics),
+                writing: Writing::default(),
                 next_expiry: Mutex::new(None),
                 log: Log {
                     refused: log.seldom(Level::WARN, "more announcements were refused"),
@@ -408,6 +420,30 @@ impl Registry {
     }
 }
 
+// === impl Writing ===
+
+impl Writing {
+    /// Waits until nobody else writes the agent of this name.
+    async fn of(&self, name: &str) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let lock = self.hasher.hash_one(name) % WRITERS;
+        match self.locks.get(usize::try_from(lock).unwrap_or_default()) {
+            Some(lock) => Some(lock.lock().await),
+            None => None,
+        }
+    }
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        Self {
+            locks: (0..WRITERS)
+                .map(|_| tokio::sync::Mutex::default())
+                .collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
 // === impl Announcements ===
 
 impl Announcements {
@@ -484,6 +520,7 @@ impl Announcements {
         name: &str,
         wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
     ) -> Result<(), Refused> {
+        let _alone = self.writing.of(name).await;
         store(&self.view, self.leases, name, wanted).await
     }
 
@@ -671,15 +708,17 @@ impl Announcements {
 }
 
 /// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log has no compare-and-set, and keeps the last record of a key whatever
-/// others make of it: so a record that somebody else has written meanwhile is found afterwards, and what is wanted over
-/// that one, or the record itself where nothing is, is written in the end.
+/// others make of it. So a record that another replica has written meanwhile is looked for afterwards, and what is wanted
+/// over that one, or the record itself where nothing is, is written in the end. A log that drops what is overwritten at
+/// once may not show it: there the last of two replicas wins.
 async fn store(
     view: &View<AgentFold>,
     leases: Leases,
     name: &str,
     wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
 ) -> Result<(), Refused> {
-    let (there, mut following) = view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
+    let (there, mut following) =
+        view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
     let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
     let stored = view.commit(name, body.clone(), APPLIED).await;
     let stored = stored.map_err(Refused::NotStored)?;
@@ -816,5 +855,89 @@ impl Agent {
     fn is_of(&self, entry: &Announced) -> bool {
         let card = self.card.as_ref();
         card.is_some_and(|card| Arc::ptr_eq(card, &entry.card))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::state::{Kind, Log as _, LogSpec, MemoryLog, ViewOptions};
+
+    const LEASES: Leases = Leases {
+        default: Duration::from_secs(600),
+        longest: Duration::from_secs(600),
+    };
+
+    fn owner(org: &str) -> Owner {
+        Owner {
+            org: Some(org.into()),
+            unit: None,
+        }
+    }
+
+    fn card(description: &str, owner: &Owner) -> Bytes {
+        let card = format!(r#"{{"name":"weather","description":"{description}"}}"#);
+        record::write(card.as_bytes(), owner, None, None).unwrap()
+    }
+
+    /// Writes over what is there, while somebody else writes `other` between the look at it and the record; what came of
+    /// it, and who has the agent then.
+    async fn at_the_same_time(
+        before: Option<Bytes>,
+        other: Bytes,
+        wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
+    ) -> (Result<(), Refused>, Option<Bytes>) {
+        // One that keeps what is overwritten for a while, as Kafka does.
+        let kind = Kind::Events {
+            max_age: Duration::from_secs(600),
+        };
+        let log = MemoryLog::new(LogSpec { kind, ..AGENTS }, 1 << 20);
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, _task) = View::start(log.clone(), AgentFold, options);
+        if before.is_some() {
+            view.commit("weather", before, APPLIED).await.unwrap();
+        }
+        let is_first = Cell::new(true);
+        let wanted = |there: Option<&Announced>| {
+            let wanted = wanted(there);
+            if is_first.replace(false) {
+                let appended = log.append("weather", Some(other.clone())).now_or_never();
+                appended.unwrap().unwrap();
+            }
+            wanted
+        };
+        let done = store(&view, LEASES, "weather", wanted).await;
+        let last = view.read(|agents| agents.get("weather").map(|agent| agent.body.clone()));
+        (done, last)
+    }
+
+    #[tokio::test]
+    async fn of_two_owners_who_come_at_the_same_time_the_first_has_the_agent() {
+        let (first, second) = (owner("one"), owner("two"));
+        let theirs = card("Rain.", &first);
+        let (done, last) = at_the_same_time(None, theirs.clone(), |there| {
+            check_owner("weather", there, &second)?;
+            Ok(Some(card("Sun.", &second)))
+        })
+        .await;
+        assert!(matches!(done, Err(Refused::Taken { .. })), "{done:?}");
+        assert_eq!(last, Some(theirs));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_takes_nothing_back_that_was_written_meanwhile() {
+        let owner = owner("one");
+        let (old, new) = (card("Rain.", &owner), card("Sun.", &owner));
+        let renewal = |there: Option<&Announced>| {
+            let there = there.ok_or(Refused::Unknown("weather".into()))?;
+            Ok(Some(there.body.clone()))
+        };
+        let (done, last) = at_the_same_time(Some(old), new.clone(), renewal).await;
+        assert!(done.is_ok(), "{done:?}");
+        assert_eq!(last, Some(new));
     }
 }

@@ -352,3 +352,30 @@ async fn an_agent_needs_no_route_and_no_agents_no_door() {
     let response = get(&front, "/.well-known/agent-card.json").await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
 }
+
+#[tokio::test]
+async fn a_wrong_number_is_refused_in_plain_words() {
+    let front = Front::open_with(CONFIG).await;
+    let part = json!({ "kind": "text", "text": "hello" });
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": [part] });
+    for (configuration, expected) in [
+        (json!({ "timeout": -5 }), "a whole number from 0"),
+        (json!({ "timeout": 0 }), "a positive number of milliseconds"),
+        (json!({ "historyLength": "two" }), "a whole number from 0"),
+    ] {
+        let params = json!({ "message": message, "configuration": configuration });
+        let body = crate::http::request("1", "message/send", params);
+        let sent = front.to("/a2a/agents/weather", body).send().await.unwrap();
+        let answer: Value = sent.json().await.unwrap();
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        let said = answer["error"].to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+    let nowhere = front.to("/a2a/nowhere", "{}").send().await.unwrap();
+    assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);
+    let answer = nowhere.text().await.unwrap();
+    assert!(answer.contains("/a2a/agents/{agent}"), "{answer}");
+    let broken = front.to("/a2a/agents/weather/v1/message:send", "{");
+    let broken = broken.header("content-type", "application/json").send();
+    assert_eq!(broken.await.unwrap().status(), StatusCode::BAD_REQUEST);
+}

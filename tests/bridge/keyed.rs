@@ -277,3 +277,39 @@ async fn a_context_has_so_many_tasks_at_a_time() {
     );
     assert_eq!(open("b").await.headers()["content-type"], STREAM);
 }
+
+#[tokio::test]
+async fn what_waits_and_what_comes_together_counts_as_well() {
+    let front = limited().await;
+    let stream = stream_in("a");
+    let sent = front.to("/a2a", stream.as_str());
+    let first = sent.header("idempotency-key", "k").send().await.unwrap();
+    assert_eq!(first.headers()["content-type"], STREAM);
+    // A batch is as many requests as it has.
+    let get = request("1", "tasks/get", json!({ "id": "none" }));
+    let batch = |size: usize| format!("[{}]", vec![get.as_str(); size].join(","));
+    let sent = front.to("/a2a", batch(2)).send().await.unwrap();
+    assert_eq!(sent.status(), 429);
+    assert_eq!(
+        front.to("/a2a", batch(1)).send().await.unwrap().status(),
+        200
+    );
+    // So does a request that waits for another one with its key, and a wait for a task.
+    let sent = front.to("/a2a", stream.as_str());
+    let waiting = tokio::spawn(sent.header("idempotency-key", "k").send());
+    let wait = format!("{}/a2a/tasks/none/wait", front.base);
+    let status = async || reqwest::get(&wait).await.unwrap().status();
+    timeout(SOON, async {
+        while status().await != StatusCode::TOO_MANY_REQUESTS {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    waiting.abort();
+    let metrics = front.admin("/metrics").await;
+    assert!(
+        metrics.contains(r#"path="/a2a/tasks",status="429""#),
+        "{metrics}"
+    );
+}

@@ -803,3 +803,25 @@ fn discovery_needs_the_registry() {
         .to_string();
     assert!(problems.contains("did you mean local"), "{problems}");
 }
+
+#[tokio::test]
+async fn of_two_owners_of_one_name_the_first_has_it() {
+    let front = open().await;
+    for round in 0..20 {
+        let agent = format!("twice-{round}");
+        let card = card(&agent);
+        let owners = ["one", "two"];
+        let sent = owners.map(|owner| {
+            let query = format!("?org_id={owner}");
+            let (front, agent, card) = (&front, &agent, &card);
+            async move { put(front, agent, &query, card).await.status() }
+        });
+        let done = futures_util::future::join_all(sent).await;
+        let won = done.iter().position(|status| *status == 200).unwrap();
+        assert_eq!(done[1 - won], 400, "{done:?}");
+        let get = request("1", "agent/card/get", json!({ "agent_id": agent }));
+        let found = front.to("/rpc", get).send().await.unwrap();
+        let found = json_of(found).await;
+        assert_eq!(found["result"]["org_id"], owners[won], "{found}");
+    }
+}

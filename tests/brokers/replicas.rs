@@ -134,12 +134,17 @@ impl Agent {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap());
         for (place, id) in asked {
             let mut forged = id.clone();
-            let other = if forged.as_bytes()[40] == b'a' { "b" } else { "a" };
+            let other = if forged.as_bytes()[40] == b'a' {
+                "b"
+            } else {
+                "a"
+            };
             forged.replace_range(40..41, other);
             let topic = Topic::new(place.topic.as_str().replace(&id, &forged)).unwrap();
             let place = Address { topic, ..place };
             let request = json!({ "id": forged });
-            self.say(&place, &request, json!({ "echo": "forged" })).await;
+            self.say(&place, &request, json!({ "echo": "forged" }))
+                .await;
         }
     }
 
@@ -285,7 +290,10 @@ state: {{ log: bus, create: true, prefix: {topic} }}
     let seen = agent.seen.lock().unwrap();
     let doubled: Vec<_> = seen.iter().filter(|(_, times)| **times > 1).collect();
     // Crossed answers and callers that hang have ended the test before.
-    println!("{all} callers, answered {answered}, doubled {}", doubled.len());
+    println!(
+        "{all} callers, answered {answered}, doubled {}",
+        doubled.len()
+    );
     assert!(doubled.is_empty(), "the agent ran twice: {doubled:?}");
     assert_eq!(answered, all, "every answer was recovered");
 }

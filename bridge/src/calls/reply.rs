@@ -139,7 +139,9 @@ impl ReplyLegs {
     pub fn followed(&self, leg: &ReplyLeg) -> Result<Subscription, TopicError> {
         let topic = match &leg.place {
             ReplyAddress::Partitioned { topic, .. } => TopicFilter::from(topic.clone()),
-            ReplyAddress::Subjects { below } => TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?,
+            ReplyAddress::Subjects { below } => {
+                TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?
+            }
         };
         Ok(Subscription {
             topics: vec![topic],

@@ -5,8 +5,9 @@
 //! of the request that is to be answered. Someone who knows only the call id (from a log, a dead letter, an HTTP
 //! header, another copy) cannot answer the call.
 //!
-//! Only the replica that made a call verifies its answers, since all others forward them to it, so that each process
-//! draws a key of its own and no replica has to share one. Source: docs/design.md §T3.
+//! The replica that made a call verifies its answers, since all others forward them to it, so that each process draws a
+//! key of its own and no replica has to share one. Replicas that follow the answer in case this one stops know the hash
+//! of the token. Source: docs/design.md §2 and §T3.
 
 use a2abus_plugin::Text;
 use hmac::{Hmac, Mac as _};

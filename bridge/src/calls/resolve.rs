@@ -334,10 +334,7 @@ impl Calls {
 }
 
 /// The units of a message, and the event around them.
-fn said_in(
-    at: ReadAt<'_>,
-    binding: Binding,
-) -> Result<(Option<Event>, said::Units), EventError> {
+fn said_in(at: ReadAt<'_>, binding: Binding) -> Result<(Option<Event>, said::Units), EventError> {
     let limits = &at.rules.limits;
     let (event, body) = match content_mode::read(binding, at.message, limits)? {
         Content::Event(event) => (Some(event), at.message.body.clone()),

@@ -9,8 +9,8 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{HeaderMap, HeaderValue};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
 use tokio::time::timeout;
 
 use crate::budget::Purse;

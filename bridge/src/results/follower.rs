@@ -173,7 +173,10 @@ impl Follower {
 
     /// Gives up the oldest answer, and one whose call is not known before any other; whether there was one.
     fn give_up_one(&self, reading: &mut Reading) -> bool {
-        let held = reading.heard.iter_mut().filter(|(_, heard)| heard.bytes > 0);
+        let held = reading
+            .heard
+            .iter_mut()
+            .filter(|(_, heard)| heard.bytes > 0);
         let oldest = held.min_by_key(|(_, heard)| (heard.asked.is_some(), heard.first));
         let Some((call, heard)) = oldest else {
             return false;
@@ -252,9 +255,14 @@ impl Follower {
         let limits = self.calls.rules().limits;
         let asked = heard.asked.get_or_insert_with(|| asked(call, opened));
         for (token, said) in std::mem::take(&mut heard.messages) {
-            if let Err(why) = self.calls.tokens().verify_hashed(opened.token.as_deref(), token) {
+            if let Err(why) = self
+                .calls
+                .tokens()
+                .verify_hashed(opened.token.as_deref(), token)
+            {
                 heard.bytes = heard.bytes.saturating_sub(bytes_of(&said));
-                self.calls.count_reply(Answered::Rejected(call, why).outcome());
+                self.calls
+                    .count_reply(Answered::Rejected(call, why).outcome());
                 if let Some(suppressed) = self.rejected.allow() {
                     tracing::warn!(%call, why = why.what(), suppressed, "an answer to a call of another replica was rejected");
                 }

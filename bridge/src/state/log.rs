@@ -352,6 +352,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_nobody_mends_by_waiting_is_not_passing() {
+        let bus = |kind| StateError::Bus {
+            name: "agents",
+            error: TransportError::new(kind, "why"),
+        };
+        let full = StateError::Full {
+            name: "agents",
+            bytes: 2,
+            limit: 1,
+        };
+        assert!(bus(TransportErrorKind::Disconnected).is_passing());
+        assert!(!bus(TransportErrorKind::TooLarge).is_passing());
+        assert!(!full.is_passing());
+        assert!(!StateError::BadKey(0).is_passing());
+    }
+
+    #[test]
     fn positions_are_event_ids_and_come_back() {
         let position = Position {
             partition: 3,

@@ -581,11 +581,17 @@ mod tests {
         let keys: Vec<Text> = (0..=MOST_PER_HOST)
             .map(|key| key.to_string().into())
             .collect();
-        let mut shares: Vec<_> = keys.iter().map_while(|_| plan.hosts.take(&"a".into())).collect();
+        let mut shares: Vec<_> = keys
+            .iter()
+            .map_while(|_| plan.hosts.take(&"a".into()))
+            .collect();
         assert_eq!(shares.len(), MOST_PER_HOST);
         assert!(plan.hosts.take(&"b".into()).is_some());
         let last = keys.last().unwrap().clone();
-        plan.crowded.entry("a".into()).or_default().push_back(last.clone());
+        plan.crowded
+            .entry("a".into())
+            .or_default()
+            .push_back(last.clone());
         plan.leave(shares.pop().unwrap(), Instant::now());
         assert_eq!(plan.due.first().unwrap().1, last);
         assert!(plan.crowded.is_empty());

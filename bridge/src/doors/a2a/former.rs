@@ -288,8 +288,12 @@ mod tests {
         // The JSON of JSON-RPC passes as it is.
         let plain = json!({ "message": expected["message"] });
         assert_eq!(params(plain.to_string().as_bytes()).unwrap(), plain);
-        for bad in ["[]", "{", "1"] {
-            assert_eq!(params(bad.as_bytes()).unwrap_err().word(), "invalid_params");
+        for (bad, word) in [
+            ("[]", "invalid_request"),
+            ("1", "invalid_request"),
+            ("{", "parse_error"),
+        ] {
+            assert_eq!(params(bad.as_bytes()).unwrap_err().word(), word);
         }
     }
 

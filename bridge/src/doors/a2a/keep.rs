@@ -25,7 +25,11 @@ use crate::tasks::{Event, Said, Subscription, Task};
 #[serde(rename_all = "camelCase")]
 struct TaskParams {
     id: String,
-    #[serde(default, alias = "history_length", deserialize_with = "crate::count::read")]
+    #[serde(
+        default,
+        alias = "history_length",
+        deserialize_with = "crate::count::read"
+    )]
     history_length: Option<usize>,
 }
 

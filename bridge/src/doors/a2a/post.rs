@@ -26,8 +26,8 @@ use crate::doors::rpc;
 use crate::doors::rpc::At;
 use crate::doors::rpc::common::{Common, Target};
 use crate::doors::rpc::unit::Framed;
-use crate::http::{negotiate, sse};
 use crate::http::respond::refusal;
+use crate::http::{negotiate, sse};
 use crate::metrics::HttpPath;
 
 const TRACE: HeaderName = HeaderName::from_static("x-a2a-trace-id");

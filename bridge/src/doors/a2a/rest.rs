@@ -36,7 +36,6 @@ use serde_json::{Map, Value};
 use super::ask::{Ask, VERSIONS, Version, name_of};
 use super::form::{Envelope, Form};
 use super::former;
-use super::limits::holding;
 use super::method::{Method, Push};
 use super::post;
 use super::shared::A2a;

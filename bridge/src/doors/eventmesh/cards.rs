@@ -18,6 +18,7 @@ use crate::doors::a2a::{A2a, refusal_of};
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate;
 use crate::http::respond::json_response;
+use crate::metrics::HttpPath;
 use crate::registry::request::Params;
 use crate::registry::{Claim, Origin, Refused};
 

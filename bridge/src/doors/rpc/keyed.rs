@@ -444,6 +444,59 @@ fn replayed(kept: &Kept) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+
+    /// A body of ten pieces, and where it is collected.
+    fn collected(most: usize) -> (Collected, Body, Vec<Bytes>) {
+        let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
+        let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
+        let purse = Budget::new(1 << 20, gauge, refused).purse(None);
+        let pieces: Vec<Bytes> = (0..10).map(|n| Bytes::from(format!("piece {n}"))).collect();
+        let whole = pieces.clone().into_iter().map(Piece::Ok);
+        let body = Body::from_stream(stream::iter(whole));
+        (Collected::new(purse.charge(0).ok(), most), body, pieces)
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_kept_though_its_caller_takes_nothing() {
+        let (mut collected, body, pieces) = collected(1_000);
+        let (mut to_caller, mut caller) = mpsc::channel(1);
+        collected.stream(body, &mut to_caller).await;
+        assert_eq!(collected.body().unwrap(), pieces.concat());
+        // The caller gets all of it when it goes on.
+        let taken = async {
+            let mut taken = Vec::new();
+            while let Some(Ok(piece)) = caller.recv().await {
+                taken.push(piece);
+            }
+            taken
+        };
+        let rest = async {
+            collected.hand_over(&to_caller).await;
+            drop(to_caller);
+        };
+        assert_eq!(tokio::join!(rest, taken).1, pieces);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_not_kept_and_reaches_its_caller() {
+        let (mut collected, body, pieces) = collected(20);
+        let (mut to_caller, mut caller) = mpsc::channel(1);
+        let sent = async {
+            collected.stream(body, &mut to_caller).await;
+            assert!(collected.body().is_none() && collected.whole.is_empty());
+            collected.hand_over(&to_caller).await;
+            drop(to_caller);
+        };
+        let taken = async {
+            let mut taken = Vec::new();
+            while let Some(Ok(piece)) = caller.recv().await {
+                taken.push(piece);
+            }
+            taken
+        };
+        assert_eq!(tokio::join!(sent, taken).1, pieces);
+    }
 
     #[test]
     fn a_key_is_one_visible_text() {
