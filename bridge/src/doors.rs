@@ -78,6 +78,9 @@ pub struct Mounted {
     pub exposed: Vec<HeaderName>,
 }
 
+/// The header with which a request is done once.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
 /// A request that is refused below JSON-RPC.
 type Refusal = (StatusCode, Failure);
 
@@ -97,7 +100,7 @@ impl Door {
 
     /// The id of a request. Other replicas follow the answer to its call where somebody can ask them for it.
     fn new_call(&self, path: HttpPath, headers: &HeaderMap) -> Result<CallId, getrandom::Error> {
-        let is_kept = path.has_tasks() || headers.contains_key(rpc::IDEMPOTENCY_KEY);
+        let is_kept = path.has_tasks() || headers.contains_key(IDEMPOTENCY_KEY);
         if is_kept && self.results.is_shared() {
             self.calls.legs().new_followed_call()
         } else {

@@ -139,8 +139,7 @@ impl Bridge {
             process.open_admin(listener, admin_hosts, bounds);
         }
         process.watch_buses();
-        process.read_answers();
-        process.follow_others(a2a.as_ref());
+        process.read_answers(a2a.as_ref());
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         for (work, subscription) in bindings {
             process.start_binding(work, subscription);
@@ -201,8 +200,8 @@ impl Process {
         }
     }
 
-    /// Reads the answers of every bus that calls go to.
-    fn read_answers(&mut self) {
+    /// Reads the answers of every bus that calls go to: those to this replica, and those that it follows.
+    fn read_answers(&mut self, a2a: Option<&Settings>) {
         for leg in self.calls.legs().iter() {
             let Some(bus) = self.buses.get(leg.bus) else {
                 continue;
@@ -217,6 +216,7 @@ impl Process {
             self.rest
                 .spawn(reader.run(Arc::clone(&self.readiness), stop));
         }
+        self.follow_others(a2a);
     }
 
     /// Reads the answers to calls of other replicas, where they share the state.

@@ -14,10 +14,9 @@ mod keyed;
 mod reply;
 pub(super) mod unit;
 
-pub(super) use self::keyed::KEY as IDEMPOTENCY_KEY;
-
 use std::future::{Future, ready};
 use std::sync::Arc;
+use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Limits, Text, Unit, decode};
@@ -302,13 +301,7 @@ fn read_head(
         let failure = Failure::new(Reason::ContentType, message);
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
     }
-    let timeout = negotiate::timeout(&head.headers).map_err(|negotiate::BadTimeout| {
-        let message = "X-A2A-Timeout must be a positive integer of milliseconds";
-        (
-            StatusCode::BAD_REQUEST,
-            Failure::new(Reason::InvalidParams, message),
-        )
-    })?;
+    let timeout = timeout_of(&head.headers)?;
     let accepts = Accepts::of(&head.headers).ok_or_else(|| {
         let message =
             "answers are application/json or text/event-stream, and Accept allows neither";
@@ -335,6 +328,14 @@ fn read_head(
         results: Arc::clone(&door.results),
         key: None,
         is_resumed: false,
+    })
+}
+
+fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
+    negotiate::timeout(headers).map_err(|negotiate::BadTimeout| {
+        let message = "X-A2A-Timeout must be a positive integer of milliseconds";
+        let failure = Failure::new(Reason::InvalidParams, message);
+        (StatusCode::BAD_REQUEST, failure)
     })
 }
 

@@ -24,13 +24,11 @@ use super::{CALL_ID, header_of};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, SOON};
 use crate::clock;
-use crate::doors::{Door, Refusal};
+use crate::doors::{Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::sse;
 use crate::metrics::Keyed as Outcome;
 use crate::results::{Claim, Kept, Results, Standing, digest_of, key_of};
 
-/// The header.
-pub(in crate::doors) const KEY: &str = "idempotency-key";
 /// The header of an answer that was there before.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The longest key, in characters.
@@ -209,7 +207,7 @@ fn refused(standing: &Standing) -> Refusal {
 
 /// The key of a request, without the quotes that a structured field has.
 fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
-    let mut keys = headers.get_all(KEY).iter();
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else {
         return Ok(None);
     };
@@ -503,7 +501,7 @@ mod tests {
         let read = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {
-                headers.append(KEY, HeaderValue::from_static(value));
+                headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static(value));
             }
             read_key(&headers).map_err(|(status, _)| status.as_u16())
         };
