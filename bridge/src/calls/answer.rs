@@ -301,7 +301,7 @@ impl Answer {
         let asked = || copies.iter().filter(|copy| copy.call.is_some());
         let places = || asked().map(|copy| calls.name_of(copy));
         let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
-        CallError::Timeout(Silence {
+        CallError::Timeout(Box::new(Silence {
             after: self.patience,
             agent: self.cancel.target().cloned().unwrap_or_default(),
             published: is_published.then(|| places().collect::<Vec<_>>().join(", ").into()),
@@ -311,7 +311,7 @@ impl Answer {
                 .pending
                 .asked(self.id.call)
                 .and_then(|asked| asked.rejected()),
-        })
+        }))
     }
 
     /// Ends the call with an error. The agent that has the request gets a cancel, unless it knows better.

@@ -21,10 +21,11 @@ pub enum CallError {
     AgentNotFound(Text),
     /// Nobody answered in time.
     #[error("{0}")]
-    Timeout(Silence),
+    // Boxed, like the next: every waiting call has room for several of these.
+    Timeout(Box<Silence>),
     /// The topic, or the stream of a subject, that the request goes to does not take it.
     #[error("{0}")]
-    NotTaken(NotTaken),
+    NotTaken(Box<NotTaken>),
     /// Nobody listens at the destination, or the bus is away.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
@@ -158,11 +159,11 @@ impl CallError {
             TransportErrorKind::Full => format!("{name} is full"),
             kind => format!("{name} takes no messages ({})", kind.as_str()),
         };
-        Self::NotTaken(NotTaken {
+        Self::NotTaken(Box::new(NotTaken {
             what: what.into(),
             kind: error.kind(),
             named_by: copy.named_by,
-        })
+        }))
     }
 
     /// What it means to a caller that its request cannot be routed.

@@ -509,13 +509,13 @@ mod tests {
     const NOW: &str = "2026-02-02T02:40:00.123Z";
 
     fn silence() -> CallError {
-        CallError::Timeout(Silence {
+        CallError::Timeout(Box::new(Silence {
             after: Duration::from_secs(30),
             agent: "weather".into(),
             published: Some("Kafka topic agents.weather".into()),
             cause: None,
             rejected: None,
-        })
+        }))
     }
 
     fn render(failure: &Failure, id: &str, dialect: Dialect) -> String {
@@ -712,23 +712,23 @@ mod tests {
             "no answer from agent \"weather\" within 30000 ms (published to Kafka topic agents.weather); \
              raise X-A2A-Timeout to wait longer"
         );
-        let unpublished = CallError::Timeout(Silence {
+        let unpublished = CallError::Timeout(Box::new(Silence {
             after: Duration::from_micros(1_500),
             agent: "weather".into(),
             published: None,
             cause: None,
             rejected: None,
-        });
+        }));
         assert_eq!(
             message(unpublished),
             "not sent within 2 ms: the bus did not confirm the request; raise X-A2A-Timeout to wait longer"
         );
         let missing = |named_by| {
-            Failure::call(&CallError::NotTaken(NotTaken {
+            Failure::call(&CallError::NotTaken(Box::new(NotTaken {
                 what: "Kafka topic agents.k-typo does not exist".into(),
                 kind: TransportErrorKind::UnknownTopic,
                 named_by,
-            }))
+            })))
         };
         let (chosen, configured) = (missing(NamedBy::Event), missing(NamedBy::Config));
         assert_eq!(chosen.word, "agent_not_found");

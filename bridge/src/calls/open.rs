@@ -79,7 +79,7 @@ impl Calls {
         let rules = self.rules();
         account.is_for(&event, rules.names(&agent));
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Silence::expired(&event)));
+            return Err(CallError::Timeout(Box::new(Silence::expired(&event))));
         }
         let left = clock::time_left(&event);
         let timeout = timeout.map_or(left, |own| Some(left.map_or(own, |left| left.min(own))));

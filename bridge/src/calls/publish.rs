@@ -69,7 +69,11 @@ impl Calls {
             match timeout_at(deadline.into(), published).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(self.refused_by_bus(&error, &copy)),
-                Err(_) => return Err(CallError::Timeout(self.unpublished(patience, event, &copy))),
+                Err(_) => {
+                    return Err(CallError::Timeout(Box::new(
+                        self.unpublished(patience, event, &copy),
+                    )));
+                }
             }
         }
         Ok(())

@@ -144,7 +144,7 @@ async fn make(
     // What the caller knows is how long all may take, not what was left of it after connecting.
     let with_whole_time = |error| match (error, args.timeout) {
         (CallError::Timeout(silence), Some(after)) => {
-            CallError::Timeout(Silence { after, ..silence })
+            CallError::Timeout(Box::new(Silence { after, ..*silence }))
         }
         (error, _) => error,
     };

@@ -220,7 +220,7 @@ impl Pipeline {
             Some((message, &unit.bytes))
         });
         if clock::is_expired(&event) {
-            return Err(CallError::Timeout(Silence::expired(&event)));
+            return Err(CallError::Timeout(Box::new(Silence::expired(&event))));
         }
         let left = clock::time_left(&event);
         self.calls.exchange(call, event, rpc, left)

@@ -255,13 +255,13 @@ impl Common {
         };
         let timeout = self.calls.patience(Some(timeout));
         match timeout.saturating_sub(self.arrived.elapsed()) {
-            Duration::ZERO => Err(CallError::Timeout(Silence {
+            Duration::ZERO => Err(CallError::Timeout(Box::new(Silence {
                 after: timeout,
                 agent: Text::default(),
                 published: None,
                 cause: None,
                 rejected: None,
-            })),
+            }))),
             left => Ok(Some(left)),
         }
     }
