@@ -26,6 +26,7 @@ mod pending_model;
 #[cfg(test)]
 mod pending_tests;
 mod publish;
+pub(crate) mod question;
 pub(crate) mod render;
 pub mod reply;
 pub(crate) mod reply_form;
@@ -55,6 +56,7 @@ pub use answered::{Answered, Unanswerable};
 pub use error::{Bound, CallError, NotTaken, Silence};
 pub(crate) use open::{Exchange, Opened};
 pub use part::Part;
+use question::Abilities;
 
 use crate::account::Account;
 use crate::budget::Budget;
@@ -246,14 +248,19 @@ impl Calls {
     /// # Errors
     /// By kind. What goes wrong after this returns is an error of [`Answer::next`].
     pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
-        self.prepare(request)?.publish().await
+        self.prepare(request, None)?.publish().await
     }
 
-    /// Registers the call of a request, which is to be published.
-    pub(crate) fn prepare(self: &Arc<Self>, request: Request) -> Result<Prepared, CallError> {
+    /// Registers the call of a request, which is to be published. With `client`, the caller takes other messages before
+    /// the answer, and can be asked something: such an answer may take as long as a streamed one.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        request: Request,
+        client: Option<Abilities>,
+    ) -> Result<Prepared, CallError> {
         let call = self.id_of(&request)?;
         let mut account = Account::open(&self.metrics, call, request.caller.clone());
-        let (opened, copies) = match self.begin(call, request, &mut account) {
+        let (opened, copies) = match self.begin(call, request, client, &mut account) {
             Ok(begun) => begun,
             Err(error) => {
                 account.failed(&error);

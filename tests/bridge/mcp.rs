@@ -2,7 +2,7 @@
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, Message, Outcome, Reading, Subscription, TopicFilter, Transport as _,
+    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use futures_util::StreamExt as _;
 use reqwest::{Client, Method, RequestBuilder, Response};
@@ -33,6 +33,8 @@ const NEWEST: &str = "2026-07-28";
 struct Servers {
     front: Front,
     seen: mpsc::Receiver<(String, String)>,
+    /// Where the answers to their requests go.
+    reply_to: mpsc::Receiver<Topic>,
 }
 
 impl Servers {
@@ -46,6 +48,7 @@ impl Servers {
         };
         let mut consumer = front.memory.subscribe(subscription).await.unwrap();
         let (saw, seen) = mpsc::channel(1_000);
+        let (told, reply_to) = mpsc::channel(1_000);
         let memory = front.memory.clone();
         tokio::spawn(async move {
             while let Some(delivery) = consumer.recv().await {
@@ -58,12 +61,17 @@ impl Servers {
                 let Some(reply_to) = delivery.reply_to else {
                     continue;
                 };
+                told.send(reply_to.clone()).await.unwrap();
                 for said in answers(&topic, &request) {
                     publish(&memory, &Address::topic(reply_to.clone()), said).await;
                 }
             }
         });
-        Self { front, seen }
+        Self {
+            front,
+            seen,
+            reply_to,
+        }
     }
 
     fn post(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
@@ -91,7 +99,7 @@ impl Servers {
     }
 
     async fn session(&self, path: &str, revision: &str) -> String {
-        let params = json!({ "protocolVersion": revision, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        let params = json!({ "protocolVersion": revision, "capabilities": { "elicitation": {} }, "clientInfo": { "name": "t", "version": "1" } });
         let response = self.post(path, request(1, "initialize", params));
         let response = response.send().await.unwrap();
         assert_eq!(response.status(), 200);
@@ -139,6 +147,10 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
             }
         }
         "tools/call" if params["name"] == "hang" => Vec::new(),
+        "tools/call" if params["name"] == "ask" => {
+            let ask = |id: Value, method: &str| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "n": 1 } }).to_string();
+            vec![ask(json!(1), "ping"), ask(json!(2), "roots/list"), ask(json!("q.3"), "elicitation/create")]
+        }
         "tools/call" => vec![
             json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "level": "info", "data": "l" } }).to_string(),
             json!({ "jsonrpc": "2.0", "method": "notifications/progress",
@@ -415,6 +427,92 @@ async fn a_cancelled_request_is_cancelled_at_its_agent() {
 }
 
 #[tokio::test]
+async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let call = request(5, "tools/call", json!({ "name": "ask" }));
+    let call = servers.post(path, call).header("mcp-session-id", &session);
+    let response = call.send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut stream = response.bytes_stream();
+    let asked = timeout(SOON, stream.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let asked = read_events(std::str::from_utf8(&asked).unwrap())[0].json();
+    assert_eq!(asked["method"], "elicitation/create");
+    assert_eq!(asked["params"], json!({ "n": 1 }));
+
+    // The bridge has answered what the client cannot be asked.
+    let (_, call) = servers.next_seen().await;
+    let call: Value = serde_json::from_str(&call).unwrap();
+    let (_, pong) = servers.next_seen().await;
+    assert_eq!(
+        serde_json::from_str::<Value>(&pong).unwrap(),
+        json!({ "jsonrpc": "2.0", "id": 1, "result": {} })
+    );
+    let (_, refused) = servers.next_seen().await;
+    let refused: Value = serde_json::from_str(&refused).unwrap();
+    assert_eq!(
+        (&refused["id"], &refused["error"]["code"]),
+        (&json!(2), &json!(-32_601))
+    );
+
+    let url = format!("{}{path}", servers.front.base);
+    let say = |id: Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": { "action": "accept" } });
+        let post = Client::new().post(&url).header("mcp-session-id", &session);
+        post.body(body.to_string()).send()
+    };
+    let id = asked["id"].as_str().unwrap().to_owned();
+    let (reply_id, own) = id.split_once('.').unwrap();
+    // Without the token of the call, nobody answers for its client.
+    for forged in [
+        json!("q.3"),
+        json!(2),
+        json!(format!("{}.{own}", &reply_id[..26])),
+        json!(format!("{reply_id}.!")),
+    ] {
+        assert_eq!(say(forged.clone()).await.unwrap().status(), 400, "{forged}");
+    }
+    assert_eq!(say(json!(id)).await.unwrap().status(), 202);
+    let (topic, answer) = servers.next_seen().await;
+    assert_eq!(topic, "mcp.maps");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        answer,
+        json!({ "jsonrpc": "2.0", "id": "q.3", "result": { "action": "accept" } })
+    );
+
+    // The answer to the call itself.
+    let to = call["id"].as_str().unwrap();
+    let result = json!({ "jsonrpc": "2.0", "id": to, "result": { "content": [] } });
+    let mut at = servers.reply_to.recv().await.unwrap();
+    while !at.as_str().ends_with(to) {
+        at = servers.reply_to.recv().await.unwrap();
+    }
+    publish(
+        &servers.front.memory,
+        &Address::topic(at),
+        result.to_string(),
+    )
+    .await;
+    let last = timeout(SOON, stream.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let last = read_events(std::str::from_utf8(&last).unwrap())[0].json();
+    assert_eq!(
+        last,
+        json!({ "jsonrpc": "2.0", "id": 5, "result": { "content": [] } })
+    );
+    assert_eq!(say(json!(id)).await.unwrap().status(), 400);
+}
+
+#[tokio::test]
 async fn all_agents_are_one_server_with_their_names_in_front() {
     let mut servers = Servers::open().await;
     let list = servers
@@ -531,7 +629,7 @@ async fn what_breaks_the_rules_is_refused_with_a_reason() {
     for session in [
         "nope",
         "2025-11-25.",
-        "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "2026-07-28..aaaaaaaaaaaaaaaaaaaaaaaaaa",
     ] {
         let refused = ping()
             .header("mcp-session-id", session)

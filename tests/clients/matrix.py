@@ -17,6 +17,7 @@ import nats
 import requesters
 from agents import PARTS
 from cases import AGENTS, BEHAVIOURS, HOLDING, nonce_in, request, wrong
+from conformance import conformance
 from crowd import equal_ids, killed
 from programs import Agents, Spring
 from readme import examples, unlike_readme
@@ -169,6 +170,9 @@ async def everything(bridge, control, spring, report):
     print("\n".join(rows), flush=True)
     report.note("the matrix is the one in the README", unlike_readme(rows))
     await step("the clients of the SDKs", library_clients(bridge.door, report), report)
+    if os.environ["CLIENTS_MCP_KIT"]:
+        kit = conformance(bridge.program, bridge.directory, report)
+        await step("the conformance kit of MCP", kit, report)
     await step("the examples of the README", examples(bridge, report), report)
     if spring:
         await step("ReplyingKafkaTemplate", spring.asks(report), report)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_transports::{Health, Transport as _, TransportError};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -19,6 +20,7 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{Asked, Handed, Piece};
+use crate::calls::question::{Abilities, Question};
 
 /// How long records wait for an earlier one that does not come. Source: docs/design.md §5.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
@@ -50,6 +52,10 @@ pub struct Answer {
     reached: Option<Reached>,
     /// How many parts the caller has got.
     pub(super) taken: u32,
+    /// What the caller can be asked.
+    client: Option<Abilities>,
+    /// Whether the part that comes now is a question to the caller.
+    is_asking: bool,
 }
 
 /// A call that is registered and not yet published.
@@ -94,6 +100,8 @@ impl Opened {
             calls: Arc::clone(calls),
             reached: None,
             taken: 0,
+            client: self.client,
+            is_asking: false,
         }
     }
 }
@@ -176,6 +184,7 @@ impl Answer {
             whole: left,
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),
+            client: None,
         };
         opened.answer(account, calls)
     }
@@ -244,7 +253,12 @@ impl Answer {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
                 self.taken += 1;
-                self.deadline = Instant::now() + self.patience;
+                // Whoever is asked may take as long as the whole answer may.
+                self.deadline = if std::mem::take(&mut self.is_asking) {
+                    self.last_deadline
+                } else {
+                    Instant::now() + self.patience
+                };
                 if part.last {
                     self.end();
                     self.account.answered();
@@ -269,7 +283,15 @@ impl Answer {
             tokio::select! {
                 biased;
                 piece = self.parts.recv() => match piece {
-                    Some(Piece::Part(part)) => return part,
+                    Some(Piece::Part(Ok(part))) => match self.questioned(part).await {
+                        Some(part) => return Ok(part),
+                        None => self.deadline = Instant::now() + self.patience,
+                    },
+                    Some(Piece::Part(Err(error))) => return Err(error),
+                    Some(Piece::Said(answer)) => {
+                        self.deadline = Instant::now() + self.patience;
+                        self.say_to_agent(answer).await;
+                    }
                     Some(Piece::Waiting) => {
                         self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_PATIENCE);
                     }
@@ -292,6 +314,31 @@ impl Answer {
                 }
             }
         }
+    }
+
+    /// A part as the caller gets it; `None` for a question that the bridge has answered.
+    async fn questioned(&mut self, part: Part) -> Option<Part> {
+        let Some(client) = self.client.filter(|_| !part.last) else {
+            return Some(part);
+        };
+        let limits = self.calls.rules().limits;
+        match client.asked(self.id, &part.body, &limits) {
+            None => Some(part),
+            Some(Question::Client(body)) => {
+                self.is_asking = true;
+                Some(Part { body, ..part })
+            }
+            Some(Question::Agent(answer)) => {
+                self.say_to_agent(answer).await;
+                None
+            }
+        }
+    }
+
+    /// Sends something to the place where the request went. Failures are counted and logged there.
+    async fn say_to_agent(&mut self, answer: Bytes) {
+        let copies = self.calls.copies_beside(&self.cancel, answer, "client");
+        self.calls.publish_beside(copies, self.last_deadline).await;
     }
 
     /// Nobody has answered: whom the request is for, and where it is if the bus has confirmed it.

@@ -20,6 +20,7 @@ use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
 use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Piece};
+use crate::calls::question::Abilities;
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
 use crate::rules::Rules;
@@ -43,6 +44,8 @@ pub(crate) struct Exchange {
     patience: Duration,
     /// How long it waits for the last part.
     whole: Duration,
+    /// What it can be asked, where it takes other messages before the answer.
+    client: Option<Abilities>,
 }
 
 /// A call that is registered and not yet published.
@@ -54,11 +57,33 @@ pub(crate) struct Opened {
     /// How long the whole answer may take.
     pub(super) whole: Duration,
     pub(super) is_rpc: bool,
+    pub(super) client: Option<Abilities>,
     pub(super) may_have_arrived: Arc<AtomicBool>,
 }
 
 /// What a call that waits costs, in bytes: its entry, its answer, and the tasks and buffers around them.
 const PENDING_BYTES: usize = 4 << 10;
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// How long its caller waits for the last part: who takes other messages before the answer waits longer.
+    fn whole(&self) -> Duration {
+        let has_parts = self.streamed || self.client.is_some();
+        if has_parts { self.whole } else { self.patience }
+    }
+
+    /// Who waits for the answer.
+    fn is_of(&mut self, client: Option<Abilities>) {
+        self.client = client;
+        if let Form::JsonRpc {
+            takes_questions, ..
+        } = &mut self.form
+        {
+            *takes_questions = client.is_some();
+        }
+    }
+}
 
 // === impl Calls ===
 
@@ -68,6 +93,7 @@ impl Calls {
         &self,
         call: CallId,
         mut request: Request,
+        client: Option<Abilities>,
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let timeout = request.timeout;
@@ -87,6 +113,7 @@ impl Calls {
         let rpc = rpc.map(|rpc| (rpc, &message.bytes));
         let mut exchange = self.exchange(call, event, rpc, timeout)?;
         exchange.event.set("id", Text::from(call.to_string()))?;
+        exchange.is_of(client);
         let from = Self::of_caller(&rules, &exchange.plain, &headers);
         let copies = self.route_call(&exchange, from);
         let copies = copies.map_err(|error| CallError::unroutable(&error, &exchange.event))?;
@@ -127,6 +154,7 @@ impl Calls {
                 event.set_data(Some(Data::from(with_call_id(bytes, own, progress, &id))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
+                    takes_questions: false,
                     progress: progress.map(|token| token.token().clone()),
                 };
                 (form, message.dialect, streaming)
@@ -149,6 +177,7 @@ impl Calls {
             streamed,
             patience,
             whole,
+            client: None,
         })
     }
 
@@ -164,23 +193,23 @@ impl Calls {
         caller: Option<&Text>,
         is_kept: bool,
     ) -> Result<Opened, CallError> {
+        let whole = exchange.whole();
         let Exchange {
             id,
-            plain: _,
             event,
             request,
             form,
             dialect,
             streamed,
             patience,
-            whole,
+            client,
+            ..
         } = exchange;
-        let is_rpc = matches!(form, Form::JsonRpc { .. });
+        let (is_rpc, may_have_arrived) = (matches!(form, Form::JsonRpc { .. }), Arc::default());
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (purse, charge) = self.memory_of(caller)?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
-        let may_have_arrived = Arc::<AtomicBool>::default();
         let entry = Entry {
             parts: sender,
             asked: Arc::new(Asked {
@@ -212,8 +241,9 @@ impl Calls {
             parts,
             cancel: Cancel::new(id, dialect, target, copies),
             patience,
-            whole: if streamed { whole } else { patience },
+            whole,
             is_rpc,
+            client,
             may_have_arrived,
         })
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock, PoisonError};
 
 use a2abus_models::e2a::Fold;
 use a2abus_plugin::{Event, Text};
+use bytes::Bytes;
 use prometheus::IntGauge;
 use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
@@ -89,6 +90,8 @@ pub enum Piece {
     Part(Result<Part, CallError>),
     /// Records came that wait for an earlier one.
     Waiting,
+    /// What the client says to a question of the agent, in the other direction.
+    Said(Bytes),
 }
 
 /// The form in which a caller is answered.
@@ -100,6 +103,8 @@ pub enum Form {
         id: Text,
         /// The caller's own progress token, as its JSON token.
         progress: Option<Text>,
+        /// Whether requests of the agent are parts of the answer.
+        takes_questions: bool,
     },
     /// With the agent's message as it is.
     Untouched,
@@ -345,6 +350,14 @@ impl PendingCalls {
                 Handed::Late
             }
         }
+    }
+
+    /// Hands something to whoever waits for the answer to a call; whether somebody does, and has room for it.
+    pub fn say(&self, call: CallId, piece: impl FnOnce(Bytes) -> Piece, body: Bytes) -> bool {
+        self.table.get(&call).is_some_and(|entry| {
+            let held = entry.purse.hold(body);
+            held.is_ok_and(|body| entry.parts.try_send(piece(body)).is_ok())
+        })
     }
 
     /// Notes that the bus has the request of a call.

@@ -102,7 +102,7 @@ fn one_call() {
         after += usize::from(ends > 0);
         ends += usize::from(match piece {
             Piece::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
-            Piece::Waiting => false,
+            Piece::Waiting | Piece::Said(_) => false,
         });
     }
     // Either its caller has left, or it has its end.

@@ -45,7 +45,7 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
 fn received(receiver: &mut mpsc::Receiver<Piece>) -> Result<Part, CallError> {
     match receiver.try_recv().unwrap() {
         Piece::Part(part) => part,
-        Piece::Waiting => panic!("a part is missing"),
+        Piece::Waiting | Piece::Said(_) => panic!("a part is missing"),
     }
 }
 

@@ -177,7 +177,19 @@ impl Calls {
     /// Sends the agent the cancel of its protocol.
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
         let payload = Bytes::from(cancel.payload());
-        let limits = a2abus_plugin::Limits::default();
+        for copy in self.copies_beside(&cancel, payload, "cancel") {
+            self.publish_cancel(&cancel, &copy).await;
+        }
+    }
+
+    /// The copies of a message that follows the request of a call to its agent.
+    pub(super) fn copies_beside(
+        &self,
+        cancel: &Cancel,
+        payload: Bytes,
+        caller: &'static str,
+    ) -> Vec<Outgoing> {
+        let (limits, mut copies) = (a2abus_plugin::Limits::default(), Vec::new());
         for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits)
             .into_iter()
             .flatten()
@@ -188,7 +200,7 @@ impl Calls {
                 call: None,
                 target: cancel.target().cloned(),
                 timeout: None,
-                caller: Text::from_static("cancel"),
+                caller: Text::from_static(caller),
                 headers: Vec::new(),
             };
             let Ok(mut event) = self.event(request) else {
@@ -199,11 +211,10 @@ impl Calls {
             debug_assert!(marked.is_ok());
             // The other destinations do not know that it was a call.
             for original in cancel.copies().iter().filter(|copy| copy.call.is_some()) {
-                if let Ok(copy) = self.outbound.beside(&event, original) {
-                    self.publish_cancel(&cancel, &copy).await;
-                }
+                copies.extend(self.outbound.beside(&event, original));
             }
         }
+        copies
     }
 
     async fn publish_cancel(&self, cancel: &Cancel, copy: &Outgoing) {

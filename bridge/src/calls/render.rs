@@ -9,6 +9,7 @@
 //! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
 //! | a CloudEvent | what its data are; parts by `mcptype` and `isfinal` |
 //! | any other JSON | a result |
+//! | a JSON-RPC request | a part, for an MCP client; else the call fails |
 //!
 //! A caller of another family gets the agent's message as it is. Source: docs/protocols/e2a.md §10.4,
 //! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
@@ -42,11 +43,16 @@ pub(crate) fn parts_of(
 ) -> Result<Parts, CallError> {
     match &asked.form {
         Form::Untouched => untouched(asked, said),
-        Form::JsonRpc { id, progress } => {
+        Form::JsonRpc {
+            id,
+            progress,
+            takes_questions,
+        } => {
             let reply = Reply {
                 asked,
                 id,
                 progress: progress.as_ref(),
+                takes_questions: *takes_questions,
                 limits,
             };
             reply.parts_of(said, fold)
@@ -86,6 +92,8 @@ struct Reply<'a> {
     id: &'a Text,
     /// The caller's own progress token.
     progress: Option<&'a Text>,
+    /// Whether requests of the agent are parts.
+    takes_questions: bool,
     /// What a payload may cost where the answer was read.
     limits: &'a Limits,
 }
@@ -94,6 +102,17 @@ struct Reply<'a> {
 
 impl Reply<'_> {
     fn parts_of(&self, said: &Said, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
+        if let Body::Rpc(message) = &said.body
+            && self.takes_questions
+            && message.is_call()
+            && message.id.is_some()
+        {
+            return Ok(smallvec![Part {
+                body: said.bytes.clone(),
+                last: false,
+                event: None
+            }]);
+        }
         let last = said.is_last(self.asked.streamed);
         if said.is_progress() && !self.asked.streamed {
             // No JSON-RPC message, and no part of an answer that was asked for as a whole.

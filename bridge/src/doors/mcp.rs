@@ -14,7 +14,7 @@
 //!
 //! No session is kept: its id says what later requests of it need, so any replica answers any of them.
 //!
-//! Source: docs/protocols/mcp.md §5 to §9.
+//! Source: docs/protocols/mcp.md §5 to §10.
 
 mod answer;
 mod envelope;

@@ -386,6 +386,7 @@ fn asked(call: CallId, opened: &Opened) -> Asked {
         form: Form::JsonRpc {
             id: opened.id.clone(),
             progress: opened.progress.clone(),
+            takes_questions: false,
         },
         streamed: opened.streamed,
         agent: opened.agent.clone(),

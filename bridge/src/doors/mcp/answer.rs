@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use super::envelope::{Era, is_object};
 use super::post::Turn;
 use super::running::Cancellable;
+use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
 use crate::doors::a2a::span;
 use crate::doors::rpc::{parts_of, status_of};
@@ -43,10 +45,8 @@ type Heard = Result<Part, CallError>;
 impl Turn<'_> {
     /// Sends the request to its agent, and the answer to the client.
     pub(super) async fn called(self, running: Cancellable) -> Response {
-        let called = self
-            .common
-            .call(self.unit.clone(), Some(self.common.call))
-            .await;
+        let (call, client) = (Some(self.common.call), Some(self.abilities()));
+        let called = self.common.call_of(self.unit.clone(), call, client).await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
         {
@@ -62,6 +62,14 @@ impl Turn<'_> {
             })
             .take_until(cancelled);
         self.respond(Box::pin(parts)).await
+    }
+
+    /// What the client can be asked while its request is answered: it needs a stream for that. A request that stands
+    /// alone is answered with what it is asked.
+    fn abilities(&self) -> Abilities {
+        let session = self.session.filter(|_| !self.era.is_alone());
+        let session = session.filter(|_| self.common.accepts.events());
+        session.map(Session::abilities).unwrap_or_default()
     }
 
     async fn respond(

@@ -4,10 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::revision::{Revision, VERSION};
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::question::Abilities;
 use crate::doors::Refusal;
 
 /// The members of `params` that the bridge reads. Each is the JSON as the client wrote it.
@@ -27,6 +29,8 @@ pub(super) struct Params<'a> {
     pub(super) cursor: Option<&'a RawValue>,
     #[serde(rename = "protocolVersion", default, borrow)]
     protocol_version: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    capabilities: Option<&'a RawValue>,
     #[serde(rename = "requestId", default, borrow)]
     pub(super) request_id: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -84,6 +88,21 @@ impl<'a> Params<'a> {
     /// The revision that `initialize` asks for.
     pub(super) fn asked_revision(&self) -> Option<String> {
         text(self.protocol_version)
+    }
+
+    /// What the client of `initialize` can be asked.
+    pub(super) fn abilities(&self) -> Abilities {
+        let said = self.capabilities.filter(|raw| is_object(raw));
+        let said = said.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let has = |name: &str| {
+            let said = said.as_ref().and_then(|said| said.get(name));
+            said.is_some_and(Value::is_object)
+        };
+        Abilities {
+            sampling: has("sampling"),
+            elicitation: has("elicitation"),
+            roots: has("roots"),
+        }
     }
 
     fn meta(&self) -> Result<Meta<'a>, Failure> {

@@ -181,8 +181,12 @@ impl Posted {
                 }
             }
             (RpcBody::Result(_) | RpcBody::Error(_), _) => {
+                if self.mcp.door.calls.client_said(&unit) {
+                    metrics.unit(Family::JsonRpc, Kind::Response);
+                    return accepted();
+                }
                 metrics.refused(DecodeErrorKind::Invalid);
-                let message = "this is a response, and nothing was asked";
+                let message = "this is a response, and no agent that waits for it has asked: the call is over, or another replica has it";
                 bad(&nobody, &Failure::new(Reason::InvalidRequest, message))
             }
         }
@@ -292,7 +296,7 @@ impl Turn<'_> {
             Ok(profile) => profile,
             Err(failure) => return self.failed(&failure),
         };
-        let session = Session::new(revision, self.common.call);
+        let session = Session::new(revision, params.abilities(), self.common.call);
         let mut response = self.result(&profile.initialized(revision));
         if let Ok(id) = HeaderValue::try_from(session.id().as_str()) {
             response.headers_mut().insert(SESSION, id);

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use super::revision::Revision;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::question::Abilities;
 use crate::doors::Refusal;
 use crate::recent::Recent;
 
@@ -20,9 +21,10 @@ pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id")
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
-    /// `2025-11-25.` and random characters.
+    /// `2025-11-25.ser.` and random characters: what the client can be asked is between the dots.
     id: Text,
     revision: Revision,
+    abilities: Abilities,
 }
 
 /// The sessions that this replica knows to be over.
@@ -46,18 +48,32 @@ impl Default for Sessions {
 
 impl Session {
     /// A new one.
-    pub(super) fn new(revision: Revision, random: CallId) -> Self {
-        let id = format!("{}.{random}", revision.as_str()).into();
-        Self { id, revision }
+    pub(super) fn new(revision: Revision, abilities: Abilities, random: CallId) -> Self {
+        let letters: String = letters(abilities)
+            .into_iter()
+            .filter_map(|(letter, has)| has.then_some(letter))
+            .collect();
+        let id = format!("{}.{letters}.{random}", revision.as_str()).into();
+        Self {
+            id,
+            revision,
+            abilities,
+        }
     }
 
     fn parse(id: &str) -> Option<Self> {
-        let (revision, random) = id.split_once('.')?;
+        let (revision, rest) = id.split_once('.')?;
+        let (letters, random) = rest.split_once('.')?;
         let revision = Revision::of(revision).filter(|revision| revision.has_sessions())?;
         random.parse::<CallId>().ok()?;
         Some(Self {
             id: id.into(),
             revision,
+            abilities: Abilities {
+                sampling: letters.contains('s'),
+                elicitation: letters.contains('e'),
+                roots: letters.contains('r'),
+            },
         })
     }
 
@@ -68,6 +84,19 @@ impl Session {
     pub(super) fn revision(&self) -> Revision {
         self.revision
     }
+
+    /// What its client can be asked.
+    pub(super) fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+}
+
+fn letters(abilities: Abilities) -> [(char, bool); 3] {
+    [
+        ('s', abilities.sampling),
+        ('e', abilities.elicitation),
+        ('r', abilities.roots),
+    ]
 }
 
 // === impl Sessions ===
@@ -109,7 +138,16 @@ mod tests {
 
     #[test]
     fn an_id_says_all_there_is_and_ends_once() {
-        let session = Session::new(Revision::V2025_06_18, CallId::new(Replica(7)).unwrap());
+        let able = Abilities {
+            elicitation: true,
+            roots: true,
+            ..Abilities::default()
+        };
+        let session = Session::new(
+            Revision::V2025_06_18,
+            able,
+            CallId::new(Replica(7)).unwrap(),
+        );
         assert!(
             session
                 .id()
@@ -121,8 +159,9 @@ mod tests {
             "",
             "nope",
             "2025-06-18.",
-            "2026-07-28.aaaaaaaaaaaaaaaaaaaaaaaaaa",
-            "2025-06-18.x y",
+            "2025-06-18..",
+            "2026-07-28..aaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "2025-06-18.s.x y",
         ] {
             assert_eq!(Session::parse(bad), None, "{bad:?}");
         }

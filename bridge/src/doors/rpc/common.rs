@@ -21,6 +21,7 @@ use crate::budget::Purse;
 use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::pending::Form;
+use crate::calls::question::Abilities;
 use crate::calls::{self, Answer, CallError, Calls, Prepared, Reached, Silence};
 use crate::clock;
 use crate::http::negotiate::Accepts;
@@ -101,7 +102,7 @@ impl Common {
         unit: Unit,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
-        self.send(unit, None, call, None).await
+        self.send((unit, None), call, None, None).await
     }
 
     /// As [`Common::call`]; `data` is what the data of the request are, where it is a CloudEvent.
@@ -111,7 +112,7 @@ impl Common {
         data: Option<Unit>,
         call: Option<CallId>,
     ) -> Result<Answer, CallError> {
-        self.send(unit, data, call, None).await
+        self.send((unit, data), call, None, None).await
     }
 
     /// As [`Common::call`], for a task that follows the answer.
@@ -121,15 +122,25 @@ impl Common {
         call: Option<CallId>,
         task: Option<&Text>,
     ) -> Result<Answer, CallError> {
-        self.send(unit, None, call, task).await
+        self.send((unit, None), call, task, None).await
+    }
+
+    /// As [`Common::call`], for a client that takes other messages before the answer, and can be asked something.
+    pub(in crate::doors) async fn call_of(
+        &self,
+        unit: Unit,
+        call: Option<CallId>,
+        client: Option<Abilities>,
+    ) -> Result<Answer, CallError> {
+        self.send((unit, None), call, None, client).await
     }
 
     async fn send(
         &self,
-        unit: Unit,
-        data: Option<Unit>,
+        (unit, data): (Unit, Option<Unit>),
         call: Option<CallId>,
         task: Option<&Text>,
+        client: Option<Abilities>,
     ) -> Result<Answer, CallError> {
         if self.is_resumed && call == Some(self.call) {
             let answer = self.results.resume(&self.calls, self.call, 0);
@@ -137,7 +148,7 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
-        let prepared = self.calls.prepare(request)?;
+        let prepared = self.calls.prepare(request, client)?;
         if let Some(opened) = self.opened(call, task, &prepared) {
             self.results.open_call(self.call, opened).await;
         }
@@ -156,7 +167,7 @@ impl Common {
             return None;
         }
         let asked = prepared.asked()?;
-        let Form::JsonRpc { id, progress } = &asked.form else {
+        let Form::JsonRpc { id, progress, .. } = &asked.form else {
             return None;
         };
         let now = clock::now();
