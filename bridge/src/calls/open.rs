@@ -206,6 +206,7 @@ impl Calls {
             ..
         } = exchange;
         let (is_rpc, may_have_arrived) = (matches!(form, Form::JsonRpc { .. }), Arc::default());
+        let request = request.into_inner();
         let target = event.extension_text(extension::TARGET_AGENT).cloned();
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (purse, charge) = self.memory_of(caller)?;
@@ -217,9 +218,7 @@ impl Calls {
                 streamed,
                 agent: target.clone().unwrap_or_default(),
                 id,
-                request: request
-                    .into_inner()
-                    .unwrap_or_else(|| Fingerprint::of(&event)),
+                request: request.unwrap_or_else(|| Fingerprint::of(&event)),
                 progress: Mutex::default(),
             }),
             buses: copies.iter().map(|copy| copy.bus).collect(),

@@ -142,8 +142,8 @@ mod tests {
             };
             let unit = only(&question, &limits).unwrap();
             let id = unit.json_rpc.unwrap().id.unwrap();
-            let (to, its_own) = named(&id).unwrap();
-            assert_eq!((to.to_string(), its_own.as_str()), (call.to_string(), own));
+            let (of, found) = named(&id).unwrap();
+            assert_eq!((of.call, found.as_str()), (call.call, own));
         }
         let Some(Question::Agent(refused)) = ask("sampling/createMessage", "7") else {
             panic!("the client is asked what it cannot do")
