@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
+use support::battery::until_closed;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -363,6 +364,7 @@ async fn a_webhook_survives_a_restart() {
     until(&first, "delivered", 1).await;
     first.front.stop.cancel();
     timeout(SOON, first.front.running).await.unwrap().unwrap();
+    until_closed(directory.path()).await;
     let second = Bus::open_with(&config).await;
     let mut next = message("plain");
     next["taskId"] = id.into();

@@ -9,6 +9,7 @@ use a2abus_transports::{
 };
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
+use support::battery::until_closed;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -357,14 +358,15 @@ async fn a_task_is_kept_and_read_in_any_dialect() {
 #[tokio::test]
 async fn a_task_survives_a_restart_where_the_state_is_in_files() {
     let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path().display();
-    let config = format!("{CONFIG}state: {{ log: embedded, directory: {directory} }}\n");
+    let state = directory.path().display();
+    let config = format!("{CONFIG}state: {{ log: embedded, directory: {state} }}\n");
     let first = Bus::open_with(&config).await;
     let answer = first.ask("message/send", said("task")).await;
     let id = answer["result"]["id"].clone();
     assert!(id.is_string(), "{answer}");
     first.front.stop.cancel();
     timeout(SOON, first.front.running).await.unwrap().unwrap();
+    until_closed(directory.path()).await;
     let second = Bus::open_with(&config).await;
     let task = second.ask("tasks/get", json!({ "id": id })).await;
     assert_eq!(task["result"]["status"]["state"], "completed", "{task}");

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::path::Path;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -174,6 +176,24 @@ pub async fn within<T>(what: &str, condition: impl Future<Output = T>) -> T {
     timeout(DEADLINE, condition)
         .await
         .unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}"))
+}
+
+/// Waits until no state is open in the files of a directory: a process lets go of them when it ends, a bridge inside of
+/// the test a moment after it has stopped.
+///
+/// # Panics
+/// When they cannot be read, or stay open.
+pub async fn until_closed(directory: &Path) {
+    for entry in std::fs::read_dir(directory).expect("the directory of the state") {
+        let path = entry.expect("the directory of the state").path();
+        let file = File::open(&path).expect("a file of the state");
+        within("the state is closed", async {
+            while file.try_lock().is_err() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
 }
 
 /// One connection and one topic of a case.
