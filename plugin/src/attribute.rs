@@ -4,8 +4,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::SystemTime;
 
-use chrono::{DateTime, SecondsFormat, Utc};
-
 use crate::error::{EventError, EventErrorKind};
 use crate::event::{is_rfc3339, is_string};
 use crate::text::Text;
@@ -134,15 +132,56 @@ impl TypePrefix {
 /// In UTC, with milliseconds. Times before 1970 and after the year 9999 become those bounds.
 impl From<SystemTime> for Time {
     fn from(time: SystemTime) -> Self {
-        const LAST: i64 = 253_402_300_799_999;
+        const AFTER: u64 = 253_402_300_800;
         let since = time.duration_since(SystemTime::UNIX_EPOCH);
-        let millis = since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(LAST));
-        let time: DateTime<Utc> =
-            DateTime::from_timestamp_millis(millis.min(LAST)).unwrap_or_default();
-        Self(Text::from(
-            time.to_rfc3339_opts(SecondsFormat::Millis, true),
-        ))
+        let (seconds, millis) = match since.map(|since| (since.as_secs(), since.subsec_millis())) {
+            Ok((seconds, millis)) if seconds < AFTER => (seconds, u64::from(millis)),
+            Ok(_) => (AFTER - 1, 999),
+            Err(_) => (0, 0),
+        };
+        let (year, month, day) = date(seconds / 86_400);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        for (at, number) in [
+            (0, year / 100),
+            (2, year % 100),
+            (5, month),
+            (8, day),
+            (11, seconds / 3_600 % 24),
+            (14, seconds / 60 % 60),
+            (17, seconds % 60),
+            (20, millis / 10),
+        ] {
+            if let Some([tens, ones]) = text.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+                *tens = digit(number / 10);
+                *ones = digit(number);
+            }
+        }
+        text[22] = digit(millis);
+        Self(Text::from_utf8(&text).unwrap_or_default())
     }
+}
+
+/// The last digit of a number.
+#[allow(clippy::cast_possible_truncation)] // Less than ten.
+const fn digit(number: u64) -> u8 {
+    b'0' + (number % 10) as u8
+}
+
+/// Year, month and day of a day since 1970: by the days since 0000-03-01, in years that end with February.
+fn date(since_1970: u64) -> (u64, u64, u64) {
+    let days = since_1970 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    // 153 days are five months, from March on and from August on.
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    (400 * era + year + later, month, day)
 }
 
 /// Whether an RFC 3339 time names a leap second.
@@ -233,5 +272,41 @@ mod tests {
         assert_eq!(&*uuid, "01923456-789a-7bcd-8ef0-123456789abc");
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1_770_000_000_123);
         assert_eq!(&*Time::from(at), "2026-02-02T02:40:00.123Z");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn times_are_written_as_chrono_writes_them(millis in 0..=253_402_300_799_999_i64) {
+            let time = SystemTime::UNIX_EPOCH
+                + std::time::Duration::from_millis(u64::try_from(millis).unwrap());
+            let expected = chrono::DateTime::from_timestamp_millis(millis).unwrap();
+            let expected = expected.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+            proptest::prop_assert_eq!(&*Time::from(time), expected);
+        }
+
+        #[test]
+        fn every_day_is_dated_as_chrono_dates_it(day in 0..2_932_897_u64) {
+            use chrono::Datelike as _;
+            let days = i32::try_from(day).unwrap() + 719_163;
+            let expected = chrono::NaiveDate::from_num_days_from_ce_opt(days).unwrap();
+            let (year, month, day) = date(day);
+            proptest::prop_assert_eq!(year, u64::try_from(expected.year()).unwrap());
+            proptest::prop_assert_eq!((month, day), (expected.month().into(), expected.day().into()));
+        }
+    }
+
+    #[test]
+    fn times_out_of_bounds_become_the_bounds() {
+        use std::time::Duration;
+        let epoch = SystemTime::UNIX_EPOCH;
+        for (time, text) in [
+            (epoch - Duration::from_secs(1), "1970-01-01T00:00:00.000Z"),
+            (
+                epoch + Duration::from_secs(1 << 40),
+                "9999-12-31T23:59:59.999Z",
+            ),
+        ] {
+            assert_eq!(&*Time::from(time), text);
+        }
     }
 }

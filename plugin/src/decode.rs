@@ -18,7 +18,6 @@ mod parser;
 use std::fmt;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::decode::a2e_workflow::Lines;
 use crate::decode::parser::Parser;
@@ -30,7 +29,7 @@ use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
-use crate::protocol::{Draft, Kind, kind_of_event};
+use crate::protocol::{Draft, Kind};
 use crate::text::Text;
 
 /// One unit of a payload, decoded.
@@ -66,7 +65,12 @@ pub struct Refused {
 /// The units of a payload in order, at least one; `U` is what a stage made of each. One unit is held in place, since
 /// that is what nearly every payload has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
+pub struct Units<U = Unit> {
+    /// The unit, as long as there is one.
+    only: Option<Result<U, Refused>>,
+    /// All of them, once there are several.
+    several: Vec<Result<U, Refused>>,
+}
 
 /// Decodes a payload into its units.
 ///
@@ -74,17 +78,19 @@ pub struct Units<U = Unit>(SmallVec<[Result<U, Refused>; 1]>);
 /// Source: docs/protocols/detection.md §1 and §2.
 #[must_use]
 pub fn decode(payload: &Bytes, hint: &Hint, limits: &Limits) -> Units {
-    decode_with(payload, hint, limits, &mut |unit| unit)
+    let mut units = Units::none_yet();
+    decode_into(&mut units, payload, hint, limits, &mut |unit| unit);
+    units
 }
 
 /// As [`decode`], with `stage` applied to each unit as it comes.
-pub(crate) fn decode_with<U>(
+pub(crate) fn decode_into<U>(
+    units: &mut Units<U>,
     payload: &Bytes,
     hint: &Hint,
     limits: &Limits,
     stage: &mut impl FnMut(Unit) -> U,
-) -> Units<U> {
-    let mut units = Units(SmallVec::new());
+) {
     let decoded = text_of(payload, limits).and_then(|text| {
         let mut decoder = Decoder {
             payload,
@@ -93,22 +99,21 @@ pub(crate) fn decode_with<U>(
             stage,
             facts: &mut Facts::new(text),
             lines: None,
-            units: &mut units.0,
+            units,
         };
         decoder.run()
     });
     if let Err(error) = decoded {
         let bytes = payload.clone();
         let (index, id) = (0, None);
-        units.0.clear();
-        units.0.push(Err(Refused {
+        units.clear();
+        units.push(Err(Refused {
             index,
             bytes,
             error,
             id,
         }));
     }
-    units
 }
 
 fn text_of<'a>(payload: &'a Bytes, limits: &Limits) -> Result<&'a str, DecodeError> {
@@ -124,7 +129,7 @@ struct Decoder<'a, 'b, U, S> {
     facts: &'a mut Facts<'b>,
     /// The workflow the lines so far are; `None` once one is something else, and outside lines.
     lines: Option<Lines>,
-    units: &'a mut SmallVec<[Result<U, Refused>; 1]>,
+    units: &'a mut Units<U>,
 }
 
 // === impl Decoder ===
@@ -236,7 +241,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             bytes: self.payload.clone(),
             because: lines.because(),
             json_rpc: None,
-            draft: Draft::Message(lines.message(self.hint)),
+            draft: lines.draft(self.hint),
         };
         self.units.push(Ok((self.stage)(unit)));
     }
@@ -332,26 +337,20 @@ impl Unit {
             bytes: event.body(),
             because: Detection::EVENT,
             json_rpc: None,
-            draft: Draft::Event(event),
+            draft: Draft::of_event(event),
         }
     }
 
     /// The event that the unit is, where it is one.
     #[must_use]
     pub fn event(&self) -> Option<&Event> {
-        match &self.draft {
-            Draft::Event(event) => Some(event),
-            Draft::Message(_) => None,
-        }
+        self.draft.form.is_none().then_some(&self.draft.event)
     }
 
     /// What the unit is in its exchange.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        match &self.draft {
-            Draft::Event(event) => kind_of_event(event),
-            Draft::Message(message) => message.kind,
-        }
+        self.draft.kind
     }
 
     /// The `a2amethod` that its event will have: the method of a JSON-RPC call.
@@ -363,14 +362,7 @@ impl Unit {
     /// The text that its event will have as this extension.
     #[must_use]
     pub fn extension_text(&self, name: &str) -> Option<&Text> {
-        match &self.draft {
-            Draft::Event(event) => event.extension_text(name),
-            Draft::Message(message) => {
-                let mut known = message.attributes.extensions.iter();
-                let (_, value) = known.find(|(known, _)| *known == name)?;
-                value.as_text()
-            }
-        }
+        self.draft.event.extension_text(name)
     }
 }
 
@@ -401,36 +393,57 @@ impl fmt::Debug for Refused {
 // === impl Units ===
 
 impl<U> Units<U> {
+    pub(crate) const fn none_yet() -> Self {
+        Self {
+            only: None,
+            several: Vec::new(),
+        }
+    }
+
+    /// Inlined, so that a unit is made where it lies.
+    #[inline(always)]
+    fn push(&mut self, unit: Result<U, Refused>) {
+        if self.only.is_none() && self.several.is_empty() {
+            self.only = Some(unit);
+        } else {
+            self.several.extend(self.only.take());
+            self.several.push(unit);
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = Self::none_yet();
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Result<U, Refused>> {
+        self.only.iter_mut().chain(&mut self.several)
+    }
+
     /// How many there are.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // There is always one.
     pub fn len(&self) -> usize {
-        self.0.len()
+        (**self).len()
     }
 
     /// The only one; the units as they are when there are several.
     ///
     /// # Errors
     /// The units, when there are several.
-    pub fn into_only(mut self) -> Result<Result<U, Refused>, Self> {
-        if self.0.len() == 1
-            && let Some(unit) = self.0.pop()
-        {
-            return Ok(unit);
+    pub fn into_only(self) -> Result<Result<U, Refused>, Self> {
+        match self.only {
+            Some(unit) => Ok(unit),
+            None => Err(self),
         }
-        Err(self)
-    }
-}
-
-impl<U> Units<U> {
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Result<U, Refused>> {
-        self.0.iter_mut()
     }
 }
 
 impl<U> From<Result<U, Refused>> for Units<U> {
     fn from(unit: Result<U, Refused>) -> Self {
-        Self(SmallVec::from_buf([unit]))
+        Self {
+            only: Some(unit),
+            several: Vec::new(),
+        }
     }
 }
 
@@ -438,7 +451,10 @@ impl<U> std::ops::Deref for Units<U> {
     type Target = [Result<U, Refused>];
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        match &self.only {
+            Some(unit) => std::slice::from_ref(unit),
+            None => &self.several,
+        }
     }
 }
 
@@ -447,23 +463,30 @@ impl<U> IntoIterator for Units<U> {
     type IntoIter = IntoIter<U>;
 
     fn into_iter(self) -> IntoIter<U> {
-        IntoIter(self.0.into_iter())
+        IntoIter {
+            only: self.only,
+            several: self.several.into_iter(),
+        }
     }
 }
 
 /// The units, one after the other. See [`Units`].
 #[derive(Debug)]
-pub struct IntoIter<U>(smallvec::IntoIter<[Result<U, Refused>; 1]>);
+pub struct IntoIter<U> {
+    only: Option<Result<U, Refused>>,
+    several: std::vec::IntoIter<Result<U, Refused>>,
+}
 
 impl<U> Iterator for IntoIter<U> {
     type Item = Result<U, Refused>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next()
+        self.only.take().or_else(|| self.several.next())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        let count = usize::from(self.only.is_some()) + self.several.len();
+        (count, Some(count))
     }
 }
 

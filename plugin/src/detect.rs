@@ -9,6 +9,7 @@ mod e2a;
 mod place;
 
 use std::borrow::Cow;
+use std::mem;
 
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::hint::Hint;
@@ -26,10 +27,11 @@ pub(crate) struct Facts<'a> {
     /// The value that was read.
     pub(crate) span: Span,
     /// Where each member stands, where it is present.
-    spans: [Span; Place::COUNT],
-    present: [bool; Place::COUNT],
+    spans: [Option<Span>; Place::COUNT],
     /// One bit for each member that occurred again.
     repeated: u128,
+    /// Whether anything was read yet.
+    used: bool,
 }
 
 /// The rule that decided a family, and the member that made it.
@@ -65,65 +67,47 @@ impl Detection {
 impl<'a> Facts<'a> {
     #[inline]
     pub(crate) fn new(document: &'a str) -> Self {
-        let nowhere = Span::new(0, 0, Kind::Null);
+        let nowhere = Span::NOWHERE;
         Self {
             document,
             span: nowhere,
-            spans: [nowhere; Place::COUNT],
-            present: [false; Place::COUNT],
+            spans: [None; Place::COUNT],
             repeated: 0,
+            used: false,
         }
     }
 
     /// Reads the value that starts at the reader's place, and forgets the one before. What is not an object has a span
     /// and no members.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        self.present = [false; Place::COUNT];
-        self.repeated = 0;
+        if mem::replace(&mut self.used, true) {
+            self.spans = [None; Place::COUNT];
+            self.repeated = 0;
+        }
         self.span = if reader.kind()? == Kind::Object {
-            self.members(reader, Place::Root)?
+            let (spans, repeated) = (&mut self.spans, &mut self.repeated);
+            reader.tree(Place::Root, &mut |place, span| {
+                if let Some(known) = spans.get_mut(place as usize)
+                    && known.replace(span).is_some()
+                {
+                    *repeated |= place.bit();
+                }
+            })?
         } else {
             reader.value()?
         };
         Ok(())
     }
 
-    fn members(&mut self, reader: &mut Reader<'_>, parent: Place) -> Result<Span, DecodeError> {
-        reader.object(|reader, name| {
-            let Some(place) = parent.member(name) else {
-                return reader.value().map(drop);
-            };
-            let span = if place.has_members() && reader.peek() == Some(b'{') {
-                self.members(reader, place)?
-            } else {
-                reader.value()?
-            };
-            self.note(place, span);
-            Ok(())
-        })
-    }
-
-    fn note(&mut self, place: Place, span: Span) {
-        if self.has(place) {
-            self.repeated |= place.bit();
-        }
-        let at = place as usize;
-        if let (Some(known), Some(present)) = (self.spans.get_mut(at), self.present.get_mut(at)) {
-            *known = span;
-            *present = true;
-        }
-    }
-
     /// Where a member stands; the last one where it is repeated.
     #[inline]
     pub(crate) fn get(&self, place: Place) -> Option<Span> {
-        let span = self.spans.get(place as usize).copied();
-        span.filter(|_| self.has(place))
+        self.spans.get(place as usize).copied().flatten()
     }
 
     #[inline]
     pub(crate) fn has(&self, place: Place) -> bool {
-        self.present.get(place as usize) == Some(&true)
+        self.get(place).is_some()
     }
 
     /// As [`Facts::get`], null counted as absent.
@@ -135,38 +119,44 @@ impl<'a> Facts<'a> {
         self.get(place).is_some_and(|span| span.kind() == kind)
     }
 
-    /// What stands between the quotes of a string member, its escapes as they are.
-    fn raw(&self, place: Place) -> Option<&'a str> {
+    /// What stands between the quotes of a string member, its escapes as they are, and whether it holds any.
+    #[inline]
+    fn raw(&self, place: Place) -> Option<(&'a str, bool)> {
         let span = self.get(place).filter(|span| span.kind() == Kind::String)?;
-        self.document.get(span.inside_quotes())
+        let raw = self.document.get(span.inside_quotes())?;
+        Some((raw, span.is_escaped()))
     }
 
     /// The text of a string member, however it is spelt; its escapes as they are where no text can hold it.
+    #[inline]
     pub(crate) fn word(&self, place: Place) -> Option<Cow<'a, str>> {
-        let raw = self.raw(place)?;
-        let is_escaped = self.get(place).is_some_and(|span| span.is_escaped());
-        let unescaped = is_escaped.then(|| unescape(raw.as_bytes())).flatten();
-        Some(unescaped.map_or(Cow::Borrowed(raw), Cow::Owned))
+        match self.raw(place)? {
+            (raw, false) => Some(Cow::Borrowed(raw)),
+            (raw, true) => Some(unescaped(raw)),
+        }
     }
 
     /// Whether the member is this string.
+    #[inline]
     pub(crate) fn equals(&self, place: Place, text: &str) -> bool {
-        self.word(place).is_some_and(|word| word == text)
+        match self.raw(place) {
+            Some((raw, false)) => raw == text,
+            Some((raw, true)) => unescaped(raw) == text,
+            None => false,
+        }
     }
 
     /// Whether the member is a string that is not empty.
     fn is_word(&self, place: Place) -> bool {
-        self.raw(place).is_some_and(|raw| !raw.is_empty())
+        self.raw(place).is_some_and(|(raw, _)| !raw.is_empty())
     }
 
     /// The text of a string member; `None` also where no text can hold it.
     pub(crate) fn text(&self, place: Place) -> Option<Text> {
-        let span = self.get(place)?;
-        let raw = self.raw(place)?;
-        if span.is_escaped() {
-            return unescape(raw.as_bytes()).map(Text::from);
+        match self.raw(place)? {
+            (raw, false) => Some(Text::from(raw)),
+            (raw, true) => unescape(raw.as_bytes()).map(Text::from),
         }
-        Some(Text::from(raw))
     }
 
     /// The exact JSON text of a member.
@@ -289,4 +279,9 @@ impl<'a> Facts<'a> {
         let offset = self.get(place).map_or(0, Span::start);
         DecodeError::new(DecodeErrorKind::UnsupportedVersion, offset, message).at(place.pointer())
     }
+}
+
+#[cold]
+fn unescaped(raw: &str) -> Cow<'_, str> {
+    unescape(raw.as_bytes()).map_or(Cow::Borrowed(raw), Cow::Owned)
 }

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::error::{EventError, EventErrorKind};
 use crate::text::Text;
+use extensions::Extensions;
+
+mod extensions;
 
 /// The value of an extension attribute.
 ///
@@ -139,7 +141,7 @@ impl From<Bytes> for Data {
 ///
 /// Source: CloudEvents 1.0.2 section 3.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Event(Box<Attributes>);
+pub struct Event(pub(crate) Box<Attributes>);
 
 /// The one version of the CloudEvents specification that is read and written.
 pub const SPEC_VERSION: &str = "1.0";
@@ -156,13 +158,9 @@ pub(crate) struct Attributes {
     pub(crate) dataschema: Option<Text>,
     pub(crate) subject: Option<Text>,
     pub(crate) time: Option<Text>,
-    /// In the order they were set, no name twice.
-    pub(crate) extensions: SmallVec<[(Text, Value); EXTENSION_CAPACITY]>,
+    pub(crate) extensions: Extensions,
     pub(crate) data: Option<Data>,
 }
-
-/// Room for the extensions of nearly every mapped and routed event.
-const EXTENSION_CAPACITY: usize = 12;
 
 // === impl Event ===
 
@@ -243,11 +241,7 @@ impl Event {
     /// An extension attribute.
     #[must_use]
     pub fn extension(&self, name: &str) -> Option<&Value> {
-        self.0
-            .extensions
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value)
+        self.0.extensions.get(name)
     }
 
     /// The text of a string extension.
@@ -335,14 +329,9 @@ impl Event {
     }
 
     fn put_extension(&mut self, name: Text, value: Value) {
-        match self
-            .0
-            .extensions
-            .iter_mut()
-            .find(|(known, _)| *known == name)
-        {
-            Some((_, old)) => *old = value,
-            None => self.0.extensions.push((name, value)),
+        match self.0.extensions.get_mut(&name) {
+            Some(old) => *old = value,
+            None => self.0.extensions.push(name, value),
         }
     }
 
@@ -353,7 +342,7 @@ impl Event {
             "dataschema" => self.0.dataschema = None,
             "subject" => self.0.subject = None,
             "time" => self.0.time = None,
-            extension => self.0.extensions.retain(|(known, _)| known != extension),
+            extension => self.0.extensions.remove(extension),
         }
     }
 
@@ -451,7 +440,19 @@ fn check_string(name: &str, text: &str) -> Result<(), EventError> {
 
 /// Whether the text may be a string attribute, as far as its characters go.
 pub(crate) fn is_string(text: &str) -> bool {
-    text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) || text.chars().all(is_string_char)
+    is_printable(text.as_bytes()) || text.chars().all(is_string_char)
+}
+
+/// Whether all bytes are from 0x20 to 0x7e: eight are looked at in one go.
+fn is_printable(bytes: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let (words, rest) = bytes.as_chunks();
+    let are_printable = |word: &[u8; 8]| {
+        let word = u64::from_le_bytes(*word);
+        // The high bit of a byte is set where it was, where one more sets it, and where 0x20 less does.
+        (word | word.wrapping_add(ONES) | word.wrapping_sub(ONES * 0x20)) & (ONES * 0x80) == 0
+    };
+    words.iter().all(are_printable) && rest.iter().all(|byte| (0x20..0x7f).contains(byte))
 }
 
 /// Whether CloudEvents allows the character in a string attribute. Source: CloudEvents 1.0.2 section 3.2.
@@ -567,6 +568,17 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn printable_is_what_the_obvious_loop_says(
+            bytes in proptest::collection::vec(
+                proptest::prop_oneof![9 => 0x1eu8..0x81, 1 => proptest::num::u8::ANY], 0..20),
+        ) {
+            let expected = bytes.iter().all(|byte| (0x20..0x7f).contains(byte));
+            proptest::prop_assert_eq!(is_printable(&bytes), expected);
+        }
+    }
+
     #[test]
     fn attributes_are_checked_and_replaced() {
         let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
@@ -587,5 +599,32 @@ mod tests {
         }
         event.remove("targetagent");
         assert_eq!(event.extension("targetagent"), None);
+    }
+
+    #[test]
+    fn extensions_keep_their_order_however_many_there_are() {
+        let names: Vec<String> = (0..30).map(|number| format!("x{number}")).collect();
+        let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        let mut expected = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            event.set(name, name.as_str()).unwrap();
+            expected.push(name.as_str());
+            // Now and then one of the first, of the last and of none.
+            if at % 4 == 3 {
+                for name in [expected.remove(at / 4), "x99"] {
+                    event.remove(name);
+                    assert_eq!(event.extension(name), None);
+                }
+                event.remove(expected.pop().unwrap());
+            }
+            let held: Vec<&str> = event.extensions().map(|(name, _)| name).collect();
+            assert_eq!(held, expected);
+            assert!(
+                event
+                    .extensions()
+                    .all(|(name, value)| *value == name.into())
+            );
+        }
+        assert!(expected.len() > 12, "{expected:?}");
     }
 }

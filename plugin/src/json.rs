@@ -6,16 +6,17 @@
 pub(crate) mod scan;
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use crate::error::{DecodeError, DecodeErrorKind};
-use crate::limits::{DEPTH_CEILING, Limits};
+use crate::limits::{DEPTH_CEILING, Limits, MAX_DOCUMENT_BYTES};
 
 /// The type of a JSON value, told by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `null`.
-    Null,
+    Null = 1,
     /// `true` or `false`.
     Boolean,
     /// A number.
@@ -46,66 +47,77 @@ impl Kind {
 
 /// A value's place in the document, and its type.
 ///
-/// Two words that are written and read as a whole: a result that is put together of bytes and then read as words makes
-/// the processor wait for them.
+/// One word, so that a result with a place fits into two registers: from the lowest bit on the kind, whether the value is
+/// a string that holds an escape, the end, and the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// The end in the upper half, the start in the lower.
-    bounds: u64,
-    /// The kind in the lowest byte; above it whether the value is a string that holds an escape.
-    tag: u64,
-}
+pub struct Span(NonZeroU64);
 
-const ESCAPED: u64 = 1 << 8;
+const ESCAPED: u64 = 1 << 3;
+const END_FROM: u32 = 4;
+const START_FROM: u32 = END_FROM + MAX_DOCUMENT_BYTES.count_ones();
 
 impl Span {
-    pub(crate) const fn new(start: usize, end: usize, kind: Kind) -> Self {
-        Self {
-            bounds: (place(end) as u64) << 32 | place(start) as u64,
-            tag: kind as u64,
+    /// Of no bytes, at the start of the document.
+    pub(crate) const NOWHERE: Self = Self::new(0, 0, Kind::Null);
+
+    /// Documents are not larger than [`MAX_DOCUMENT_BYTES`], so that both places fit.
+    #[inline]
+    const fn new(start: usize, end: usize, kind: Kind) -> Self {
+        let word = (start as u64) << START_FROM | (end as u64) << END_FROM | kind as u64;
+        match NonZeroU64::new(word) {
+            Some(word) => Self(word),
+            // No kind is 0.
+            None => Self(NonZeroU64::MIN),
         }
     }
 
-    const fn of_string(start: usize, end: StringEnd) -> Self {
-        Self {
-            bounds: (end.at as u64) << 32 | place(start) as u64,
-            tag: Kind::String as u64 | if end.escaped { ESCAPED } else { 0 },
-        }
+    const fn escaped(self) -> Self {
+        Self(self.0.saturating_add(ESCAPED))
     }
 
     /// The type of the value.
     #[must_use]
+    #[inline]
     pub const fn kind(self) -> Kind {
-        match self.tag & 0xff {
-            1 => Kind::Boolean,
-            2 => Kind::Number,
-            3 => Kind::String,
-            4 => Kind::Array,
-            5 => Kind::Object,
+        match self.0.get() & (ESCAPED - 1) {
+            2 => Kind::Boolean,
+            3 => Kind::Number,
+            4 => Kind::String,
+            5 => Kind::Array,
+            6 => Kind::Object,
             _ => Kind::Null,
         }
     }
 
     /// Whether it is a string that holds an escape.
     #[must_use]
+    #[inline]
     pub const fn is_escaped(self) -> bool {
-        self.tag & ESCAPED != 0
+        self.0.get() & ESCAPED != 0
     }
 
     /// The offset of its first byte.
     #[must_use]
+    #[inline]
     pub const fn start(self) -> usize {
-        (self.bounds & u32::MAX as u64) as usize
+        (self.0.get() >> START_FROM) as usize
     }
 
     /// Its bytes in the document.
     #[must_use]
+    #[inline]
     pub const fn range(self) -> Range<usize> {
-        self.start()..(self.bounds >> 32) as usize
+        self.start()..self.end()
+    }
+
+    #[inline]
+    const fn end(self) -> usize {
+        (self.0.get() >> END_FROM) as usize & MAX_DOCUMENT_BYTES
     }
 
     /// The bytes between the quotes of a string.
     #[must_use]
+    #[inline]
     pub const fn inside_quotes(self) -> Range<usize> {
         let Range { start, end } = self.range();
         start + 1..end - 1
@@ -128,50 +140,17 @@ pub struct Reader<'a> {
 /// The message for `\ud800` and its like.
 pub const LONE_SURROGATE: &str = "a lone surrogate escape, which no text can hold";
 
-/// Where a string ends, and whether it holds an escape.
-#[derive(Clone, Copy)]
-struct StringEnd {
-    at: u32,
-    escaped: bool,
-}
-
-/// What is wrong with the text, and where: small enough for two registers, made into an error off the path.
-#[derive(Clone, Copy)]
-struct Fault {
-    at: u32,
-    what: What,
-}
-
-#[derive(Clone, Copy)]
-enum What {
-    ExpectedValue,
-    ExpectedName,
-    ExpectedColon,
-    ExpectedSeparator,
-    EndsBeforeValue,
-    EndsInside,
-    EndsInString,
-    ControlCharacter,
-    BrokenEscape,
-    BrokenNumber,
-}
-
-impl What {
-    const fn message(self) -> &'static str {
-        match self {
-            Self::ExpectedValue => "expected a JSON value",
-            Self::ExpectedName => "expected a member name in quotes",
-            Self::ExpectedColon => "expected ':' after a member name",
-            Self::ExpectedSeparator => "expected ',' or the closing bracket",
-            Self::EndsBeforeValue => "the JSON text ends where a value should start",
-            Self::EndsInside => "the JSON text ends inside an object or array",
-            Self::EndsInString => "the JSON text ends inside a string",
-            Self::ControlCharacter => "a control character inside a string",
-            Self::BrokenEscape => "a broken escape inside a string",
-            Self::BrokenNumber => "a broken number",
-        }
-    }
-}
+// What is wrong where.
+const EXPECTED_VALUE: &str = "expected a JSON value";
+const EXPECTED_NAME: &str = "expected a member name in quotes";
+const EXPECTED_COLON: &str = "expected ':' after a member name";
+const EXPECTED_SEPARATOR: &str = "expected ',' or the closing bracket";
+const ENDS_BEFORE_VALUE: &str = "the JSON text ends where a value should start";
+const ENDS_INSIDE: &str = "the JSON text ends inside an object or array";
+const ENDS_IN_STRING: &str = "the JSON text ends inside a string";
+const CONTROL_CHARACTER: &str = "a control character inside a string";
+const BROKEN_ESCAPE: &str = "a broken escape inside a string";
+const BROKEN_NUMBER: &str = "a broken number";
 
 // === impl Reader ===
 
@@ -247,8 +226,8 @@ impl<'a> Reader<'a> {
         self.skip_white_space();
         match self.peek().map(Kind::of) {
             Some(Some(kind)) => Ok(kind),
-            Some(None) => Err(self.here(What::ExpectedValue)),
-            None => Err(self.here(What::EndsBeforeValue)),
+            Some(None) => Err(self.not_json(EXPECTED_VALUE)),
+            None => Err(self.not_json(ENDS_BEFORE_VALUE)),
         }
     }
 
@@ -267,14 +246,11 @@ impl<'a> Reader<'a> {
         }
         loop {
             self.count_member()?;
-            let name = self.at;
-            let end = string_end(self.bytes, name).map_err(|fault| self.fault(fault))?;
-            let value = value_start(self.bytes, end.at as usize);
-            self.at = value.map_err(|fault| self.fault(fault))? as usize;
-            let raw = self.bytes.get(name + 1..end.at as usize - 1);
-            let raw = raw.unwrap_or_default();
-            if end.escaped {
-                let unescaped = self.unescaped_name(raw, name)?;
+            let name = string(self.bytes, self.at)?;
+            self.at = value_start(self.bytes, name.end())?;
+            let raw = self.bytes.get(name.inside_quotes()).unwrap_or_default();
+            if name.is_escaped() {
+                let unescaped = self.unescaped_name(raw, name.start())?;
                 member(self, &unescaped)?;
             } else {
                 member(self, raw)?;
@@ -321,43 +297,101 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads an object, and of its members and theirs those that the tree names. `note` gets where each of these stands,
+    /// the inner ones first.
+    ///
+    /// # Errors
+    /// `NotJson`, `TooDeep` or `TooLarge`.
+    pub(crate) fn tree<T: Tree>(
+        &mut self,
+        node: T,
+        note: &mut impl FnMut(T, Span),
+    ) -> Result<Span, DecodeError> {
+        let bytes = self.bytes;
+        let start = self.open(b'{')?;
+        let mut at = white_space_end(bytes, start + 1);
+        if bytes.get(at) != Some(&b'}') {
+            loop {
+                self.at = at;
+                self.count_member()?;
+                let (member, end) = match short_string(bytes, at) {
+                    Some(name) => (node.member(name), at + name.len() + 2),
+                    None => long_member(node, bytes, at)?,
+                };
+                at = value_start(bytes, end)?;
+                let span = match (bytes.get(at), member) {
+                    (Some(b'"'), _) => string(bytes, at)?,
+                    (Some(b'{'), Some(member)) if member.has_members() => {
+                        self.at = at;
+                        self.tree(member, note)?
+                    }
+                    _ => {
+                        self.at = at;
+                        self.value()?
+                    }
+                };
+                if let Some(member) = member {
+                    note(member, span);
+                }
+                at = white_space_end(bytes, span.end());
+                match bytes.get(at) {
+                    Some(b',') => at = white_space_end(bytes, at + 1),
+                    Some(b'}') => break,
+                    Some(_) => return Err(broken(at, EXPECTED_SEPARATOR)),
+                    None => return Err(broken(at, ENDS_INSIDE)),
+                }
+            }
+        }
+        self.at = at;
+        Ok(self.close(start, Kind::Object))
+    }
+
     /// Skips one value, validating it.
     ///
     /// # Errors
     /// `NotJson`, `TooDeep` or `TooLarge`.
     pub fn value(&mut self) -> Result<Span, DecodeError> {
-        let kind = self.kind()?;
-        let start = self.at;
-        self.at = match kind {
-            Kind::Object | Kind::Array => return self.container(kind),
-            Kind::String => {
-                let end = string_end(self.bytes, start).map_err(|fault| self.fault(fault))?;
-                self.at = end.at as usize;
-                return Ok(Span::of_string(start, end));
-            }
-            Kind::Number => number_end(self.bytes, start),
-            Kind::Boolean | Kind::Null => literal_end(self.bytes, start),
-        }
-        .map_err(|fault| self.fault(fault))? as usize;
-        Ok(Span::new(start, self.at, kind))
+        self.skip_white_space();
+        let (bytes, at) = (self.bytes, self.at);
+        let span = match bytes.get(at) {
+            Some(b'"') => string(bytes, at)?,
+            Some(b'{' | b'[') => self.container()?,
+            Some(b'-' | b'0'..=b'9') => Span::new(at, number_end(bytes, at)?, Kind::Number),
+            Some(b't' | b'f') => Span::new(at, literal_end(bytes, at)?, Kind::Boolean),
+            Some(b'n') => Span::new(at, literal_end(bytes, at)?, Kind::Null),
+            Some(_) => return Err(broken(at, EXPECTED_VALUE)),
+            None => return Err(broken(at, ENDS_BEFORE_VALUE)),
+        };
+        self.at = span.end();
+        Ok(span)
     }
 
-    /// Skips an object or array of any content: a loop over a stack of one bit per level (1: object).
-    fn container(&mut self, kind: Kind) -> Result<Span, DecodeError> {
+    /// Skips the object or array that starts here, whatever it holds.
+    fn container(&mut self) -> Result<Span, DecodeError> {
         let start = self.at;
+        let is_object = self.peek() == Some(b'{');
+        let kind = if is_object { Kind::Object } else { Kind::Array };
+        let mut left = self.members_left;
+        let end = self.container_end(&mut left);
+        self.members_left = left;
+        Ok(Span::new(start, end?, kind))
+    }
+
+    /// Where the object or array ends that starts here: a loop over a stack of one bit per level (1: object).
+    /// What goes over a limit does not count.
+    fn container_end(&self, left: &mut u32) -> Result<usize, DecodeError> {
         let bytes = self.bytes;
         let room = self.max_depth - self.depth;
-        let (mut at, mut depth, mut left) = (start, 0u32, self.members_left);
-        let mut stack: u128 = 0;
-        let result = loop {
+        let (mut at, mut depth, mut stack) = (self.at, 0u32, 0u128);
+        loop {
             // A value starts at `at`.
-            let end = match bytes.get(at) {
-                Some(b'"') => string_end(bytes, at).map(|end| end.at),
-                Some(b'-' | b'0'..=b'9') => number_end(bytes, at),
+            at = match bytes.get(at) {
+                Some(b'"') => string_end(bytes, at)?,
+                Some(b'-' | b'0'..=b'9') => number_end(bytes, at)?,
                 Some(open @ (b'{' | b'[')) => {
                     if depth == room {
-                        self.at = at;
-                        return Err(self.too_deep());
+                        *left = self.members_left;
+                        return Err(self.too_deep(at));
                     }
                     let is_object = *open == b'{';
                     depth += 1;
@@ -367,61 +401,56 @@ impl<'a> Reader<'a> {
                     if bytes.get(at) == Some(&(open + 2)) {
                         depth -= 1;
                         stack >>= 1;
-                        Ok(place(at + 1))
+                        at + 1
                     } else {
-                        match begin_member(bytes, at, is_object) {
-                            Ok(value) => at = value as usize,
-                            Err(fault) => break Err(fault),
-                        }
-                        let Some(rest) = left.checked_sub(1) else {
-                            return Err(self.too_many());
-                        };
-                        left = rest;
+                        at = begin_member(bytes, at, is_object)?;
+                        self.count(left)?;
                         continue;
                     }
                 }
-                Some(b't' | b'f' | b'n') => literal_end(bytes, at),
-                Some(_) => Err(fault(at, What::ExpectedValue)),
-                None => Err(fault(at, What::EndsBeforeValue)),
-            };
-            at = match end {
-                Ok(end) => end as usize,
-                Err(fault) => break Err(fault),
+                Some(b't' | b'f' | b'n') => literal_end(bytes, at)?,
+                Some(_) => return Err(broken(at, EXPECTED_VALUE)),
+                None => return Err(broken(at, ENDS_BEFORE_VALUE)),
             };
             // A value ended before `at`: close what it closes.
-            let next = loop {
+            loop {
                 if depth == 0 {
-                    break None;
+                    return Ok(at);
                 }
                 let is_object = stack & 1 == 1;
                 at = white_space_end(bytes, at);
                 match bytes.get(at) {
                     Some(b',') => {
                         at = white_space_end(bytes, at + 1);
-                        break Some(begin_member(bytes, at, is_object));
+                        at = begin_member(bytes, at, is_object)?;
+                        self.count(left)?;
+                        break;
                     }
                     Some(b'}') if is_object => {}
                     Some(b']') if !is_object => {}
-                    Some(_) => break Some(Err(fault(at, What::ExpectedSeparator))),
-                    None => break Some(Err(fault(at, What::EndsInside))),
+                    Some(_) => return Err(broken(at, EXPECTED_SEPARATOR)),
+                    None => return Err(broken(at, ENDS_INSIDE)),
                 }
                 at += 1;
                 depth -= 1;
                 stack >>= 1;
-            };
-            match next {
-                None => break Ok(at),
-                Some(Ok(value)) => at = value as usize,
-                Some(Err(fault)) => break Err(fault),
             }
-            let Some(rest) = left.checked_sub(1) else {
-                return Err(self.too_many());
-            };
-            left = rest;
-        };
-        self.members_left = left;
-        self.at = result.map_err(|fault| self.fault(fault))?;
-        Ok(Span::new(start, self.at, kind))
+        }
+    }
+
+    /// Counts a member or element of the container that starts here.
+    #[inline]
+    fn count(&self, left: &mut u32) -> Result<(), DecodeError> {
+        match left.checked_sub(1) {
+            Some(rest) => {
+                *left = rest;
+                Ok(())
+            }
+            None => {
+                *left = self.members_left;
+                Err(self.too_many())
+            }
+        }
     }
 
     fn open(&mut self, bracket: u8) -> Result<usize, DecodeError> {
@@ -429,7 +458,7 @@ impl<'a> Reader<'a> {
             return Err(self.not_json("expected an object or an array"));
         }
         if self.depth == self.max_depth {
-            return Err(self.too_deep());
+            return Err(self.too_deep(self.at));
         }
         self.depth += 1;
         self.at += 1;
@@ -452,8 +481,8 @@ impl<'a> Reader<'a> {
                 Ok(Separator::Comma)
             }
             Some(byte) if byte == close => Ok(Separator::Close),
-            Some(_) => Err(self.here(What::ExpectedSeparator)),
-            None => Err(self.here(What::EndsInside)),
+            Some(_) => Err(self.not_json(EXPECTED_SEPARATOR)),
+            None => Err(self.not_json(ENDS_INSIDE)),
         }
     }
 
@@ -475,23 +504,9 @@ impl<'a> Reader<'a> {
     }
 
     #[cold]
-    fn too_deep(&self) -> DecodeError {
+    fn too_deep(&self, at: usize) -> DecodeError {
         let message = format!("nested deeper than {} levels", self.max_depth);
-        self.error(DecodeErrorKind::TooDeep, message)
-    }
-
-    #[cold]
-    fn fault(&self, fault: Fault) -> DecodeError {
-        DecodeError::new(
-            DecodeErrorKind::NotJson,
-            fault.at as usize,
-            fault.what.message(),
-        )
-    }
-
-    #[cold]
-    fn here(&self, what: What) -> DecodeError {
-        self.not_json(what.message())
+        DecodeError::new(DecodeErrorKind::TooDeep, at, message)
     }
 
     pub(crate) fn error(
@@ -516,20 +531,20 @@ enum Separator {
     Close,
 }
 
+/// What members of a document are looked at: a tree of objects.
+pub(crate) trait Tree: Copy {
+    /// The member of this name, unescaped, if it is looked at.
+    fn member(self, name: &[u8]) -> Option<Self>;
+    /// Whether its own members are looked at.
+    fn has_members(self) -> bool;
+}
+
 // The grammar below works on places, not on the reader: the compiler keeps them in registers.
 
 #[cold]
-const fn fault(at: usize, what: What) -> Fault {
-    Fault {
-        at: place(at),
-        what,
-    }
-}
-
-/// Documents are smaller than 4 GiB, which [`MAX_DOCUMENT_BYTES`] sees to.
-#[allow(clippy::cast_possible_truncation)]
-const fn place(at: usize) -> u32 {
-    at as u32
+#[inline(never)]
+fn broken(at: usize, message: &'static str) -> DecodeError {
+    DecodeError::new(DecodeErrorKind::NotJson, at, message)
 }
 
 #[inline]
@@ -542,103 +557,128 @@ fn white_space_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// In an object reads a name, in an array nothing; gives where the value starts.
 #[inline]
-fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<u32, Fault> {
+fn begin_member(bytes: &[u8], at: usize, is_object: bool) -> Result<usize, DecodeError> {
     if !is_object {
-        return Ok(place(at));
+        return Ok(at);
     }
-    value_start(bytes, string_end(bytes, at)?.at as usize)
+    value_start(bytes, string_end(bytes, at)?)
 }
 
 /// From the end of a name over the colon to the value.
 #[inline]
-fn value_start(bytes: &[u8], end_of_name: usize) -> Result<u32, Fault> {
+fn value_start(bytes: &[u8], end_of_name: usize) -> Result<usize, DecodeError> {
     let colon = white_space_end(bytes, end_of_name);
     if bytes.get(colon) != Some(&b':') {
-        return Err(fault(colon, What::ExpectedColon));
+        return Err(broken(colon, EXPECTED_COLON));
     }
-    Ok(place(white_space_end(bytes, colon + 1)))
+    Ok(white_space_end(bytes, colon + 1))
 }
 
-/// Reads a string, its quotes included.
+/// Reads a string.
 #[inline]
-fn string_end(bytes: &[u8], start: usize) -> Result<StringEnd, Fault> {
-    if bytes.get(start) != Some(&b'"') {
-        return Err(fault(start, What::ExpectedName));
+fn string(bytes: &[u8], start: usize) -> Result<Span, DecodeError> {
+    match short_string(bytes, start) {
+        Some(inside) => Ok(Span::new(start, start + inside.len() + 2, Kind::String)),
+        None => long_string(bytes, start),
     }
-    // Most strings end within one block; the others are left to a function that needs more registers.
-    if let Some(at) = scan::special_in_block(bytes, start + 1)
-        && bytes.get(at) == Some(&b'"')
-    {
-        return Ok(StringEnd {
-            at: place(at + 1),
-            escaped: false,
-        });
+}
+
+/// Where a string ends.
+#[inline]
+fn string_end(bytes: &[u8], start: usize) -> Result<usize, DecodeError> {
+    match short_string(bytes, start) {
+        Some(inside) => Ok(start + inside.len() + 2),
+        None => Ok(long_string(bytes, start)?.end()),
     }
-    long_string_end(bytes, start)
+}
+
+/// What stands between the quotes of a string that ends within one block, as most do, and holds no escape.
+#[inline]
+fn short_string(bytes: &[u8], start: usize) -> Option<&[u8]> {
+    let (b'"', rest) = bytes.get(start..)?.split_first()? else {
+        return None;
+    };
+    let block = rest.first_chunk()?;
+    let at = scan::special_in(block)?;
+    (block.get(at) == Some(&b'"')).then(|| block.get(..at))?
+}
+
+/// The member of a name that is not short, and where the name ends.
+#[inline(never)]
+fn long_member<T: Tree>(
+    node: T,
+    bytes: &[u8],
+    at: usize,
+) -> Result<(Option<T>, usize), DecodeError> {
+    let name = long_string(bytes, at)?;
+    let raw = bytes.get(name.inside_quotes()).unwrap_or_default();
+    let member = if name.is_escaped() {
+        // A name that has no UTF-8 form equals none that is known.
+        unescape(raw).and_then(|name| node.member(name.as_bytes()))
+    } else {
+        node.member(raw)
+    };
+    Ok((member, name.end()))
 }
 
 #[inline(never)]
-fn long_string_end(bytes: &[u8], start: usize) -> Result<StringEnd, Fault> {
+fn long_string(bytes: &[u8], start: usize) -> Result<Span, DecodeError> {
+    if bytes.get(start) != Some(&b'"') {
+        return Err(broken(start, EXPECTED_NAME));
+    }
     let at = scan::plain_end(bytes, start + 1);
     if bytes.get(at) == Some(&b'"') {
-        return Ok(StringEnd {
-            at: place(at + 1),
-            escaped: false,
-        });
+        return Ok(Span::new(start, at + 1, Kind::String));
     }
-    rest_of_string(bytes, at)
+    let end = rest_of_string(bytes, at)?;
+    Ok(Span::new(start, end, Kind::String).escaped())
 }
 
 /// Goes on in a string at a byte that is neither plain nor a quote.
-fn rest_of_string(bytes: &[u8], mut at: usize) -> Result<StringEnd, Fault> {
+fn rest_of_string(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     loop {
         match bytes.get(at) {
-            Some(b'"') => {
-                return Ok(StringEnd {
-                    at: place(at + 1),
-                    escaped: true,
-                });
-            }
-            Some(b'\\') => at = escape_end(bytes, at)? as usize,
-            Some(_) => return Err(fault(at, What::ControlCharacter)),
-            None => return Err(fault(at, What::EndsInString)),
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => at = escape_end(bytes, at)?,
+            Some(_) => return Err(broken(at, CONTROL_CHARACTER)),
+            None => return Err(broken(at, ENDS_IN_STRING)),
         }
         at = scan::plain_end(bytes, at);
     }
 }
 
 #[inline]
-fn escape_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
+fn escape_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
     match bytes.get(at + 1) {
-        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(place(at + 2)),
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
         Some(b'u')
             if bytes
                 .get(at + 2..at + 6)
                 .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) =>
         {
-            Ok(place(at + 6))
+            Ok(at + 6)
         }
-        _ => Err(fault(at, What::BrokenEscape)),
+        _ => Err(broken(at, BROKEN_ESCAPE)),
     }
 }
 
 #[inline]
-fn number_end(bytes: &[u8], start: usize) -> Result<u32, Fault> {
+fn number_end(bytes: &[u8], start: usize) -> Result<usize, DecodeError> {
     let mut at = start + usize::from(bytes.get(start) == Some(&b'-'));
     match bytes.get(at) {
         Some(b'0') => at += 1,
         Some(b'1'..=b'9') => at = digits_end(bytes, at + 1),
-        _ => return Err(fault(at, What::BrokenNumber)),
+        _ => return Err(broken(at, BROKEN_NUMBER)),
     }
     if bytes.get(at) == Some(&b'.') {
-        at = some_digits_end(bytes, at + 1)? as usize;
+        at = some_digits_end(bytes, at + 1)?;
     }
     if let Some(b'e' | b'E') = bytes.get(at) {
         at += 1;
         at += usize::from(matches!(bytes.get(at), Some(b'+' | b'-')));
-        at = some_digits_end(bytes, at)? as usize;
+        at = some_digits_end(bytes, at)?;
     }
-    Ok(place(at))
+    Ok(at)
 }
 
 #[inline]
@@ -650,27 +690,21 @@ fn digits_end(bytes: &[u8], mut at: usize) -> usize {
 }
 
 #[inline]
-fn some_digits_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
+fn some_digits_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
     let end = digits_end(bytes, at);
     if end == at {
-        Err(fault(at, What::BrokenNumber))
+        Err(broken(at, BROKEN_NUMBER))
     } else {
-        Ok(place(end))
+        Ok(end)
     }
 }
 
 #[inline]
-fn literal_end(bytes: &[u8], at: usize) -> Result<u32, Fault> {
-    let word: &[u8] = match bytes.get(at) {
-        Some(b't') => b"true",
-        Some(b'f') => b"false",
-        _ => b"null",
-    };
-    let end = at + word.len();
-    if bytes.get(at..end) == Some(word) {
-        Ok(place(end))
-    } else {
-        Err(fault(at, What::ExpectedValue))
+fn literal_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
+    match bytes.get(at..).unwrap_or_default() {
+        [b't', b'r', b'u', b'e', ..] | [b'n', b'u', b'l', b'l', ..] => Ok(at + 4),
+        [b'f', b'a', b'l', b's', b'e', ..] => Ok(at + 5),
+        _ => Err(broken(at, EXPECTED_VALUE)),
     }
 }
 
@@ -750,7 +784,9 @@ pub(crate) fn is_one_json_value(bytes: &[u8]) -> bool {
             ..Limits::default()
         },
     );
-    let read = simdutf8::basic::from_utf8(bytes).is_ok() && reader.value().is_ok();
+    let read = bytes.len() <= MAX_DOCUMENT_BYTES
+        && simdutf8::basic::from_utf8(bytes).is_ok()
+        && reader.value().is_ok();
     reader.skip_white_space();
     read && reader.peek().is_none()
 }

@@ -20,8 +20,8 @@ pub struct Limits {
 /// The deepest nesting any [`Limits`] can allow: one bit of a 128-bit stack per level.
 pub(crate) const DEPTH_CEILING: u32 = 128;
 
-/// The largest document that can be read, whatever the limits say: places are 32 bit.
-const MAX_DOCUMENT_BYTES: usize = u32::MAX as usize;
+/// The largest document that can be read, whatever the limits say (1 GiB): places and lengths are of 30 bits.
+pub(crate) const MAX_DOCUMENT_BYTES: usize = (1 << 30) - 1;
 
 impl Default for Limits {
     fn default() -> Self {

@@ -9,16 +9,13 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::attribute::{EventId, Source, Time, TypePrefix};
-use crate::decode::{Unit, Units, decode_with};
+use crate::decode::{Unit, Units, decode_into};
 use crate::detect::{Detection, Place};
 use crate::event::{Attributes, Data, Event};
-use crate::extension;
 use crate::hint::Hint;
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
-use crate::protocol::{
-    DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, Message, Type, kind_of_event,
-};
+use crate::protocol::{DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, dialect, kind_of_event};
 use crate::text::Text;
 
 /// How the mapping words what the sources leave open: take the default, and set what is to differ.
@@ -215,8 +212,9 @@ pub fn map(
     options: &MapOptions,
     context: &MapContext<'_>,
 ) -> Units<Mapped> {
-    let mut units = decode_with(payload, hint, limits, &mut |unit| {
-        map_unit(unit, options, context)
+    let mut units = Units::none_yet();
+    decode_into(&mut units, payload, hint, limits, &mut |unit| {
+        mapped(unit, options, context)
     });
     if units.len() > 1 && matches!(context.ids, Ids::Payload(_)) {
         tell_ids_apart(&mut units);
@@ -258,43 +256,35 @@ fn tell_ids_apart(units: &mut Units<Mapped>) {
 /// Maps one decoded unit.
 #[must_use]
 pub fn map_unit(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped {
-    let Unit {
-        index,
-        bytes,
-        because,
-        json_rpc,
-        draft,
-    } = unit;
-    let (kind, event) = match draft {
-        Draft::Event(event) => (kind_of_event(&event), event),
-        Draft::Message(mut message) => {
-            if let Some(json_rpc) = &json_rpc {
-                as_eventmesh_does(json_rpc, &mut message, options);
-            }
-            let kind = message.kind;
-            (kind, event_of(message, &bytes, index, options, context))
-        }
-    };
-    Mapped {
-        index,
-        bytes,
-        because,
-        kind,
-        json_rpc,
-        event,
-    }
+    mapped(unit, options, context)
 }
 
-/// Makes a request of a notification, where that is asked for (docs/protocols/eventmesh-a2a.md §D1).
-fn as_eventmesh_does(json_rpc: &JsonRpc, message: &mut Message, options: &MapOptions) {
-    if options.notifications == Notifications::AsRequests
-        && message.kind == Kind::Notification
-        && json_rpc.is_call()
-    {
-        message.kind = Kind::Request;
-        if let Type::Named { suffix, .. } = &mut message.ty {
-            *suffix = ".req";
-        }
+/// Inlined, so that what a unit holds is moved once.
+#[inline(always)]
+fn mapped(unit: Unit, options: &MapOptions, context: &MapContext<'_>) -> Mapped {
+    let Draft {
+        mut kind,
+        form,
+        event: Event(mut attributes),
+    } = unit.draft;
+    if let Some(form) = form {
+        let is_call = unit.json_rpc.as_ref().is_some_and(JsonRpc::is_call);
+        kind = word(&mut attributes, kind, is_call, options);
+        fill(
+            &mut attributes,
+            form,
+            unit.bytes.clone(),
+            unit.index,
+            context,
+        );
+    }
+    Mapped {
+        index: unit.index,
+        bytes: unit.bytes,
+        because: unit.because,
+        kind,
+        json_rpc: unit.json_rpc,
+        event: Event::of(attributes),
     }
 }
 
@@ -317,81 +307,45 @@ pub fn wrap_unknown(
     }))
 }
 
-fn event_of(
-    mut message: Message,
-    body: &Bytes,
-    index: usize,
-    options: &MapOptions,
-    context: &MapContext<'_>,
-) -> Event {
-    let word = mcp_type(message.kind, options);
-    message.put(extension::MCP_TYPE, Text::from_static(word));
-    message.put(extension::PROTOCOL, Text::from_static(message.protocol));
-    let version = message.protocol_version.take();
-    message.put_if(extension::PROTOCOL_VERSION, version);
-    let (media_type, data) = match message.form {
-        Form::Json => ("application/json", Data::known_json(body.clone())),
-        Form::Lines => ("application/x-ndjson", Data::from(body.clone())),
+/// Words an event otherwise than by default, where that is asked for; tells what it then is in its exchange.
+fn word(event: &mut Attributes, kind: Kind, is_call: bool, options: &MapOptions) -> Kind {
+    let mut worded = kind;
+    if kind == Kind::Notification && options.notifications == Notifications::AsRequests && is_call {
+        worded = Kind::Request;
+        event.says(Kind::Request);
+        make_request(event);
+    }
+    if kind == Kind::Stream && options.streams == Streams::AsResponses {
+        event.says(Kind::Response);
+    }
+    if *options.type_prefix != *DEFAULT_TYPE_PREFIX {
+        let ty = event.ty.strip_prefix(DEFAULT_TYPE_PREFIX);
+        event.ty = Text::concat(&[&options.type_prefix, ty.unwrap_or_default()]);
+    }
+    worded
+}
+
+/// Gives the notification of a call the type of a request. Source: docs/protocols/eventmesh-a2a.md §D1.
+#[cold]
+fn make_request(event: &mut Attributes) {
+    let known = event.method().and_then(dialect::known);
+    event.ty = match known {
+        Some(known) => Text::from_static(known.ty.request),
+        None => Text::concat(&[&event.ty, ".req"]),
     };
-    let mut event = message.attributes;
+}
+
+/// Adds what the draft of a message does not know: where the message was read, and its body.
+fn fill(event: &mut Attributes, form: Form, body: Bytes, index: usize, context: &MapContext<'_>) {
+    let (media_type, data) = match form {
+        Form::Json => ("application/json", Data::known_json(body)),
+        Form::Lines => ("application/x-ndjson", Data::from(body)),
+    };
     event.id = context.ids.id(std::mem::take(&mut event.id), index);
     event.source = context.source.text().clone();
-    event.ty = event_type(&options.type_prefix, message.kind, &message.ty);
     event.datacontenttype = Some(Text::from_static(media_type));
     if event.time.is_none() {
         event.time = context.time.clone().map(Text::from);
     }
     event.data = Some(data);
-    Event::of(event)
-}
-
-fn mcp_type(kind: Kind, options: &MapOptions) -> &'static str {
-    match (kind, options.streams) {
-        (Kind::Stream, Streams::AsResponses) => Kind::Response.as_str(),
-        (kind, _) => kind.as_str(),
-    }
-}
-
-/// The event type under the prefix; that of a known method is not put together again.
-fn event_type(prefix: &str, kind: Kind, ty: &Type) -> Text {
-    match ty {
-        Type::Call(ty) => {
-            let whole = match kind {
-                Kind::Notification => ty.notification,
-                Kind::Request | Kind::Response | Kind::Stream => ty.request,
-            };
-            match whole.strip_prefix(DEFAULT_TYPE_PREFIX) {
-                Some(rest) if prefix != DEFAULT_TYPE_PREFIX => joined([prefix, "", rest, ""]),
-                _ => Text::from_static(whole),
-            }
-        }
-        Type::Named {
-            category,
-            name,
-            suffix,
-        } => joined([prefix, category, name, suffix]),
-    }
-}
-
-/// `<prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
-fn joined(parts: [&str; 4]) -> Text {
-    let [prefix, category, name, suffix] = parts;
-    let mut buffer = [0u8; 128];
-    let mut at = 0;
-    for part in parts {
-        let Some(room) = buffer.get_mut(at..at + part.len()) else {
-            let name = name.replace('/', ".");
-            return Text::from(format!("{prefix}{category}{name}{suffix}"));
-        };
-        room.copy_from_slice(part.as_bytes());
-        at += part.len();
-    }
-    let named = prefix.len() + category.len();
-    for byte in buffer.iter_mut().skip(named).take(name.len()) {
-        if *byte == b'/' {
-            *byte = b'.';
-        }
-    }
-    let ty = buffer.get(..at).and_then(Text::from_utf8);
-    ty.unwrap_or_default()
 }

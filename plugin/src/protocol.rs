@@ -108,26 +108,16 @@ pub fn kind_of_event(event: &Event) -> Kind {
 /// The prefix of EventMesh's event types.
 pub const DEFAULT_TYPE_PREFIX: &str = "org.apache.eventmesh.a2a.";
 
-/// What the event of a unit will be, but for what only the mapping knows.
+/// The event of a unit, but for what only the mapping knows: where the unit was read, and how its attributes are worded.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Draft {
-    /// The unit is a CloudEvent.
-    Event(Event),
-    /// The unit becomes one.
-    Message(Message),
-}
-
-/// The event that a message becomes, but for what only the mapping knows.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct Draft {
     /// What it is in its exchange.
     pub(crate) kind: Kind,
-    pub(crate) ty: Type,
-    pub(crate) form: Form,
-    pub(crate) protocol: &'static str,
-    pub(crate) protocol_version: Option<Text>,
-    /// What is known of the event; its `id` is empty where it gets a new one.
-    pub(crate) attributes: Box<Attributes>,
+    /// What the body is that the event gets; `None` where the unit is an event, which stays as it is.
+    pub(crate) form: Option<Form>,
+    /// The event so far: of a message it has no source yet, its type is under the default prefix, and its `id` is empty
+    /// where it gets a new one.
+    pub(crate) event: Event,
 }
 
 /// What the body of a message is.
@@ -139,21 +129,7 @@ pub(crate) enum Form {
     Lines,
 }
 
-/// An event type, but for its prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Type {
-    /// Of what JSON-RPC protocols define.
-    Call(CallType),
-    /// Of anything else.
-    Named {
-        category: &'static str,
-        /// A name whose slashes become dots.
-        name: Text,
-        suffix: &'static str,
-    },
-}
-
-/// The event type of a call of a method that is known, whole, under the default prefix.
+/// The event types of the calls of a method that is known, under the default prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallType {
     /// As a request.
@@ -181,31 +157,99 @@ impl CallType {
     }
 }
 
-// === impl Message ===
+/// `<default prefix><category><name, its slashes as dots><suffix>`, put together on the stack where it is short enough.
+pub(crate) fn event_type(category: &str, name: &str, suffix: &str) -> Text {
+    let parts = [DEFAULT_TYPE_PREFIX, category, name, suffix];
+    let mut buffer = [0u8; 128];
+    let mut at = 0;
+    for part in parts {
+        let Some(room) = buffer.get_mut(at..at + part.len()) else {
+            let name = name.replace('/', ".");
+            return Text::from([DEFAULT_TYPE_PREFIX, category, &name, suffix].concat());
+        };
+        room.copy_from_slice(part.as_bytes());
+        at += part.len();
+    }
+    let named = DEFAULT_TYPE_PREFIX.len() + category.len();
+    for byte in buffer.iter_mut().skip(named).take(name.len()) {
+        if *byte == b'/' {
+            *byte = b'.';
+        }
+    }
+    let ty = buffer.get(..at).and_then(Text::from_utf8);
+    ty.unwrap_or_default()
+}
 
-impl Message {
-    /// `protocol` and its version are the attributes of these names.
-    pub(crate) fn new(kind: Kind, ty: Type, protocol: &'static str) -> Self {
+// === impl Draft ===
+
+impl Draft {
+    /// Of a unit that becomes an event of this type.
+    pub(crate) fn new(kind: Kind, ty: Text) -> Self {
+        let mut attributes = Box::<Attributes>::default();
+        attributes.ty = ty;
         Self {
             kind,
-            ty,
-            form: Form::Json,
-            protocol,
-            protocol_version: None,
-            attributes: Box::default(),
+            form: Some(Form::Json),
+            event: Event(attributes),
         }
     }
 
-    /// Adds an extension that is valid, and not there yet.
-    pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
-        let extension = (Text::from_static(name), value.into());
-        self.attributes.extensions.push(extension);
+    /// Of a unit that is an event.
+    pub(crate) fn of_event(event: Event) -> Self {
+        Self {
+            kind: kind_of_event(&event),
+            form: None,
+            event,
+        }
     }
 
-    /// As [`Message::put`], where there is a value.
+    /// Adds what every event has last: what it is in its exchange, and its protocol.
+    pub(crate) fn of_protocol(mut self, protocol: &'static str, version: Option<Text>) -> Self {
+        let event = &mut self.event.0;
+        event.put(extension::MCP_TYPE, Text::from_static(self.kind.as_str()));
+        event.put(extension::PROTOCOL, Text::from_static(protocol));
+        event.put_if(extension::PROTOCOL_VERSION, version);
+        self
+    }
+
+    /// As [`Attributes::put`].
+    #[inline(always)]
+    pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.event.0.put(name, value);
+    }
+
+    /// As [`Attributes::put_if`].
+    #[inline(always)]
+    pub(crate) fn put_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
+        self.event.0.put_if(name, value);
+    }
+}
+
+impl Attributes {
+    /// Adds an extension that is valid, and not there yet.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.extensions.push(Text::from_static(name), value.into());
+    }
+
+    /// As [`Attributes::put`], where there is a value.
+    #[inline(always)]
     pub(crate) fn put_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.put(name, value);
+        }
+    }
+
+    /// The `a2amethod` of the event.
+    pub(crate) fn method(&self) -> Option<&str> {
+        let method = self.extensions.get(extension::A2A_METHOD)?;
+        method.as_text().map(Text::as_str)
+    }
+
+    /// Puts a kind into `mcptype`.
+    pub(crate) fn says(&mut self, kind: Kind) {
+        if let Some(said) = self.extensions.get_mut(extension::MCP_TYPE) {
+            *said = Text::from_static(kind.as_str()).into();
         }
     }
 }
@@ -234,24 +278,34 @@ pub fn is_topic(text: &str) -> bool {
 
 fn is_name(text: &str, max: usize) -> bool {
     let bytes = text.as_bytes();
+    let mut seen = 0;
+    let is_legal = |byte: &u8| {
+        let class = NAME_BYTES[usize::from(*byte)];
+        seen |= class;
+        class != 0
+    };
     (1..=max).contains(&bytes.len())
-        && bytes.iter().all(|byte| NAME_BYTES[usize::from(*byte)])
-        && !bytes.windows(2).any(|pair| pair == b"..")
+        && bytes.iter().all(is_legal)
+        && (seen & DOT == 0 || !bytes.windows(2).any(|pair| pair == b".."))
 }
 
-/// Which bytes names are made of: a question asked of every byte of every target.
-const NAME_BYTES: [bool; 256] = {
-    let mut legal = [false; 256];
+/// Which bytes names are made of, the dot apart: a question asked of every byte of every target.
+const NAME_BYTES: [u8; 256] = {
+    let mut classes = [0; 256];
     let mut byte = 0;
-    while byte < legal.len() {
+    while byte < classes.len() {
         #[allow(clippy::cast_possible_truncation)] // Less than 256.
         let b = byte as u8;
-        legal[byte] = b.is_ascii_alphanumeric()
-            || matches!(b, b'.' | b'_' | b'-' | b'/' | b':' | b'@' | b'+');
+        if b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'/' | b':' | b'@' | b'+') {
+            classes[byte] = 1;
+        }
         byte += 1;
     }
-    legal
+    classes[b'.' as usize] = DOT;
+    classes
 };
+
+const DOT: u8 = 2;
 
 /// Whether the text may be a method: 1 to 256 characters, no control characters or spaces.
 /// Source: docs/protocols/eventmesh-a2a.md §D11.

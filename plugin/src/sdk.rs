@@ -10,6 +10,7 @@ use crate::attribute::is_leap_second;
 use crate::error::{EventError, EventErrorKind};
 use crate::event::{Data, Event, Value};
 use crate::format::is_json;
+use crate::json::{BYTE_ORDER_MARK, is_one_json_value};
 use crate::text::Text;
 
 /// Nothing is lost: what the SDK cannot hold is an error. Data become the SDK's `Binary`, so that their bytes stay as they
@@ -96,8 +97,12 @@ impl TryFrom<cloudevents::Event> for Event {
 
 /// Data that are said to be JSON are known to be it where they are.
 fn data_of(bytes: Bytes, is_json: bool) -> Data {
-    let json = is_json.then(|| Data::json(bytes.clone()).ok()).flatten();
-    json.unwrap_or_else(|| Data::from(bytes))
+    let value = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    if is_json && is_one_json_value(value) {
+        Data::known_json(bytes)
+    } else {
+        Data::from(bytes)
+    }
 }
 
 fn instant(time: &str) -> Result<DateTime<Utc>, EventError> {
@@ -129,6 +134,15 @@ fn refused(attribute: &str, error: impl std::fmt::Display) -> EventError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_after_a_byte_order_mark_is_json_after_the_sdk_too() {
+        let mut event = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+        event.set("datacontenttype", "application/json").unwrap();
+        event.set_data(Some(Data::known_json(Bytes::from("\u{feff}{}\n "))));
+        let theirs = cloudevents::Event::try_from(&event).unwrap();
+        assert_eq!(Event::try_from(theirs).unwrap(), event);
+    }
 
     #[test]
     fn events_survive_the_sdk() {

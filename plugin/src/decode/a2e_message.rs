@@ -6,7 +6,7 @@ use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
 use crate::protocol::a2e_message::{self, capability, is_event, is_link_local, operation};
-use crate::protocol::{Kind, Message, Type};
+use crate::protocol::{Draft, Kind, event_type};
 use crate::text::Text;
 use crate::time;
 
@@ -39,7 +39,7 @@ const OBJECTS: [Place; 12] = [
 ];
 
 impl Parser<'_> {
-    pub(super) fn a2e_message(&self) -> Result<Message, DecodeError> {
+    pub(super) fn a2e_message(&self) -> Result<Draft, DecodeError> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
         let ty = self.method(Place::Type)?.unwrap_or_default();
@@ -52,80 +52,71 @@ impl Parser<'_> {
         let id = self.a2e_id()?;
         let req_id = self.attribute(Place::ReqId);
         let kind = a2e_message::kind(&ty, req_id.as_deref().unwrap_or_default());
-        let mut message = Message::new(
-            kind,
-            Type::Named {
-                category: "a2e.",
-                name: event_name(&ty, kind),
-                suffix: "",
-            },
-            "A2E",
-        );
-        message.protocol_version = Some(version);
-        message.put(extension::A2A_METHOD, Text::from(operation(&ty)));
+        let mut draft = Draft::new(kind, event_type("a2e.", &event_name(&ty, kind), ""));
+        draft.put(extension::A2A_METHOD, Text::from(operation(&ty)));
         let capability = self
             .attribute(Place::CapabilityName)
             .or_else(|| capability(&ty).map(Text::from_static));
-        message.put_if(extension::A2E_CAPABILITY, capability);
-        message.put_if(extension::SESSION_ID, self.attribute(Place::SessionId));
-        message.put_if(
+        draft.put_if(extension::A2E_CAPABILITY, capability);
+        draft.put_if(extension::SESSION_ID, self.attribute(Place::SessionId));
+        draft.put_if(
             extension::CORRELATION_ID,
             self.attribute(Place::CorrelationId),
         );
-        self.a2e_way(&mut message, id.as_ref(), req_id)?;
-        self.a2e_marks(&mut message, &ty)?;
-        message.put(extension::A2E_TYPE, ty);
-        message.attributes.id = id.unwrap_or_default();
-        message.attributes.time = self.a2e_time();
-        Ok(message)
+        self.a2e_way(&mut draft, id.as_ref(), req_id)?;
+        self.a2e_marks(&mut draft, &ty)?;
+        draft.put(extension::A2E_TYPE, ty);
+        draft.event.0.id = id.unwrap_or_default();
+        draft.event.0.time = self.a2e_time();
+        Ok(draft.of_protocol("A2E", Some(version)))
     }
 
     /// Where it goes, and what ties it to its request or its answer.
     fn a2e_way(
         &self,
-        message: &mut Message,
+        draft: &mut Draft,
         id: Option<&Text>,
         req_id: Option<Text>,
     ) -> Result<(), DecodeError> {
         let target = self.target(Place::OwnAgentId)?;
         let topic = self.topic(Place::OwnTopic)?;
-        match message.kind {
+        match draft.kind {
             Kind::Request => {
-                message.put_if(extension::COLLABORATION_ID, id.cloned());
+                draft.put_if(extension::COLLABORATION_ID, id.cloned());
                 let object = OBJECTS.into_iter().find_map(|place| self.attribute(place));
-                message.put_if(extension::A2E_OBJECT, object);
+                draft.put_if(extension::A2E_OBJECT, object);
             }
             Kind::Response | Kind::Stream | Kind::Notification => {
-                message.put_if(extension::COLLABORATION_ID, req_id);
+                draft.put_if(extension::COLLABORATION_ID, req_id);
             }
         }
-        match message.kind {
-            Kind::Response => message.put(extension::IS_FINAL, true),
-            Kind::Stream => message.put(extension::IS_FINAL, false),
+        match draft.kind {
+            Kind::Response => draft.put(extension::IS_FINAL, true),
+            Kind::Stream => draft.put(extension::IS_FINAL, false),
             Kind::Request | Kind::Notification => {}
         }
         // An answer goes back the way its request came.
-        if topic.is_none() && matches!(message.kind, Kind::Request | Kind::Notification) {
-            message.put_if(extension::TARGET_AGENT, target);
+        if topic.is_none() && matches!(draft.kind, Kind::Request | Kind::Notification) {
+            draft.put_if(extension::TARGET_AGENT, target);
         }
-        message.attributes.subject = topic;
+        draft.event.0.subject = topic;
         Ok(())
     }
 
     /// What events and errors say of themselves.
-    fn a2e_marks(&self, message: &mut Message, ty: &str) -> Result<(), DecodeError> {
+    fn a2e_marks(&self, draft: &mut Draft, ty: &str) -> Result<(), DecodeError> {
         if is_event(ty) {
             let word = self.attribute(Place::Kind);
-            message.put(
+            draft.put(
                 extension::A2E_KIND,
                 word.unwrap_or(Text::from_static("status")),
             );
             let seq = self.scalar(Place::Seq, DecodeErrorKind::BadSeq)?;
-            message.put(extension::SEQ, seq.unwrap_or(Text::from_static("0")));
+            draft.put(extension::SEQ, seq.unwrap_or(Text::from_static("0")));
         }
         if ty == "error" {
-            message.put_if(extension::A2E_CODE, self.attribute(Place::Code));
-            message.put_if(extension::RETRYABLE, self.facts.flag(Place::Retryable));
+            draft.put_if(extension::A2E_CODE, self.attribute(Place::Code));
+            draft.put_if(extension::RETRYABLE, self.facts.flag(Place::Retryable));
         }
         Ok(())
     }

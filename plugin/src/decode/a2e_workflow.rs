@@ -5,7 +5,7 @@ use crate::detect::{Detection, Place};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::hint::Hint;
-use crate::protocol::{Family, Form, Kind, Message, Type, is_operation_id};
+use crate::protocol::{Draft, Family, Form, Kind, event_type, is_operation_id};
 use crate::text::Text;
 
 /// The agent that executes workflows where neither they nor the binding name one.
@@ -42,17 +42,17 @@ impl Lines {
     }
 
     /// The event of the whole workflow.
-    pub(super) fn message(self, hint: &Hint) -> Message {
-        let mut message = request(self.execution_id, self.agent, hint);
-        message.form = Form::Lines;
-        message
+    pub(super) fn draft(self, hint: &Hint) -> Draft {
+        let mut draft = request(self.execution_id, self.agent, hint);
+        draft.form = Some(Form::Lines);
+        draft
     }
 }
 
 impl Parser<'_> {
     /// One line on its own: the begin line asks for the execution, a definition is a part of it that something else
     /// must tie to the others.
-    pub(super) fn workflow_line(&self) -> Result<Message, DecodeError> {
+    pub(super) fn workflow_line(&self) -> Result<Draft, DecodeError> {
         if self.is_begin_line() {
             return Ok(request(self.execution_id(), self.executor()?, self.hint));
         }
@@ -64,17 +64,12 @@ impl Parser<'_> {
                 message,
             ));
         };
-        let ty = Type::Named {
-            category: "a2e.",
-            name: Text::from_static("operation.update"),
-            suffix: "",
-        };
-        let mut message = Message::new(Kind::Notification, ty, "A2E-EXEC");
-        message.put(extension::A2A_METHOD, Text::from_static("operationUpdate"));
-        message.protocol_version = Some(Text::from_static("1.0"));
-        message.put(extension::COLLABORATION_ID, collaboration_id);
-        message.put(extension::TARGET_AGENT, executor_of(None, self.hint));
-        Ok(message)
+        let ty = event_type("a2e.", "operation.update", "");
+        let mut draft = Draft::new(Kind::Notification, ty);
+        draft.put(extension::A2A_METHOD, Text::from_static("operationUpdate"));
+        draft.put(extension::COLLABORATION_ID, collaboration_id);
+        draft.put(extension::TARGET_AGENT, executor_of(None, self.hint));
+        Ok(of_workflow(draft))
     }
 
     fn is_begin_line(&self) -> bool {
@@ -97,25 +92,23 @@ impl Parser<'_> {
     }
 }
 
-fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Message {
+fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Draft {
     let (name, method) = if hint.validate_workflows {
         ("workflow.validate", "workflows/validate")
     } else {
         ("workflow.execute", "workflows/execute")
     };
-    let ty = Type::Named {
-        category: "a2e.",
-        name: Text::from_static(name),
-        suffix: ".req",
-    };
-    let mut message = Message::new(Kind::Request, ty, "A2E-EXEC");
-    message.attributes.id = execution_id.clone().unwrap_or_default();
-    message.put(extension::A2A_METHOD, Text::from_static(method));
-    message.protocol_version = Some(Text::from_static("1.0"));
+    let mut draft = Draft::new(Kind::Request, event_type("a2e.", name, ".req"));
+    draft.event.0.id = execution_id.clone().unwrap_or_default();
+    draft.put(extension::A2A_METHOD, Text::from_static(method));
     let collaboration_id = execution_id.or_else(|| hint.collaboration_id.clone());
-    message.put_if(extension::COLLABORATION_ID, collaboration_id);
-    message.put(extension::TARGET_AGENT, executor_of(agent, hint));
-    message
+    draft.put_if(extension::COLLABORATION_ID, collaboration_id);
+    draft.put(extension::TARGET_AGENT, executor_of(agent, hint));
+    of_workflow(draft)
+}
+
+fn of_workflow(draft: Draft) -> Draft {
+    draft.of_protocol("A2E-EXEC", Some(Text::from_static("1.0")))
 }
 
 fn executor_of(agent: Option<Text>, hint: &Hint) -> Text {

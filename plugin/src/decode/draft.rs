@@ -25,14 +25,14 @@ impl Parser<'_> {
         if because.family != Family::A2eWorkflow {
             *lines = None;
         }
-        let message = match because.family {
+        let draft = match because.family {
             Family::CloudEvent => {
                 let event = self.cloud_event(bytes, limits)?;
-                return Ok((because, None, Draft::Event(event)));
+                return Ok((because, None, Draft::of_event(event)));
             }
             Family::JsonRpc => {
-                let (json_rpc, message) = self.json_rpc()?;
-                return Ok((because, Some(json_rpc), Draft::Message(message)));
+                let (json_rpc, draft) = self.json_rpc()?;
+                return Ok((because, Some(json_rpc), draft));
             }
             Family::Legacy => self.legacy()?,
             Family::A2eMessage => self.a2e_message()?,
@@ -44,7 +44,7 @@ impl Parser<'_> {
             }
             Family::E2a => self.e2a()?,
         };
-        Ok((because, None, Draft::Message(message)))
+        Ok((because, None, draft))
     }
 
     fn family(&self) -> Result<Detection, DecodeError> {

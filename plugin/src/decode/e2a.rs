@@ -5,7 +5,7 @@ use crate::detect::{Place, Shape};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::{Family, Kind, Message, Type};
+use crate::protocol::{Draft, Family, Kind, event_type};
 use crate::text::Text;
 use crate::time;
 
@@ -28,14 +28,17 @@ const MEMBERS: [Place; 15] = [
     Place::JsonrpcId,
 ];
 
+/// What comes after the prefix in the types of its events.
+const CATEGORY: &str = "e2a.";
+
 /// The JSON-RPC code of an error whose own code is none.
 const INTERNAL_ERROR: i32 = -32_603;
 
 impl Parser<'_> {
-    pub(super) fn e2a(&self) -> Result<Message, DecodeError> {
+    pub(super) fn e2a(&self) -> Result<Draft, DecodeError> {
         self.facts.refuse_repeated(&MEMBERS)?;
         let shape = self.facts.e2a(self.hint)?.map(|(shape, _)| shape);
-        let mut message = match shape {
+        let mut draft = match shape {
             None | Some(Shape::Request | Shape::LegacyRequest) => self.e2a_request()?,
             Some(Shape::Response) => self.e2a_response()?,
             Some(Shape::LegacyResponse | Shape::LegacyChunk) => self.e2a_legacy_response()?,
@@ -48,38 +51,37 @@ impl Parser<'_> {
             _ => self.attribute(Place::ProtocolVersion),
         };
         let version = version.unwrap_or(Text::from_static("1.0"));
-        message.protocol_version = Some(version);
         for (name, place) in [
             (extension::SESSION_ID, Place::SessionId),
             (extension::TASK_ID, Place::TaskId),
             (extension::CONTEXT_ID, Place::ContextId),
             (extension::CORRELATION_ID, Place::CorrelationId),
         ] {
-            message.put_if(name, self.attribute(place));
+            draft.put_if(name, self.attribute(place));
         }
         let channel = match self.facts.set(Place::Channel) {
             Some(_) => self.attribute(Place::Channel),
             None => self.attribute(Place::ChannelId),
         };
-        message.put_if(extension::E2A_CHANNEL, channel);
+        draft.put_if(extension::E2A_CHANNEL, channel);
         let source_protocol = self.attribute(Place::SourceProtocol);
-        message.put_if(
+        draft.put_if(
             extension::SOURCE_PROTOCOL,
             source_protocol.filter(|protocol| protocol != "e2a"),
         );
         let trace_parent = self.attribute(Place::ContextTraceparent);
         if let Some(trace_parent) = trace_parent.filter(|text| is_trace_parent(text)) {
-            message.put(extension::TRACE_PARENT, trace_parent);
-            message.put_if(
+            draft.put(extension::TRACE_PARENT, trace_parent);
+            draft.put_if(
                 extension::TRACE_STATE,
                 self.attribute(Place::ContextTracestate),
             );
         }
-        message.attributes.time = self.e2a_time();
-        Ok(message)
+        draft.event.0.time = self.e2a_time();
+        Ok(draft.of_protocol("E2A", Some(version)))
     }
 
-    fn e2a_request(&self) -> Result<Message, DecodeError> {
+    fn e2a_request(&self) -> Result<Draft, DecodeError> {
         let request_id = self.e2a_id(Place::RequestId)?;
         let jsonrpc_id = self.e2a_id(Place::JsonrpcId)?;
         let method = self.e2a_method()?;
@@ -104,31 +106,31 @@ impl Parser<'_> {
             _ if is_stream => ".stream",
             _ => ".req",
         };
-        let mut message = e2a_message(kind, name, suffix);
-        message.put_if(extension::A2A_METHOD, method);
+        let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
+        draft.put_if(extension::A2A_METHOD, method);
         let collaboration_id = if kind == Kind::Response {
             self.e2a_id(Place::ParamsJsonrpcId)?
         } else {
             request_id.clone().or_else(|| jsonrpc_id.clone())
         };
-        message.put_if(extension::COLLABORATION_ID, collaboration_id);
-        message.attributes.id = request_id.or(jsonrpc_id).unwrap_or_default();
+        draft.put_if(extension::COLLABORATION_ID, collaboration_id);
+        draft.event.0.id = request_id.or(jsonrpc_id).unwrap_or_default();
         let target = self.e2a_target()?;
         let topic = self.topic(Place::ParamsTopic)?;
         if topic.is_none() {
-            message.put_if(extension::TARGET_AGENT, target);
+            draft.put_if(extension::TARGET_AGENT, target);
         }
-        message.attributes.subject = topic;
-        message.put_if(
+        draft.event.0.subject = topic;
+        draft.put_if(
             extension::SOURCE_AGENT,
             self.attribute(Place::SourceAgentId),
         );
         let seq = self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)?;
-        message.put_if(extension::SEQ, seq);
-        Ok(message)
+        draft.put_if(extension::SEQ, seq);
+        Ok(draft)
     }
 
-    fn e2a_response(&self) -> Result<Message, DecodeError> {
+    fn e2a_response(&self) -> Result<Draft, DecodeError> {
         let response_kind = self.method(Place::ResponseKind)?.unwrap_or_default();
         let is_final = self.e2a_flag(Place::IsFinal)?.unwrap_or(false);
         let is_push = self.e2a_is_push();
@@ -145,7 +147,7 @@ impl Parser<'_> {
             (false, true) => ".resp",
             (false, false) => ".stream",
         };
-        let mut message = e2a_message(kind, name, suffix);
+        let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
         let request_id = self.e2a_id(Place::RequestId)?;
         let sequence = self
             .e2a_sequence()?
@@ -159,32 +161,32 @@ impl Parser<'_> {
             }
             _ => None,
         };
-        message.attributes.id = id.unwrap_or_default();
+        draft.event.0.id = id.unwrap_or_default();
         if asks {
-            message.put_if(extension::A2A_METHOD, self.method(Place::BodyMethod)?);
-            message.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::BodyId)?);
+            draft.put_if(extension::A2A_METHOD, self.method(Place::BodyMethod)?);
+            draft.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::BodyId)?);
         } else {
-            message.put_if(extension::A2A_METHOD, self.method(Place::Method)?);
-            message.put_if(extension::COLLABORATION_ID, request_id);
+            draft.put_if(extension::A2A_METHOD, self.method(Place::Method)?);
+            draft.put_if(extension::COLLABORATION_ID, request_id);
         }
-        message.put_if(extension::SOURCE_AGENT, self.e2a_source());
-        message.put_if(
+        draft.put_if(extension::SOURCE_AGENT, self.e2a_source());
+        draft.put_if(
             extension::SEQ,
             sequence.map(|number| Text::from(number.to_string())),
         );
-        message.put_if(extension::IS_FINAL, (!is_push).then_some(is_final));
-        message.put_if(extension::E2A_STATUS, self.attribute(Place::Status));
+        draft.put_if(extension::IS_FINAL, (!is_push).then_some(is_final));
+        draft.put_if(extension::E2A_STATUS, self.attribute(Place::Status));
         if matches!(response_kind.as_str(), "e2a.error" | "acp.jsonrpc_error") {
             let code = self.e2a_code();
-            message.put(extension::RPC_ERROR_CODE, code.unwrap_or(INTERNAL_ERROR));
-            message.put_if(extension::E2A_CODE, self.attribute(Place::BodyCode));
+            draft.put(extension::RPC_ERROR_CODE, code.unwrap_or(INTERNAL_ERROR));
+            draft.put_if(extension::E2A_CODE, self.attribute(Place::BodyCode));
         }
-        message.put(extension::E2A_KIND, response_kind);
-        Ok(message)
+        draft.put(extension::E2A_KIND, response_kind);
+        Ok(draft)
     }
 
     /// An answer in the shape of before E2A, as the encoders would write it. Source: docs/protocols/e2a.md §8.
-    fn e2a_legacy_response(&self) -> Result<Message, DecodeError> {
+    fn e2a_legacy_response(&self) -> Result<Draft, DecodeError> {
         let is_unary = self.facts.has(Place::Ok);
         let complete = is_unary || self.e2a_flag(Place::IsComplete)?.unwrap_or(false);
         let failed = if is_unary {
@@ -197,22 +199,22 @@ impl Parser<'_> {
             (true, false) => (Kind::Response, "complete", ".resp"),
             (true, true) => (Kind::Response, "error", ".resp"),
         };
-        let mut message = e2a_message(kind, Text::from_static(name), suffix);
-        message.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::RequestId)?);
-        message.put_if(extension::SOURCE_AGENT, self.e2a_source());
-        message.put(extension::IS_FINAL, complete);
+        let mut draft = Draft::new(kind, event_type(CATEGORY, name, suffix));
+        draft.put_if(extension::COLLABORATION_ID, self.e2a_id(Place::RequestId)?);
+        draft.put_if(extension::SOURCE_AGENT, self.e2a_source());
+        draft.put(extension::IS_FINAL, complete);
         if failed {
-            message.put(extension::RPC_ERROR_CODE, INTERNAL_ERROR);
+            draft.put(extension::RPC_ERROR_CODE, INTERNAL_ERROR);
         }
-        Ok(message)
+        Ok(draft)
     }
 
     /// A frame about the connection itself.
-    fn e2a_control(&self) -> Result<Message, DecodeError> {
+    fn e2a_control(&self) -> Result<Draft, DecodeError> {
         let name = self.method(Place::Event)?.unwrap_or_default();
-        let mut message = e2a_message(Kind::Notification, name.clone(), "");
-        message.put(extension::A2A_METHOD, name);
-        Ok(message)
+        let mut draft = Draft::new(Kind::Notification, event_type(CATEGORY, &name, ""));
+        draft.put(extension::A2A_METHOD, name);
+        Ok(draft)
     }
 
     fn e2a_is_ext(&self) -> bool {
@@ -356,19 +358,6 @@ impl Parser<'_> {
         time.filter(|time| time.timestamp_micros() != 0)
             .map(time::with_z)
     }
-}
-
-fn e2a_message(kind: Kind, name: Text, suffix: &'static str) -> Message {
-    let category = "e2a.";
-    Message::new(
-        kind,
-        Type::Named {
-            category,
-            name,
-            suffix,
-        },
-        "E2A",
-    )
 }
 
 /// A W3C trace parent of version 00. Source: W3C Trace Context section 3.2.

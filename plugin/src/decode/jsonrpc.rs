@@ -7,7 +7,7 @@ use crate::extension;
 use crate::json::{Kind, Span};
 use crate::protocol::dialect::{self, Dialect, Method, ParamsMarks, Version};
 use crate::protocol::jsonrpc::{Id, JsonRpc, Part, RpcBody};
-use crate::protocol::{Kind as Exchange, MAX_ID_BYTES, Message, Type};
+use crate::protocol::{Draft, Kind as Exchange, MAX_ID_BYTES, event_type};
 use crate::text::Text;
 
 /// The members that must not occur twice. Source: docs/protocols/eventmesh-a2a.md §D10.
@@ -21,7 +21,7 @@ const MEMBERS: [Place; 6] = [
 ];
 
 impl Parser<'_> {
-    pub(super) fn json_rpc(&self) -> Result<(JsonRpc, Message), DecodeError> {
+    pub(super) fn json_rpc(&self) -> Result<(JsonRpc, Draft), DecodeError> {
         let facts = self.facts;
         facts.refuse_repeated(&MEMBERS)?;
         let id = self.id()?;
@@ -77,7 +77,7 @@ impl Parser<'_> {
         }
     }
 
-    fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
+    fn call(&self, id: Option<Id>) -> Result<(JsonRpc, Draft), DecodeError> {
         let (method, known) = self.rpc_method()?;
         let dialect = match dialect::of_call(&method, known, || params_marks(self.facts)) {
             Dialect::A2a03 if self.hint.dialect() == Some(Dialect::JafDoc) => Dialect::JafDoc,
@@ -95,27 +95,24 @@ impl Parser<'_> {
         let target = self.target(Place::ParamsAgentId)?;
         let topic = self.topic(Place::ParamsTopic)?;
         let seq = self.seq()?;
-        let (kind, suffix) = match id {
-            None => (Exchange::Notification, ""),
-            Some(_) => (Exchange::Request, ".req"),
+        let (kind, ty) = match (id.is_some(), known) {
+            (true, Some(known)) => (Exchange::Request, Text::from_static(known.ty.request)),
+            (true, None) => (Exchange::Request, event_type("", &method, ".req")),
+            (false, Some(known)) => {
+                let ty = Text::from_static(known.ty.notification);
+                (Exchange::Notification, ty)
+            }
+            (false, None) => (Exchange::Notification, event_type("", &method, "")),
         };
-        let ty = match known {
-            Some(known) => Type::Call(known.ty),
-            None => Type::Named {
-                category: "",
-                name: method.clone(),
-                suffix,
-            },
-        };
-        let mut message = new_message(kind, ty);
-        message.attributes.id = id.as_ref().and_then(Id::text).unwrap_or_default();
-        message.put(extension::A2A_METHOD, method);
+        let mut draft = Draft::new(kind, ty);
+        draft.event.0.id = id.as_ref().and_then(Id::text).unwrap_or_default();
+        draft.put(extension::A2A_METHOD, method);
         // A topic names the place itself, so the agent is dropped (docs/protocols/eventmesh-a2a.md §D5).
         if topic.is_none() {
-            message.put_if(extension::TARGET_AGENT, target);
+            draft.put_if(extension::TARGET_AGENT, target);
         }
-        message.attributes.subject = topic;
-        message.put_if(extension::SEQ, seq);
+        draft.event.0.subject = topic;
+        draft.put_if(extension::SEQ, seq);
         let streaming = known.is_some_and(Method::is_streaming);
         let body = RpcBody::Call { streaming };
         let progress = self.progress_token(if id.is_some() {
@@ -131,7 +128,7 @@ impl Parser<'_> {
             progress,
             timeout_millis,
         };
-        Ok((json_rpc, message))
+        Ok((json_rpc, of_json_rpc(draft)))
     }
 
     /// A progress token; one that is neither a string nor a number, or that is repeated, is left to the agent.
@@ -158,7 +155,7 @@ impl Parser<'_> {
     }
 
     /// The method; one that is known is not checked again.
-    fn rpc_method(&self) -> Result<(Text, Option<Method>), DecodeError> {
+    fn rpc_method(&self) -> Result<(Text, Option<&'static Method>), DecodeError> {
         let word = self.facts.word(Place::Method);
         if let Some(known) = word.and_then(|word| dialect::known(&word)) {
             return Ok((Text::from_static(known.name), Some(known)));
@@ -181,7 +178,7 @@ impl Parser<'_> {
         self.scalar(Place::ParamsSeq, DecodeErrorKind::BadSeq)
     }
 
-    fn result(&self, id: Option<Id>) -> (JsonRpc, Message) {
+    fn result(&self, id: Option<Id>) -> (JsonRpc, Draft) {
         let facts = self.facts;
         let part = part_of(facts);
         // The JAF answer to `tasks/cancel`. Source: docs/protocols/a2a.md §1.
@@ -192,18 +189,18 @@ impl Parser<'_> {
         } else {
             result_dialect(facts)
         };
-        let (json_rpc, mut message) = response(RpcBody::Result(part), id, dialect);
+        let (json_rpc, mut draft) = response(RpcBody::Result(part), id, dialect);
         if is_stream_part(facts) {
-            message.put(extension::IS_FINAL, part == Part::Final);
+            draft.put(extension::IS_FINAL, part == Part::Final);
         }
         if cancelled {
-            message.put_if(extension::TASK_ID, self.attribute(Place::ResultId));
-            message.put(extension::TASK_STATE, Text::from_static("canceled"));
+            draft.put_if(extension::TASK_ID, self.attribute(Place::ResultId));
+            draft.put(extension::TASK_STATE, Text::from_static("canceled"));
         }
-        (json_rpc, message)
+        (json_rpc, of_json_rpc(draft))
     }
 
-    fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Message), DecodeError> {
+    fn error_response(&self, id: Option<Id>) -> Result<(JsonRpc, Draft), DecodeError> {
         let is_number = |span: &Span| span.kind() == Kind::Number;
         let code = self.facts.get(Place::ErrorCode).filter(is_number);
         let code = code.map(|span| self.facts.token(span));
@@ -216,7 +213,9 @@ impl Parser<'_> {
                 } else {
                     Dialect::JsonRpc
                 };
-                Ok(response(RpcBody::Error(token.parse().ok()), id, dialect))
+                let body = RpcBody::Error(token.parse().ok());
+                let (json_rpc, draft) = response(body, id, dialect);
+                Ok((json_rpc, of_json_rpc(draft)))
             }
             None => {
                 let message = "an error has an integer code and a string message";
@@ -226,21 +225,21 @@ impl Parser<'_> {
     }
 }
 
-fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Message) {
+fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Draft) {
     let kind = match body {
         RpcBody::Result(Part::Partial) => Exchange::Stream,
         RpcBody::Result(Part::Final | Part::Snapshot)
         | RpcBody::Error(_)
         | RpcBody::Call { .. } => Exchange::Response,
     };
-    let mut message = new_message(kind, Type::Call(dialect::RESPONSE));
+    let mut draft = Draft::new(kind, Text::from_static(dialect::RESPONSE));
     let answered = id
         .as_ref()
         .and_then(Id::text)
         .filter(|text| !text.is_empty());
-    message.put_if(extension::COLLABORATION_ID, answered);
+    draft.put_if(extension::COLLABORATION_ID, answered);
     if let RpcBody::Error(code) = body {
-        message.put_if(extension::RPC_ERROR_CODE, code);
+        draft.put_if(extension::RPC_ERROR_CODE, code);
     }
     let json_rpc = JsonRpc {
         body,
@@ -249,13 +248,11 @@ fn response(body: RpcBody, id: Option<Id>, dialect: Dialect) -> (JsonRpc, Messag
         progress: None,
         timeout_millis: None,
     };
-    (json_rpc, message)
+    (json_rpc, draft)
 }
 
-fn new_message(kind: Exchange, ty: Type) -> Message {
-    let mut message = Message::new(kind, ty, "A2A");
-    message.protocol_version = Some(Text::from_static("2.0"));
-    message
+fn of_json_rpc(draft: Draft) -> Draft {
+    draft.of_protocol("A2A", Some(Text::from_static("2.0")))
 }
 
 fn params_marks(facts: &Facts<'_>) -> ParamsMarks {

@@ -5,7 +5,7 @@ use crate::detect::Place;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::protocol::legacy::kind_of;
-use crate::protocol::{Message, Type};
+use crate::protocol::{Draft, event_type};
 use crate::text::Text;
 
 /// The members that must not occur twice: those that decide or route.
@@ -19,7 +19,7 @@ const MEMBERS: [Place; 5] = [
 ];
 
 impl Parser<'_> {
-    pub(super) fn legacy(&self) -> Result<Message, DecodeError> {
+    pub(super) fn legacy(&self) -> Result<Draft, DecodeError> {
         self.facts.refuse_repeated(&MEMBERS)?;
         let message_type = self.method(Place::MessageType)?;
         let source = self.scalar(Place::SourceAgentAgentId, DecodeErrorKind::BadMember)?;
@@ -27,18 +27,13 @@ impl Parser<'_> {
         let correlation = self.scalar(Place::MetadataCorrelationId, DecodeErrorKind::BadMember)?;
         let kind = kind_of(message_type.as_deref(), correlation.is_some());
         let act = Text::from(message_type.as_deref().unwrap_or("unknown").to_lowercase());
-        let ty = Type::Named {
-            category: "legacy.",
-            name: act.clone(),
-            suffix: "",
-        };
-        let mut message = Message::new(kind, ty, "A2A");
+        let mut draft = Draft::new(kind, event_type("legacy.", &act, ""));
         let as_written = message_type.unwrap_or(Text::from_static("UNKNOWN"));
-        message.put(extension::MESSAGE_TYPE, as_written);
-        message.put(extension::A2A_METHOD, act);
-        message.put_if(extension::SOURCE_AGENT, source);
-        message.put_if(extension::TARGET_AGENT, target);
-        message.put_if(extension::COLLABORATION_ID, correlation);
-        Ok(message)
+        draft.put(extension::MESSAGE_TYPE, as_written);
+        draft.put(extension::A2A_METHOD, act);
+        draft.put_if(extension::SOURCE_AGENT, source);
+        draft.put_if(extension::TARGET_AGENT, target);
+        draft.put_if(extension::COLLABORATION_ID, correlation);
+        Ok(draft.of_protocol("A2A", None))
     }
 }

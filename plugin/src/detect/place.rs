@@ -1,5 +1,7 @@
 //! The members that any family looks at: where they stand and what they are called.
 
+use crate::json::Tree;
+
 /// Declares the places as a tree: under each place with members, the names of these and their places.
 macro_rules! places {
     ($($parent:ident { $($name:literal => $place:ident),* $(,)? })*) => {
@@ -10,12 +12,9 @@ macro_rules! places {
             $($($place,)*)*
         }
 
-        impl Place {
-            const ALL: &[Self] = &[Self::Root, $($(Self::$place,)*)*];
-
-            /// The place of a member of this place, by its unescaped name.
+        impl Tree for Place {
             #[inline]
-            pub(crate) fn member(self, name: &[u8]) -> Option<Self> {
+            fn member(self, name: &[u8]) -> Option<Self> {
                 match self {
                     $(Self::$parent => match name {
                         $($name => Some(Self::$place),)*
@@ -25,11 +24,14 @@ macro_rules! places {
                 }
             }
 
-            /// Whether the members of this place are looked at.
             #[inline]
-            pub(crate) const fn has_members(self) -> bool {
+            fn has_members(self) -> bool {
                 matches!(self, $(Self::$parent)|*)
             }
+        }
+
+        impl Place {
+            const ALL: &[Self] = &[Self::Root, $($(Self::$place,)*)*];
 
             /// Its parent, and its name there.
             const fn named(self) -> (Self, &'static str) {

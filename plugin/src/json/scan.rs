@@ -15,32 +15,28 @@ pub(crate) fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     words(bytes, at)
 }
 
-/// The place of the first special byte in the block at `at`; `None` where there is none, or less than a block.
-#[inline]
-pub(crate) fn special_in_block(bytes: &[u8], at: usize) -> Option<usize> {
-    special_in(block_at(bytes, at)?).map(|offset| at + offset)
-}
-
 /// What is looked at in one go.
-const BLOCK: usize = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
+pub(super) const BLOCK: usize = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
 #[inline]
 fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
     bytes.get(at..)?.first_chunk()
 }
 
+/// Where the first special byte of a block is.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
+pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
     // SAFETY: SSE2 is part of x86-64.
     #[allow(unsafe_code)]
     let special = unsafe { sse2::special(block) };
     (special != 0).then(|| special.trailing_zeros() as usize)
 }
 
+/// Where the first special byte of a block is.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
+pub(super) fn special_in(block: &[u8; BLOCK]) -> Option<usize> {
     let special = special_bits(u64::from_le_bytes(*block));
     (special != 0).then(|| (special.trailing_zeros() / 8) as usize)
 }

@@ -76,13 +76,13 @@ pub(crate) struct Method {
 macro_rules! methods {
     ($($dialect:ident, $suffix:literal => { $($name:literal)* })*) => {
         /// The method of this name, where a protocol defines one.
-        pub(crate) fn known(name: &str) -> Option<Method> {
+        pub(crate) fn known(name: &str) -> Option<&'static Method> {
             match name {
                 $($($name => {
                     const LENGTH: usize = DEFAULT_TYPE_PREFIX.len() + $name.len() + $suffix.len();
                     const TYPE: [u8; LENGTH] = call_type($name, $suffix);
                     const KNOWN: CallType = CallType::of(&TYPE, $suffix);
-                    Some(Method { name: $name, dialect: Dialect::$dialect, ty: KNOWN })
+                    Some(&Method { name: $name, dialect: Dialect::$dialect, ty: KNOWN })
                 })*)*
                 _ => None,
             }
@@ -206,10 +206,10 @@ const fn call_type<const LENGTH: usize>(method: &str, suffix: &str) -> [u8; LENG
 }
 
 /// The type of every answer.
-pub(crate) const RESPONSE: CallType = {
+pub(crate) const RESPONSE: &str = {
     const NAME: &str = "common.response";
     const TYPE: [u8; DEFAULT_TYPE_PREFIX.len() + NAME.len()] = call_type(NAME, "");
-    CallType::of(&TYPE, "")
+    CallType::of(&TYPE, "").request
 };
 
 /// Whether the method's answer comes in parts. Source: docs/protocols/eventmesh-a2a.md §2.
@@ -222,7 +222,7 @@ pub fn is_streaming(method: &str) -> bool {
 
 impl Method {
     /// Whether the answer comes in parts.
-    pub(crate) fn is_streaming(self) -> bool {
+    pub(crate) fn is_streaming(&self) -> bool {
         self.ty.request.ends_with(".stream")
     }
 }
@@ -231,10 +231,10 @@ impl Method {
 /// Source: docs/protocols/a2a.md §3, docs/protocols/mcp.md §2 and docs/protocols/acp.md §1.
 pub(crate) fn of_call(
     name: &str,
-    known: Option<Method>,
+    known: Option<&Method>,
     marks: impl Fn() -> ParamsMarks,
 ) -> Dialect {
-    let Some(Method { dialect, .. }) = known else {
+    let Some(&Method { dialect, .. }) = known else {
         return if name.starts_with("notifications/") {
             Dialect::Mcp
         } else {
