@@ -20,8 +20,7 @@ const CIRCLES: &[(&str, &[&str])] = &[];
 const LONGEST: usize = 60;
 
 /// The functions that are longer, as `crate::module::function`. This list may only shrink.
-// The inner loop of the scanner of JSON: a call more would cost speed.
-const LONG: &[&str] = &["plugin::json::container"];
+const LONG: &[&str] = &[];
 
 type Module = Vec<String>;
 
