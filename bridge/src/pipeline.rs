@@ -4,19 +4,18 @@
 //! receive ─> detect ─> parse ─> map ─> resolve (answers) │ route (all else) ─> publish ─> settle
 //! ```
 //!
-//! One task runs each binding. What becomes of a message is decided when it is read, and whoever waits for the answer to
-//! a request in it waits from then on, even if its lane cannot go on. Messages of one lane (a Kafka partition) are
-//! published in order; a lane whose message cannot be published waits and tries again while the other lanes go on
-//! ([`crate::bus::delivery`] has the rules). A message is settled after every copy of it, or its dead letter, is
-//! confirmed. What is held is bounded by the budget of the subscription.
+//! One task runs each binding, and takes as many messages at once as there are. What becomes of a message is decided when
+//! it is read, and whoever waits for the answer to a request in it waits from then on, even if its lane cannot go on.
+//! Messages of one lane (a Kafka partition) are published in order; a lane whose message cannot be published waits and
+//! tries again while the other lanes go on ([`crate::bus::delivery`] has the rules). A message is settled after every copy
+//! of it, or its dead letter, is confirmed. What is held is bounded by the budget of the subscription.
 //!
 //! | `Pipeline::run` takes a message through | in |
 //! |---|---|
 //! | `receive`: read it, and decide what is published of it | `intake.rs`, `events.rs`, `request.rs`, `refused.rs` |
-//! | `Lanes::next`: wait for its turn | `lanes.rs`, `lane.rs` |
-//! | `work`: hand its copies to their buses | `send.rs` |
-//! | `confirm`: wait for their confirmations | `send.rs` |
-//! | `decide`: settle it, or hold its lane and send it again | here |
+//! | `Run::go_on`: wait for its turn, then hand its copies to their buses | `run.rs`, `lane.rs`, `send.rs` |
+//! | `Run::look`: settle it once they are confirmed | `run.rs`, `send.rs` |
+//! | `Run::decided`: or hold its lane and send it again | `run.rs`, `send.rs` |
 
 pub mod adapt;
 pub(crate) mod claims;
@@ -24,9 +23,9 @@ mod copies;
 mod events;
 pub(crate) mod intake;
 mod lane;
-mod lanes;
 mod refused;
 mod request;
+mod run;
 mod send;
 
 use std::sync::Arc;
@@ -34,7 +33,6 @@ use std::sync::Arc;
 use a2abus_plugin::{MapContext, Text};
 use a2abus_transports::{Acknowledger, Consumer, Delivery, Message, Outcome, Topic};
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -54,8 +52,7 @@ use claims::Claims;
 pub(crate) use copies::CopiesInHand;
 use copies::Weight;
 use intake::{Intake, Read};
-use lanes::{Held, Lanes};
-use send::{Decided, Done, Unconfirmed};
+use run::Run;
 
 /// One binding: what is done with the messages of its topics.
 #[derive(Debug)]
@@ -101,6 +98,8 @@ pub(crate) enum DataLook {
 
 /// How often requests in held lanes are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// Messages taken from the source at once.
+const AT_ONCE: usize = 64;
 
 /// A message that was read, and what is to be published of it.
 struct Received {
@@ -151,80 +150,38 @@ impl Pipeline {
     /// Runs until `stop`, then finishes what was received. What is unfinished when the future is dropped is abandoned:
     /// the source delivers it again.
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
-        let mut lanes = Lanes::default();
-        let mut tasks = FuturesUnordered::new();
-        let mut confirmations = FuturesUnordered::new();
+        let mut run = Run::new(self);
+        let mut received = Vec::with_capacity(AT_ONCE);
         let (mut open, mut wanted) = (true, true);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // A lane that is held has a task or a confirmation here.
-            let is_idle = tasks.is_empty() && confirmations.is_empty();
-            let lane = tokio::select! {
+            // A lane that is held has work or a confirmation here.
+            let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();
+            tokio::select! {
                 biased;
-                Some(decided) = confirmations.next() => self.decide(&mut lanes, decided),
-                Some((lane, done)) = tasks.next() => {
-                    match done {
-                        Done::Sent(in_flight) => {
-                            let has_failed = self.has_failed(&in_flight);
-                            lanes.get(lane).order.sent(has_failed);
-                            confirmations.push(self.confirm(in_flight));
-                        }
-                        Done::Recovered(original) => {
-                            self.settle(original);
-                            lanes.get(lane).order.recovered();
-                        }
+                Some(decided) = run.unconfirmed.next() => run.decided(decided),
+                Some((lane, done)) = run.waiting.next() => run.done(lane, done),
+                _ = looks.tick(), if !is_idle => run.drop_unwanted(),
+                count = consumer.recv_many(&mut received, AT_ONCE), if open && self.copies.has_room() => {
+                    open = count > 0;
+                    for delivery in received.drain(..) {
+                        run.receive(delivery);
                     }
-                    lane
                 }
-                _ = looks.tick(), if !is_idle => {
-                    self.drop_unwanted(&mut lanes);
-                    continue;
-                }
-                delivery = consumer.recv(), if open && self.copies.has_room() => match delivery {
-                    Some(delivery) => self.receive(&mut lanes, delivery),
-                    None => {
-                        open = false;
-                        continue;
-                    }
-                },
                 () = stop.cancelled(), if wanted && open => {
                     wanted = false;
                     consumer.stop();
-                    continue;
                 }
                 else => return consumer,
-            };
-            tasks.extend(lanes.next(lane).map(|task| self.work(lane, task)));
-        }
-    }
-
-    /// Settles messages in held lanes whose requests nobody waits for any more, so that others can be received.
-    fn drop_unwanted(&self, lanes: &mut Lanes) {
-        let is_unwanted = |received: &Received| {
-            let mut copies = received.copies.iter();
-            !received.copies.is_empty() && copies.all(|copy| !self.is_wanted(copy))
-        };
-        for lane in lanes.0.values_mut().filter(|lane| lane.order.is_held()) {
-            for Received {
-                copies, original, ..
-            } in lane.order.remove_waiting(is_unwanted)
-            {
-                for copy in &copies {
-                    self.expired(copy, &original);
-                }
-                self.settle(original);
             }
         }
     }
 
-    /// Reads a delivery and puts it into its lane; returns the lane.
-    fn receive(&self, lanes: &mut Lanes, delivery: Delivery) -> u32 {
-        let lane = delivery.lane;
+    /// Reads a delivery.
+    fn receive(&self, delivery: Delivery) -> Received {
         let span = self.intake.receive(&delivery);
-        let received = span.clone().in_scope(|| self.received(delivery, span));
-        lanes.get(lane).order.receive(received);
-        lane
+        span.clone().in_scope(|| self.received(delivery, span))
     }
 
     /// What becomes of a message: each event in it is routed, each answer goes to its call, and all else is a dead letter.
@@ -282,29 +239,6 @@ impl Pipeline {
             since: Instant::now(),
             span,
         }
-    }
-
-    /// Settles a message all of whose copies are confirmed; puts the others back into their lane, which is returned.
-    fn decide(&self, lanes: &mut Lanes, decided: Decided) -> u32 {
-        let Decided {
-            lane,
-            number,
-            original,
-            again,
-        } = decided;
-        let entry = lanes.get(lane);
-        match again {
-            None => {
-                entry.order.confirmed();
-                self.settle(original);
-            }
-            Some((copies, kind)) => {
-                let held = || Held::new(self.intake.metrics.held_lanes(kind));
-                entry.held.get_or_insert_with(held);
-                entry.order.failed(number, Unconfirmed { copies, original });
-            }
-        }
-        lane
     }
 
     fn settle(&self, original: Original) {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -296,18 +297,31 @@ impl Confirmation {
     pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
         Self(ConfirmationState::Waiting(receiver))
     }
+
+    /// The result, if it is there by now; it is given once.
+    pub fn now(&mut self) -> Option<Result<Receipt, TransportError>> {
+        match &mut self.0 {
+            ConfirmationState::Ready(result) => result.take(),
+            ConfirmationState::Waiting(receiver) => match receiver.try_recv() {
+                Ok(result) => Some(result),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Closed) => Some(Err(gone())),
+            },
+        }
+    }
+}
+
+fn gone() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Closed,
+        "the client closed before the confirmation",
+    )
 }
 
 impl Future for Confirmation {
     type Output = Result<Receipt, TransportError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let gone = || {
-            TransportError::new(
-                TransportErrorKind::Closed,
-                "the client closed before the confirmation",
-            )
-        };
         match &mut self.0 {
             ConfirmationState::Ready(result) => {
                 Poll::Ready(result.take().unwrap_or_else(|| Err(gone())))
@@ -402,6 +416,12 @@ impl Consumer {
     /// Cancel-safe.
     pub async fn recv(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
+    }
+
+    /// Waits for the next delivery, and adds it with those that are there already to a list, `most` at most. How many: 0
+    /// once the subscription is closed and everything received was handed out. Cancel-safe.
+    pub async fn recv_many(&mut self, deliveries: &mut Vec<Delivery>, most: usize) -> usize {
+        self.deliveries.recv_many(deliveries, most).await
     }
 
     /// The next delivery if one is there already.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use a2abus_transports::{
     Confirmation, Disposition, Health, Transport as _, TransportError, TransportErrorKind,
 };
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 pub use destinations::{Destinations, Holder};
 
@@ -126,13 +126,11 @@ impl Publisher {
         }
     }
 
-    /// Notes that a copy is confirmed, which was handed to its bus at that time.
-    pub fn confirmed(&self, copy: &Outgoing, sent: Instant) {
+    /// Notes that a copy is confirmed, so long after it was handed to its bus.
+    pub fn confirmed(&self, copy: &Outgoing, after: Duration) {
         if let Some(bus) = self.outbound.buses().get(copy.bus) {
             bus.metrics.published.inc();
-            bus.metrics
-                .publish_seconds
-                .observe(sent.elapsed().as_secs_f64());
+            bus.metrics.publish_seconds.observe(after.as_secs_f64());
         }
         if copy.is_awaited {
             // It does not wait for a probe, so that it may be the first to get through.
@@ -288,7 +286,7 @@ impl Publisher {
         let confirmation = self.outbound.send(copy).await?;
         handed_over();
         confirmation.await?;
-        self.confirmed(copy, sent);
+        self.confirmed(copy, sent.elapsed());
         Ok(())
     }
 

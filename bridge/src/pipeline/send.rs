@@ -2,10 +2,12 @@
 //! letter. [`crate::bus::delivery`] decides which.
 
 use a2abus_transports::{Confirmation, TransportError, TransportErrorKind};
+use futures_util::FutureExt as _;
+use smallvec::SmallVec;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
-use super::lane::Task;
 use super::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::{Holder, Verdict};
@@ -13,7 +15,7 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::shown_topic;
 use crate::clock;
 
-/// What a task of a lane has done.
+/// What work that had to wait has done.
 pub(super) enum Done {
     /// The copies of a message are with their buses.
     Sent(InFlight),
@@ -21,12 +23,22 @@ pub(super) enum Done {
     Recovered(Original),
 }
 
+/// A message while its copies are handed to their buses.
+pub(super) struct Step {
+    pub(super) in_flight: InFlight,
+    /// The copies that are not yet.
+    left: std::vec::IntoIter<Outgoing>,
+    /// When the message was read.
+    since: Instant,
+    span: Span,
+}
+
 /// A message whose copies are on their way.
 pub(super) struct InFlight {
     lane: u32,
     /// Its place among the messages of its lane.
     number: u64,
-    copies: Vec<Copy>,
+    copies: SmallVec<[Copy; 1]>,
     /// When the copies were handed to their buses.
     sent: Instant,
     original: Original,
@@ -35,10 +47,16 @@ pub(super) struct InFlight {
 /// A copy that was handed to its bus.
 struct Copy {
     outgoing: Outgoing,
-    /// What the bus said.
-    handed: Result<Confirmation, TransportError>,
+    handed: Handed,
     /// Where it was held before.
     _holder: Option<Holder>,
+}
+
+/// What the bus said of a copy.
+enum Handed {
+    Waiting(Confirmation),
+    Confirmed,
+    Failed(TransportError),
 }
 
 /// A copy that has to be sent again.
@@ -62,55 +80,85 @@ pub(super) struct Decided {
 // === impl Pipeline ===
 
 impl Pipeline {
-    pub(super) async fn work(&self, lane: u32, task: Task<Received, Unconfirmed>) -> (u32, Done) {
-        let done = match task {
-            Task::Step(number, received) => {
-                let span = received.span.clone();
-                let step = self.step(lane, number, received);
-                Done::Sent(step.instrument(span).await)
+    /// Hands the copies of a message to their buses as far as nothing has to be waited for; whether all are.
+    pub(super) fn hand_over(&self, step: &mut Step) -> bool {
+        let Step {
+            in_flight,
+            left,
+            span,
+            ..
+        } = step;
+        if left.as_slice().iter().any(|copy| self.calls.is_deaf(copy)) {
+            return false;
+        }
+        let _span = span.enter();
+        while let Some(copy) = left.as_slice().first() {
+            if !self.is_wanted(copy) {
+                self.expired(copy, &in_flight.original);
+                left.next();
+                continue;
             }
-            Task::Again(number, Unconfirmed { copies, original }) => {
-                let mut in_flight = InFlight::new(lane, number, original);
-                let held = |(copy, holder)| (copy, Some(holder));
-                let copies = copies.into_iter().map(held);
-                self.publish(copies, &mut in_flight).await;
-                Done::Sent(in_flight)
-            }
-            Task::First(Unconfirmed { copies, original }) => {
-                for (copy, _holder) in copies {
-                    self.until_confirmed(copy, &original).await;
-                }
-                Done::Recovered(original)
-            }
-        };
-        (lane, done)
+            // Not sent at all if it would have to wait, and bounded by the messages taken at once.
+            let handed = unconstrained(self.publisher.send(copy)).now_or_never();
+            let Some(handed) = handed else { return false };
+            let Some(outgoing) = left.next() else { break };
+            in_flight.copies.push(Copy {
+                outgoing,
+                handed: handed.into(),
+                _holder: None,
+            });
+        }
+        true
     }
 
-    /// Publishes a message. A request whose answer could not be read yet waits for that, after the rest of its message:
-    /// an agent may be quick.
-    async fn step(&self, lane: u32, number: u64, received: Received) -> InFlight {
-        let Received {
-            copies,
-            original,
+    /// Hands over what is left of a message. A request whose answer could not be read yet waits for that, after the rest of
+    /// its message: an agent may be quick.
+    pub(super) async fn finish(&self, step: Step) -> (u32, Done) {
+        let Step {
+            mut in_flight,
+            left,
             since,
-            ..
-        } = received;
-        let mut in_flight = InFlight::new(lane, number, original);
-        let is_deaf = |copy: &Outgoing| self.calls.is_deaf(copy);
-        let (deaf, copies) = if copies.iter().any(is_deaf) {
-            copies.into_iter().partition(is_deaf)
-        } else {
-            (Vec::new(), copies)
+            span,
+        } = step;
+        let publish = async {
+            let (deaf, left): (Vec<_>, Vec<_>) = left.partition(|copy| self.calls.is_deaf(copy));
+            let fresh = |copy| (copy, None);
+            self.publish(left.into_iter().map(fresh), &mut in_flight)
+                .await;
+            if !deaf.is_empty() {
+                self.calls.until_answers_are_read(&deaf, since).await;
+                let deaf = deaf.into_iter().map(fresh);
+                self.publish(deaf, &mut in_flight).await;
+            }
         };
-        let fresh = |copy| (copy, None);
-        let copies = copies.into_iter().map(fresh);
-        self.publish(copies, &mut in_flight).await;
-        if !deaf.is_empty() {
-            self.calls.until_answers_are_read(&deaf, since).await;
-            let copies = deaf.into_iter().map(fresh);
-            self.publish(copies, &mut in_flight).await;
+        publish.instrument(span).await;
+        (in_flight.lane, Done::Sent(in_flight))
+    }
+
+    /// Sends the copies again that had failed.
+    pub(super) async fn again(
+        &self,
+        lane: u32,
+        number: u64,
+        Unconfirmed { copies, original }: Unconfirmed,
+    ) -> (u32, Done) {
+        let mut in_flight = InFlight::new(lane, number, original);
+        let held = |(copy, holder)| (copy, Some(holder));
+        self.publish(copies.into_iter().map(held), &mut in_flight)
+            .await;
+        (lane, Done::Sent(in_flight))
+    }
+
+    /// Sends the copies until they are confirmed.
+    pub(super) async fn recover(
+        &self,
+        lane: u32,
+        Unconfirmed { copies, original }: Unconfirmed,
+    ) -> (u32, Done) {
+        for (copy, _holder) in copies {
+            self.until_confirmed(copy, &original).await;
         }
-        in_flight
+        (lane, Done::Recovered(original))
     }
 
     /// Whether a copy that has waited is still to be sent. Nobody waits for the answer to a request whose call has ended.
@@ -146,7 +194,7 @@ impl Pipeline {
                 continue;
             }
             in_flight.copies.push(Copy {
-                handed: self.publisher.send(&outgoing).await,
+                handed: self.publisher.send(&outgoing).await.into(),
                 outgoing,
                 _holder,
             });
@@ -157,11 +205,20 @@ impl Pipeline {
     /// Whether some copy was not even handed to its bus, and has to be sent again before anything later.
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
         let holds = |copy: &Copy| {
-            let error = copy.handed.as_ref().err();
-            error
-                .is_some_and(|error| self.publisher.verdict(&copy.outgoing, error) == Verdict::Hold)
+            matches!(&copy.handed, Handed::Failed(error)
+                if self.publisher.verdict(&copy.outgoing, error) == Verdict::Hold)
         };
         in_flight.copies.iter().any(holds)
+    }
+
+    /// Notes that every copy of a message is confirmed.
+    pub(super) fn noted(&self, in_flight: InFlight, now: Instant) -> Original {
+        for copy in &in_flight.copies {
+            self.publisher
+                .confirmed(&copy.outgoing, now - in_flight.sent);
+            self.calls.note_published(&copy.outgoing);
+        }
+        in_flight.original
     }
 
     /// Waits for the confirmation of every copy. What no bus will ever take goes to the dead letters at once: that holds
@@ -201,12 +258,13 @@ impl Pipeline {
             _holder,
         } = copy;
         loop {
-            let confirmed = match handed {
-                Ok(confirmation) => confirmation.await,
-                Err(error) => Err(error),
+            let failed = match handed {
+                Handed::Waiting(confirmation) => confirmation.await.err(),
+                Handed::Confirmed => None,
+                Handed::Failed(error) => Some(error),
             };
-            let Err(error) = confirmed else {
-                self.publisher.confirmed(&copy, sent);
+            let Some(error) = failed else {
+                self.publisher.confirmed(&copy, sent.elapsed());
                 self.calls.note_published(&copy);
                 return Ok(());
             };
@@ -220,7 +278,7 @@ impl Pipeline {
                 None => return Ok(()),
             }
             sent = Instant::now();
-            handed = self.publisher.send(&copy).await;
+            handed = self.publisher.send(&copy).await.into();
         }
     }
 
@@ -271,6 +329,25 @@ impl Pipeline {
     }
 }
 
+// === impl Step ===
+
+impl Step {
+    pub(super) fn new(lane: u32, number: u64, received: Received) -> Self {
+        let Received {
+            copies,
+            original,
+            since,
+            span,
+        } = received;
+        Self {
+            in_flight: InFlight::new(lane, number, original),
+            left: copies.into_iter(),
+            since,
+            span,
+        }
+    }
+}
+
 // === impl InFlight ===
 
 impl InFlight {
@@ -278,9 +355,41 @@ impl InFlight {
         Self {
             lane,
             number,
-            copies: Vec::new(),
+            copies: SmallVec::new(),
             sent: Instant::now(),
             original,
+        }
+    }
+
+    /// Whether a bus did not take some copy.
+    pub(super) fn has_failed_copy(&self) -> bool {
+        let mut copies = self.copies.iter();
+        copies.any(|copy| matches!(copy.handed, Handed::Failed(_)))
+    }
+
+    /// Whether every copy is confirmed by now.
+    pub(super) fn is_confirmed(&mut self) -> bool {
+        self.copies.iter_mut().all(|copy| {
+            if let Handed::Waiting(confirmation) = &mut copy.handed
+                && let Some(confirmed) = confirmation.now()
+            {
+                copy.handed = match confirmed {
+                    Ok(_) => Handed::Confirmed,
+                    Err(error) => Handed::Failed(error),
+                };
+            }
+            matches!(copy.handed, Handed::Confirmed)
+        })
+    }
+}
+
+// === impl Handed ===
+
+impl From<Result<Confirmation, TransportError>> for Handed {
+    fn from(handed: Result<Confirmation, TransportError>) -> Self {
+        match handed {
+            Ok(confirmation) => Self::Waiting(confirmation),
+            Err(error) => Self::Failed(error),
         }
     }
 }

@@ -1,0 +1,225 @@
+//! A binding while it runs: its lanes, and what they wait for.
+//!
+//! ```text
+//! receive ──> Lane ──go_on──> handed to the buses ──look──> confirmed: settled
+//!              ^    │ no room in a queue: `waiting`   │ not yet: `unconfirmed`
+//!              └────┴──────── failed: held <──────────┘
+//! ```
+//! What needs no wait is done at once: buses mostly have room, and mostly confirm in order. So of the messages of a lane
+//! that are in flight only the first is waited for; those behind it are looked at when it is decided.
+
+use std::collections::{HashMap, VecDeque};
+
+use a2abus_transports::Delivery;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use prometheus::IntGauge;
+use tokio::time::Instant;
+
+use super::lane::{Lane, Task};
+use super::send::{Decided, Done, InFlight, Step, Unconfirmed};
+use super::{Pipeline, Received};
+
+/// A binding while it runs.
+pub(super) struct Run<'p> {
+    pipeline: &'p Pipeline,
+    lanes: HashMap<u32, BindingLane>,
+    /// The work of lanes that has to wait, with its lane: one for each at most.
+    pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
+    /// The first message in flight of each lane, and those of which a copy failed at once, until they are decided.
+    pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Decided>>,
+}
+
+#[derive(Default)]
+struct BindingLane {
+    order: Lane<Received, Unconfirmed>,
+    /// Behind the first, which is in [`Run::unconfirmed`].
+    in_flight: VecDeque<InFlight>,
+    has_first: bool,
+    /// Counts the lane as held.
+    held: Option<Held>,
+}
+
+/// A lane that waits for a destination; it is counted until this is dropped.
+struct Held(IntGauge);
+
+// === impl Run ===
+
+impl<'p> Run<'p> {
+    pub(super) fn new(pipeline: &'p Pipeline) -> Self {
+        Self {
+            pipeline,
+            lanes: HashMap::new(),
+            waiting: FuturesUnordered::new(),
+            unconfirmed: FuturesUnordered::new(),
+        }
+    }
+
+    /// Takes a message into its lane.
+    pub(super) fn receive(&mut self, delivery: Delivery) {
+        let lane = delivery.lane;
+        let received = self.pipeline.receive(delivery);
+        self.lanes.entry(lane).or_default().order.receive(received);
+        self.go_on(lane);
+    }
+
+    /// Work that had to wait is done.
+    pub(super) fn done(&mut self, lane: u32, done: Done) {
+        let entry = self.lanes.entry(lane).or_default();
+        match done {
+            Done::Sent(in_flight) => {
+                self.unconfirmed
+                    .extend(entry.sent(in_flight, self.pipeline));
+            }
+            Done::Recovered(original) => {
+                entry.order.recovered();
+                self.pipeline.settle(original);
+            }
+        }
+        self.go_on(lane);
+    }
+
+    /// The first message in flight is decided: it is settled, or its copies that failed go back into the lane.
+    pub(super) fn decided(&mut self, decided: Decided) {
+        let Decided {
+            lane,
+            number,
+            original,
+            again,
+        } = decided;
+        let pipeline = self.pipeline;
+        let entry = self.lanes.entry(lane).or_default();
+        // If it was not the first, one more is waited for.
+        entry.has_first = false;
+        match again {
+            None => {
+                entry.order.confirmed();
+                pipeline.settle(original);
+            }
+            Some((copies, kind)) => {
+                let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
+                entry.held.get_or_insert_with(held);
+                entry.order.failed(number, Unconfirmed { copies, original });
+            }
+        }
+        self.go_on(lane);
+    }
+
+    /// Does what the lane may do now.
+    fn go_on(&mut self, lane: u32) {
+        self.work(lane);
+        // What was settled may be what the lane waited for.
+        while self.look(lane) {
+            self.work(lane);
+        }
+    }
+
+    /// Hands messages to their buses until the lane has to wait.
+    fn work(&mut self, lane: u32) {
+        let pipeline = self.pipeline;
+        let entry = self.lanes.entry(lane).or_default();
+        while let Some(task) = entry.next() {
+            let task = match task {
+                Task::Step(number, received) => {
+                    let mut step = Step::new(lane, number, received);
+                    if pipeline.hand_over(&mut step) {
+                        self.unconfirmed
+                            .extend(entry.sent(step.in_flight, pipeline));
+                        continue;
+                    }
+                    pipeline.finish(step).boxed()
+                }
+                Task::Again(number, failed) => pipeline.again(lane, number, failed).boxed(),
+                Task::First(failed) => pipeline.recover(lane, failed).boxed(),
+            };
+            self.waiting.push(task);
+        }
+    }
+
+    /// Settles what is in flight on a lane as far as it is confirmed, and waits for the next. Whether something is settled.
+    fn look(&mut self, lane: u32) -> bool {
+        let entry = self.lanes.entry(lane).or_default();
+        let mut now = None;
+        while !entry.has_first
+            && let Some(mut first) = entry.in_flight.pop_front()
+        {
+            if first.is_confirmed() {
+                let now = *now.get_or_insert_with(Instant::now);
+                entry.order.confirmed();
+                self.pipeline.settle(self.pipeline.noted(first, now));
+            } else {
+                entry.has_first = true;
+                self.unconfirmed.push(self.pipeline.confirm(first).boxed());
+            }
+        }
+        now.is_some()
+    }
+
+    /// Settles messages in held lanes whose requests nobody waits for any more, so that others can be received.
+    pub(super) fn drop_unwanted(&mut self) {
+        let pipeline = self.pipeline;
+        let is_unwanted = |received: &Received| {
+            let mut copies = received.copies.iter();
+            !received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy))
+        };
+        for lane in self.lanes.values_mut().filter(|lane| lane.order.is_held()) {
+            for Received {
+                copies, original, ..
+            } in lane.order.remove_waiting(is_unwanted)
+            {
+                for copy in &copies {
+                    pipeline.expired(copy, &original);
+                }
+                pipeline.settle(original);
+            }
+        }
+    }
+}
+
+// === impl BindingLane ===
+
+impl BindingLane {
+    /// The next task, when the lane may do one now.
+    fn next(&mut self) -> Option<Task<Received, Unconfirmed>> {
+        let task = self.order.next();
+        if !self.order.is_held() {
+            self.held = None;
+        }
+        task
+    }
+
+    /// The copies of a message are with their buses. One of which a bus took nothing is decided at once: its dead letter goes
+    /// before what comes after it.
+    fn sent<'p>(
+        &mut self,
+        in_flight: InFlight,
+        pipeline: &'p Pipeline,
+    ) -> Option<BoxFuture<'p, Decided>> {
+        self.order.sent(pipeline.has_failed(&in_flight));
+        if !in_flight.has_failed_copy() {
+            self.in_flight.push_back(in_flight);
+            return None;
+        }
+        let mut deciding = pipeline.confirm(in_flight).boxed();
+        Some(match (&mut deciding).now_or_never() {
+            Some(decided) => std::future::ready(decided).boxed(),
+            None => deciding,
+        })
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn new(lanes: IntGauge) -> Self {
+        lanes.inc();
+        Self(lanes)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
