@@ -9,7 +9,7 @@ use crate::config::{
     TransportType, answering,
 };
 use crate::names::{Name, Names, TemplatePart};
-use crate::state::{AGENTS, EXECUTIONS, LOGS, LogSpec, PUSH, Place, STORAGE};
+use crate::state::{AGENTS, EXECUTIONS, LOGS, LogLocation, LogSpec, PUSH, STORAGE};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum What {
     /// A log of the state is read and written.
     State {
         spec: LogSpec,
-        place: Place,
+        place: LogLocation,
         /// The bridge creates it when it is missing.
         is_created: bool,
     },
@@ -172,8 +172,8 @@ fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<
 /// What a log of the state is on a bus of this type; `None` where it cannot be.
 pub(crate) fn log_use(config: &Config, kind: TransportType, spec: LogSpec) -> Option<Use> {
     let place = match kind {
-        TransportType::Kafka => Place::on_kafka(&spec, &config.state.prefix.0),
-        TransportType::Nats => Place::on_jetstream(&spec, &config.state.prefix.0),
+        TransportType::Kafka => LogLocation::on_kafka(&spec, &config.state.prefix.0),
+        TransportType::Nats => LogLocation::on_jetstream(&spec, &config.state.prefix.0),
         TransportType::Memory => None,
     };
     Some(Use {
@@ -202,7 +202,7 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
 
 impl Use {
     /// Where it is, if it is a log of the state.
-    pub(crate) fn place(&self) -> Option<&Place> {
+    pub(crate) fn place(&self) -> Option<&LogLocation> {
         match &self.what {
             What::State { place, .. } => Some(place),
             _ => None,
@@ -364,7 +364,7 @@ fn rights_to_work(uses: &[Use]) -> BTreeMap<Resource, BTreeSet<&'static str>> {
             What::State {
                 place, is_created, ..
             } => {
-                if let Place::Topic(name) = place {
+                if let LogLocation::Topic(name) = place {
                     give(literal("topic", name.as_str()), log_operations(*is_created));
                 }
             }
@@ -462,7 +462,7 @@ pub(crate) fn nats_subjects(
                 subjects.publish.insert(format!("{topic}.>"));
             }
             What::State {
-                place: Place::Stream { name, prefix },
+                place: LogLocation::Stream { name, prefix },
                 is_created,
                 ..
             } => {

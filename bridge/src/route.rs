@@ -23,7 +23,7 @@ use a2abus_transports::{Address, Guarantee};
 use bytes::Bytes;
 
 pub use self::error::RouteError;
-pub use self::explain::{Explanation, Mismatch, Step, Taken};
+pub use self::explain::{Explanation, Mismatch, RuleCheck, Taken};
 
 use crate::calls::callid::without_token;
 use crate::config::{Anchor, Condition, DEFAULT_ROUTE, DestinationConfig, RouteConfig, answering};
@@ -231,7 +231,7 @@ impl RouteTable {
         for route in &self.routes {
             let mismatch = route.explain(event, binding);
             let took = mismatch.is_none();
-            steps.push(Step {
+            steps.push(RuleCheck {
                 route: route.name.clone(),
                 mismatch,
             });

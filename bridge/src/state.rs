@@ -35,6 +35,6 @@ pub use log::{
     Record, StateError,
 };
 pub use memory::MemoryLog;
-pub use place::{AGENTS, EXECUTIONS, LOGS, PUSH, Place, RESULTS, STORAGE, TASKS};
+pub use place::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};

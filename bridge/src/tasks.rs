@@ -57,7 +57,7 @@ pub(crate) enum Said {
 
 /// One step of a task that somebody follows.
 #[derive(Debug, Clone)]
-pub(crate) struct Step {
+pub(crate) struct Update {
     /// Where it is in the log: the id of its event.
     pub(crate) position: Position,
     /// What happened.
@@ -68,7 +68,7 @@ pub(crate) struct Step {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     /// What has happened before that moment and after the position that the subscriber named.
-    missed: std::vec::IntoIter<Step>,
+    missed: std::vec::IntoIter<Update>,
     following: Following,
 }
 
@@ -480,9 +480,9 @@ impl Said {
     }
 }
 
-// === impl Step, Subscription ===
+// === impl Update, Subscription ===
 
-impl Step {
+impl Update {
     /// The state that the task has after it, where it changes that.
     fn state(&self) -> Option<State> {
         match &*self.event {
@@ -507,7 +507,7 @@ impl Subscription {
     ///
     /// # Errors
     /// When the subscriber was too slow: it follows again.
-    pub(crate) async fn next(&mut self) -> Result<Option<Step>, Lagged> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Update>, Lagged> {
         if let Some(missed) = self.missed.next() {
             return Ok(Some(missed));
         }
@@ -517,7 +517,7 @@ impl Subscription {
             };
             let event = body::read(&record).map(|event: Event| event.parted().0);
             if let Some(event) = event.filter(Event::is_shown) {
-                return Ok(Some(Step {
+                return Ok(Some(Update {
                     position: record.position,
                     event: Arc::new(event),
                 }));
@@ -528,11 +528,11 @@ impl Subscription {
 
 impl Task {
     /// What happened after a position.
-    pub(crate) fn steps_after(&self, after: Position) -> Vec<Step> {
+    pub(crate) fn steps_after(&self, after: Position) -> Vec<Update> {
         let events = self.events.iter();
         let steps = events.filter(|(position, _)| *position > after);
         steps
-            .map(|(position, event)| Step {
+            .map(|(position, event)| Update {
                 position: *position,
                 event: Arc::clone(event),
             })

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::access::{Storage, Use, What, Write};
 use crate::config::{Config, Name, TransportConfig};
-use crate::state::{Kind, LogSpec, Place};
+use crate::state::{Kind, LogLocation, LogSpec};
 
 /// One thing that has to exist.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ fn kafka_topics(
             }
             What::State {
                 spec,
-                place: Place::Topic(topic),
+                place: LogLocation::Topic(topic),
                 ..
             } => needs.add(topic, &used.whose, log_settings(spec, bytes, defaults)),
             What::State { .. } => {}
@@ -313,8 +313,13 @@ fn store(streams: &mut Vec<Needed>, write: &Write, whose: &str, copies: Option<u
 
 /// The stream of a log of the state.
 #[cfg(feature = "nats")]
-fn log_stream(spec: &LogSpec, place: &Place, whose: &str, copies: Option<u32>) -> Option<Needed> {
-    let Place::Stream { name, prefix } = place else {
+fn log_stream(
+    spec: &LogSpec,
+    place: &LogLocation,
+    whose: &str,
+    copies: Option<u32>,
+) -> Option<Needed> {
+    let LogLocation::Stream { name, prefix } = place else {
         return None;
     };
     let subjects = vec![format!("{prefix}.>")];

@@ -38,7 +38,7 @@ pub use acp::{
 pub use constants::*;
 pub use envelope::E2aEnvelope;
 pub use error::{E2aError, E2aErrorKind};
-pub use fold::{Fold, FoldLimits, Step, StepKind};
+pub use fold::{Fold, FoldLimits, FoldStep, FoldStepKind};
 pub use legacy::{
     AgentRequest, AgentResponse, AgentResponseChunk, build_fallback_e2a, e2a_from_agent_fields,
     e2a_to_agent_request,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::state::{AnyLog, BusLog, Entries, Kind, LogSpec, Place, TASKS};
+use a2abus_bridge::state::{AnyLog, BusLog, Entries, Kind, LogLocation, LogSpec, TASKS};
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::nats::{Nats, NatsConfig};
 use a2abus_transports::{AnyTransport, Topic, Transport as _};
@@ -42,7 +42,7 @@ impl Logs for OnKafka {
 
     async fn open(&self, spec: LogSpec, name: &str) -> AnyLog {
         let kafka = Kafka::connect(KafkaConfig::new([self.address.as_str()])).unwrap();
-        let place = Place::Topic(Topic::new(name.to_owned()).unwrap());
+        let place = LogLocation::Topic(Topic::new(name.to_owned()).unwrap());
         BusLog::new(spec, AnyTransport::from(kafka), place).into()
     }
 
@@ -76,7 +76,7 @@ impl Logs for OnJetStream {
         let nats = Nats::connect(NatsConfig::new([self.address.as_str()]))
             .await
             .unwrap();
-        let place = Place::Stream {
+        let place = LogLocation::Stream {
             name: name.to_owned(),
             prefix: Topic::new(name.to_owned()).unwrap(),
         };

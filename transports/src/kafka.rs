@@ -43,7 +43,7 @@ use error::failed;
 use health::{CONNECTING, Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
-use topics::{Topics, Verdict};
+use topics::{Existence, Topics};
 
 /// For one question to the cluster: does the topic exist, where does it end, create it.
 const QUESTION: Duration = Duration::from_secs(10);
@@ -176,12 +176,12 @@ impl Kafka {
             return Ok(());
         }
         let asked = tokio::time::timeout(BRIEFLY, self.find(topics, topic)).await;
-        let verdict = asked.unwrap_or(Verdict::Untold);
+        let verdict = asked.unwrap_or(Existence::Untold);
         topics.note(topic, verdict);
         verdict.into_result(topic)
     }
 
-    async fn find(&self, topics: &Topics, topic: &Topic) -> Verdict {
+    async fn find(&self, topics: &Topics, topic: &Topic) -> Existence {
         let _turn = topics.turn().await;
         // Another message to the same topic may have asked meanwhile.
         if let Some(known) = topics.known(topic) {
@@ -192,11 +192,11 @@ impl Kafka {
             let name = topic.clone();
             let what = format!("look up the topic {topic}");
             match self.ask(what, move |client| lookup(client, &name)).await {
-                Ok(Lookup::Partitions(_)) => return Verdict::There,
-                Ok(Lookup::Forbidden) => return Verdict::Forbidden,
-                Ok(Lookup::Unknown) if start.elapsed() >= FRESH => return Verdict::Missing,
+                Ok(Lookup::Partitions(_)) => return Existence::There,
+                Ok(Lookup::Forbidden) => return Existence::Forbidden,
+                Ok(Lookup::Unknown) if start.elapsed() >= FRESH => return Existence::Missing,
                 Ok(Lookup::Unknown) => tokio::time::sleep(AGAIN).await,
-                Ok(Lookup::Pending) | Err(_) => return Verdict::Untold,
+                Ok(Lookup::Pending) | Err(_) => return Existence::Untold,
             }
         }
     }

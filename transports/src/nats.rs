@@ -49,7 +49,7 @@ pub use inspect::Permissions;
 
 use api::Api;
 use consumer::ConsumerRef;
-use core::{CoreReader, Verdict, Written};
+use core::{CoreReader, Waiter, Written};
 use durable::DurableReader;
 use expected::{Answer, Expected};
 use jetstream::Replies;
@@ -370,7 +370,7 @@ impl Inner {
         &self,
         out: async_nats::message::OutboundMessage,
         bytes: usize,
-        confirm: Verdict,
+        confirm: Waiter,
     ) -> Result<(), TransportError> {
         let room = match self.written.try_reserve() {
             Ok(room) => room,
@@ -389,7 +389,7 @@ impl Inner {
         to: &Address,
         mut out: async_nats::message::OutboundMessage,
         bytes: usize,
-        verdict: Verdict,
+        verdict: Waiter,
     ) -> Result<(), TransportError> {
         let permit = match Arc::clone(&self.unanswered).try_acquire_owned() {
             Ok(permit) => permit,

@@ -16,8 +16,8 @@
 
 use a2abus_models::Json;
 use a2abus_models::e2a::{
-    AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, JsonRpcId,
-    Step, StepKind, Trust,
+    AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep,
+    FoldStepKind, JsonRpcId, Trust,
 };
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, code, splice};
 use a2abus_plugin::{Event, Family, Kind, Limits, Text, extension};
@@ -295,9 +295,9 @@ impl Reply<'_> {
     }
 }
 
-fn part_of_step(id: &Text, step: Step) -> Option<Part> {
+fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
     let message = step.message?;
-    let last = step.kind == StepKind::Answer;
+    let last = step.kind == FoldStepKind::Answer;
     let body = match (message.get("result"), message.get("error")) {
         (Some(value), _) => result(id, value.to_string().as_bytes()),
         (None, Some(error)) => joined(&[

@@ -48,7 +48,7 @@ pub(crate) struct CheckArgs {
 
 /// The verdict on a configuration.
 #[derive(Debug, Serialize)]
-struct Verdict {
+struct Report {
     ok: bool,
     file: String,
     #[serde(flatten)]
@@ -76,7 +76,7 @@ struct Counts {
 /// # Errors
 /// When the verdict cannot be written; problems of the configuration are output, not errors.
 pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
-    let verdict = Verdict::of(&args).await;
+    let verdict = Report::of(&args).await;
     let mut output = Output::new();
     if args.json {
         output.line(serde_json::to_vec(&verdict)?)?;
@@ -90,9 +90,9 @@ pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
     })
 }
 
-// === impl Verdict ===
+// === impl Report ===
 
-impl Verdict {
+impl Report {
     async fn of(args: &CheckArgs) -> Self {
         let environment = std::env::vars_os();
         let loaded = if args.without_secrets {

@@ -23,7 +23,7 @@ use self::routing::{RouteOutput, Routing};
 use self::unknown::Carried;
 use super::map::line;
 use super::output::Output;
-use super::payload::{Asked, EntryPoint, Outcome, PayloadArgs};
+use super::payload::{Asked, EntryPoint, PayloadArgs, UnitResult};
 use super::{Misuse, Status, load};
 use crate::calls::DOOR;
 use crate::config::{Config, Role};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
 
 /// The output for one unit, and whether a route matches it.
 fn explained(
-    outcome: &Outcome,
+    outcome: &UnitResult,
     payload: &Bytes,
     asked: &Asked,
     routing: Option<&Routing<'_>>,

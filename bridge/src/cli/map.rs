@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Status;
 use super::output::Output;
-use super::payload::{Outcome, PayloadArgs, Refusal, shown};
+use super::payload::{PayloadArgs, Refusal, UnitResult, shown};
 
 /// Arguments of `a2abus map`.
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ struct ToldOfError<'a> {
 struct Nothing {}
 
 /// One JSON line about a unit, the members of `more` last.
-pub(crate) fn line(outcome: &Outcome, more: &impl Serialize) -> Vec<u8> {
+pub(crate) fn line(outcome: &UnitResult, more: &impl Serialize) -> Vec<u8> {
     let mut line = match outcome {
         Ok(mapped) => {
             let mut line = members(&unit_output(mapped));

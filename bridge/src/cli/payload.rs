@@ -106,7 +106,7 @@ pub(crate) struct Refusal {
 }
 
 /// The result for one unit.
-pub(crate) type Outcome = Result<Box<Mapped>, Refusal>;
+pub(crate) type UnitResult = Result<Box<Mapped>, Refusal>;
 
 /// The payloads, one after the other.
 pub(crate) struct Documents {
@@ -320,7 +320,7 @@ impl Asked {
 
     /// Reads one payload: as a CloudEvent when its headers say so, else by detection. Only a batch of no
     /// CloudEvents has no outcome.
-    pub(crate) fn judge(&self, payload: &Bytes) -> Vec<Outcome> {
+    pub(crate) fn judge(&self, payload: &Bytes) -> Vec<UnitResult> {
         let message = Message {
             key: None,
             headers: self.headers.clone(),
@@ -392,7 +392,7 @@ impl Asked {
 }
 
 /// A CloudEvent that the transport says is one: rule 1 of detection.
-fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> Outcome {
+fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -> UnitResult {
     let event = event.map_err(|error| Refusal {
         index,
         kind: DecodeErrorKind::BadCloudEvent,

@@ -6,11 +6,11 @@ use serde::{Serialize, Serializer};
 
 /// The way from the root to a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ValuePath(Vec<Step>);
+pub struct ValuePath(Vec<Segment>);
 
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(super) enum Segment {
     Key(String),
     Index(usize),
 }
@@ -31,11 +31,11 @@ impl ValuePath {
     }
 
     pub(super) fn key(&self, key: &str) -> Self {
-        self.with(Step::Key(key.to_owned()))
+        self.with(Segment::Key(key.to_owned()))
     }
 
     pub(super) fn index(&self, index: usize) -> Self {
-        self.with(Step::Index(index))
+        self.with(Segment::Index(index))
     }
 
     /// The value around; the root's is the root.
@@ -46,14 +46,14 @@ impl ValuePath {
     }
 
     /// The value one step further.
-    pub(super) fn with(&self, step: Step) -> Self {
+    pub(super) fn with(&self, step: Segment) -> Self {
         let mut path = self.clone();
         path.0.push(step);
         path
     }
 
     /// The steps from the root.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[Segment] {
         &self.0
     }
 
@@ -73,12 +73,12 @@ impl fmt::Display for ValuePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.0.iter().enumerate() {
             match step {
-                Step::Index(index) => write!(f, "[{index}]")?,
-                Step::Key(key) if is_plain(key) => {
+                Segment::Index(index) => write!(f, "[{index}]")?,
+                Segment::Key(key) if is_plain(key) => {
                     let dot = if index == 0 { "" } else { "." };
                     write!(f, "{dot}{key}")?;
                 }
-                Step::Key(key) => write!(f, "[{key:?}]")?,
+                Segment::Key(key) => write!(f, "[{key:?}]")?,
             }
         }
         Ok(())

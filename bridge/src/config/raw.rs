@@ -11,7 +11,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
-use super::path::{Step, ValuePath};
+use super::path::{Segment, ValuePath};
 use super::problem::{ConfigErrors, Site};
 use crate::names::Name;
 
@@ -191,13 +191,13 @@ impl Node {
         site.clone()
     }
 
-    fn step(&self, step: &Step) -> Option<(&Site, &Self)> {
+    fn step(&self, step: &Segment) -> Option<(&Site, &Self)> {
         match (&self.content, step) {
-            (Content::Map(members), Step::Key(key)) => members
+            (Content::Map(members), Segment::Key(key)) => members
                 .iter()
                 .find(|(name, _, _)| name == key)
                 .map(|(_, at, node)| (at, node)),
-            (Content::List(items), Step::Index(index)) => {
+            (Content::List(items), Segment::Index(index)) => {
                 items.get(*index).map(|node| (&node.site, node))
             }
             _ => None,
@@ -227,7 +227,7 @@ impl Node {
     }
 
     /// The child that a word of a variable's name means; made when it is not there.
-    fn enter(&mut self, word: &str, site: &Site) -> Result<(Step, &mut Self), String> {
+    fn enter(&mut self, word: &str, site: &Site) -> Result<(Segment, &mut Self), String> {
         if matches!(self.content, Content::Scalar(Value::Null)) {
             self.content = Content::Map(Vec::new());
         }
@@ -237,7 +237,11 @@ impl Node {
                 let count = items.len();
                 word.parse::<usize>()
                     .ok()
-                    .and_then(|index| items.get_mut(index).map(|node| (Step::Index(index), node)))
+                    .and_then(|index| {
+                        items
+                            .get_mut(index)
+                            .map(|node| (Segment::Index(index), node))
+                    })
                     .ok_or_else(|| {
                         format!("{word} is not an index of the list, which has {count} items")
                     })
@@ -256,7 +260,7 @@ impl Node {
                     });
                 members
                     .get_mut(index)
-                    .map(|(key, _, node)| (Step::Key(key.clone()), node))
+                    .map(|(key, _, node)| (Segment::Key(key.clone()), node))
                     .ok_or_else(String::new)
             }
         }

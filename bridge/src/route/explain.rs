@@ -10,7 +10,7 @@ use crate::names::Name;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The rules that were looked at, in order; when a rule took the event it is the last one.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RuleCheck>,
     /// What took the event.
     pub taken: Taken,
 }
@@ -29,7 +29,7 @@ pub enum Taken {
 
 /// One rule that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct RuleCheck {
     /// The rule.
     pub route: Name,
     /// Why it did not take the event; `None` when it did.

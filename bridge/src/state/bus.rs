@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::log::{
     Batch, Bounds, Cursor, Log, LogSpec, Position, Reader, Record, StateError, check_key,
 };
-use super::place::Place;
+use super::place::LogLocation;
 use crate::names::{escape, unescape};
 use crate::topics::{Needed, on_bus};
 
@@ -26,7 +26,7 @@ pub struct BusLog(Arc<Shared>);
 struct Shared {
     spec: LogSpec,
     transport: AnyTransport,
-    place: Place,
+    place: LogLocation,
     /// How it is created if it is missing.
     missing: Option<Needed>,
 }
@@ -41,7 +41,7 @@ const LONGEST_WORD: usize = 160;
 impl BusLog {
     /// A log at a place of a bus.
     #[must_use]
-    pub fn new(spec: LogSpec, transport: AnyTransport, place: Place) -> Self {
+    pub fn new(spec: LogSpec, transport: AnyTransport, place: LogLocation) -> Self {
         Self(Arc::new(Shared {
             spec,
             transport,
@@ -54,7 +54,7 @@ impl BusLog {
     pub(super) fn or_create(
         spec: LogSpec,
         transport: AnyTransport,
-        place: Place,
+        place: LogLocation,
         missing: Needed,
     ) -> Self {
         Self(Arc::new(Shared {
@@ -88,7 +88,7 @@ impl BusLog {
 
     /// The stream that stored a record has to be the one that is read.
     fn check_stream(&self, origin: &str) -> Result<(), TransportError> {
-        let Place::Stream { name, .. } = &self.0.place else {
+        let LogLocation::Stream { name, .. } = &self.0.place else {
             return Ok(());
         };
         let stored = origin
@@ -159,9 +159,9 @@ impl Log for BusLog {
     }
 }
 
-// === impl Place ===
+// === impl LogLocation ===
 
-impl Place {
+impl LogLocation {
     fn source(&self) -> LogSource {
         match self {
             Self::Topic(topic) => LogSource::Topic(topic.clone()),

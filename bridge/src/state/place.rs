@@ -60,7 +60,7 @@ const DAY: u64 = 24 * 60 * 60;
 
 /// Where a log is on a bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum LogLocation {
     /// A topic of Kafka: the key of a record is its key.
     Topic(Topic),
     /// A stream of JetStream: the key of a record is the rest of its subject.
@@ -72,9 +72,9 @@ pub enum Place {
     },
 }
 
-// === impl Place ===
+// === impl LogLocation ===
 
-impl fmt::Display for Place {
+impl fmt::Display for LogLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topic(topic) => write!(f, "topic {topic}"),
@@ -83,7 +83,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl LogLocation {
     /// The topic of a log on Kafka; `None` for a prefix that is too long.
     #[must_use]
     pub fn on_kafka(spec: &LogSpec, prefix: &Topic) -> Option<Self> {

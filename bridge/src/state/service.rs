@@ -17,7 +17,7 @@ use super::embedded::EmbeddedLog;
 use super::fold::Fold;
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
-use super::place::{Place, TASKS};
+use super::place::{LogLocation, TASKS};
 use super::view::{Progress, View, ViewOptions, ViewTask};
 use crate::access;
 use crate::bus::Buses;
@@ -169,7 +169,7 @@ impl OnBus {
             let error = TransportError::new(TransportErrorKind::BadConfig, what);
             return Err(StateError::Bus { name, error });
         };
-        let place: Place = place.clone();
+        let place: LogLocation = place.clone();
         let missing = topics::of_log(&self.config, &self.settings, used);
         Ok(match missing.filter(|_| self.config.state.create) {
             Some(missing) => BusLog::or_create(spec, self.transport.clone(), place, missing),

@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use self::answer::{Answer, EventFactory, Outcome};
+use self::answer::{Answer, Disposition, EventFactory};
 use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
 use self::assembly::{Assemblies, Budget, Incomplete, Whole};
 use self::client::{Envelope, Places, WorkflowClient};
@@ -417,8 +417,8 @@ impl WorkflowBinding {
         let outcome = self.outcome(&mut job, early).await;
         drop(cancel);
         match outcome {
-            Outcome::Answered(answer) => self.conclude(Whole { job, held }, answer).await,
-            Outcome::GivenUp => held.into_iter().for_each(Held::give_up),
+            Disposition::Answered(answer) => self.conclude(Whole { job, held }, answer).await,
+            Disposition::GivenUp => held.into_iter().for_each(Held::give_up),
         }
     }
 

@@ -48,16 +48,16 @@ fn check_wait(graph: &Graph<'_>, policy: &Policy, issues: &mut Issues) {
 
 /// Where an operation runs.
 #[derive(Clone, Copy)]
-struct Place {
+struct Reach {
     /// In how many loops, counted up to two: more make no difference to what is known.
     loops: u8,
     /// Whether it runs in any case.
     sure: bool,
 }
 
-enum Step {
-    Enter(usize, Place),
-    Leave(usize, Place),
+enum Visit {
+    Enter(usize, Reach),
+    Leave(usize, Reach),
 }
 
 struct Walk<'a, 'g> {
@@ -77,57 +77,57 @@ struct Walk<'a, 'g> {
 
 impl<'a> Walk<'a, '_> {
     fn run(&mut self) {
-        let root = Place {
+        let root = Reach {
             loops: 0,
             sure: true,
         };
-        let mut steps: Vec<Step> = self
+        let mut steps: Vec<Visit> = self
             .graph
             .roots()
             .rev()
-            .map(|node| Step::Enter(node, root))
+            .map(|node| Visit::Enter(node, root))
             .collect();
         while let Some(step) = steps.pop() {
             match step {
-                Step::Enter(node, place) if self.visited.insert((node, place.loops)) => {
-                    self.enter(node, place);
-                    self.descend(node, place, &mut steps);
+                Visit::Enter(node, reach) if self.visited.insert((node, reach.loops)) => {
+                    self.enter(node, reach);
+                    self.descend(node, reach, &mut steps);
                 }
-                Step::Enter(..) => {}
-                Step::Leave(node, place) => self.leave(node, place),
+                Visit::Enter(..) => {}
+                Visit::Leave(node, reach) => self.leave(node, reach),
             }
         }
     }
 
     /// Pushes what follows, the last first. A loop writes after its body.
-    fn descend(&self, node: usize, place: Place, steps: &mut Vec<Step>) {
+    fn descend(&self, node: usize, reach: Reach, steps: &mut Vec<Visit>) {
         let (branches, body) = self.graph.children(node);
-        let in_branch = Place {
+        let in_branch = Reach {
             sure: false,
-            ..place
+            ..reach
         };
-        let in_body = Place {
+        let in_body = Reach {
             sure: false,
-            loops: (place.loops + 1).min(2),
+            loops: (reach.loops + 1).min(2),
         };
-        steps.push(Step::Leave(node, place));
-        steps.extend(body.iter().rev().map(|child| Step::Enter(*child, in_body)));
+        steps.push(Visit::Leave(node, reach));
+        steps.extend(body.iter().rev().map(|child| Visit::Enter(*child, in_body)));
         steps.extend(
             branches
                 .iter()
                 .rev()
-                .map(|child| Step::Enter(*child, in_branch)),
+                .map(|child| Visit::Enter(*child, in_branch)),
         );
     }
 
-    fn enter(&mut self, index: usize, place: Place) {
+    fn enter(&mut self, index: usize, reach: Reach) {
         let graph = self.graph;
         let node = graph.node(index);
         let Some(content) = node.content else {
             return;
         };
         for read in &content.facts.reads {
-            if !is_loop_variable(&read.path, place.loops)
+            if !is_loop_variable(&read.path, reach.loops)
                 && !self.reported.contains(&(index, &read.path))
             {
                 self.check_read(index, node, read);
@@ -177,7 +177,7 @@ impl<'a> Walk<'a, '_> {
         self.issues.push(issue.suggest(suggestion));
     }
 
-    fn leave(&mut self, index: usize, place: Place) {
+    fn leave(&mut self, index: usize, reach: Reach) {
         let graph = self.graph;
         let node = graph.node(index);
         let Some((output, kind)) = node
@@ -186,7 +186,7 @@ impl<'a> Walk<'a, '_> {
         else {
             return;
         };
-        if place.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
+        if reach.loops > 0 && is_reserved(output) && self.reserved.insert(index) {
             let message = format!("{output} belongs to the loop");
             self.issues.push(
                 Issue::new(Code::ReservedPath, message)
@@ -196,7 +196,7 @@ impl<'a> Walk<'a, '_> {
         }
         self.known.add(
             output.path().segments().iter().map(Segment::key),
-            place.sure,
+            reach.sure,
             *kind,
         );
         if self.outputs.len() < 32 {

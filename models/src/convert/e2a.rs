@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::{Conversion, ConvertContext, ConvertError};
 use crate::e2a::{
     A2aSendMessage, AcpOptions, AcpRequest, AgentRequest, AgentResponse, AgentResponseChunk,
-    Caller, E2aContext, E2aEnvelope, E2aError, E2aResponse, Fold, FoldLimits, Folded, Form,
-    RecordOptions, Reply, ServerPush, Step, Trust, a2a_message_to_prompt, build_fallback_e2a,
+    Caller, E2aContext, E2aEnvelope, E2aError, E2aResponse, Fold, FoldLimits, FoldStep, Folded,
+    Form, RecordOptions, Reply, ServerPush, Trust, a2a_message_to_prompt, build_fallback_e2a,
     build_server_push_wire, classify, e2a_from_agent_fields, e2a_response_to_a2a_stream_payload,
     e2a_response_to_acp_jsonrpc_response, e2a_to_agent_request, encode_agent_chunk_for_wire,
     encode_agent_response_for_wire, encode_failure_agent_chunk, encode_failure_agent_response,
@@ -381,7 +381,7 @@ fn fold(input: &Json, _: &ConvertContext) -> Converted {
     Ok(steps.into_iter().map(step).collect::<Vec<_>>().into())
 }
 
-fn step(step: Step) -> Json {
+fn step(step: FoldStep) -> Json {
     Json::object([
         ("kind", Json::from(step.kind.as_str())),
         ("sequence", step.sequence.into()),

@@ -44,9 +44,9 @@ impl Default for FoldLimits {
 /// What became of one record. Source: docs/protocols/e2a.md §10.3.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Step {
+pub struct FoldStep {
     /// What the record was.
-    pub kind: StepKind,
+    pub kind: FoldStepKind,
     /// Its place.
     pub sequence: i64,
     /// What the caller gets, if anything.
@@ -57,7 +57,7 @@ pub struct Step {
 
 words! {
     /// What a record was in its exchange. Source: docs/protocols/e2a.md §10.3.
-    StepKind {
+    FoldStepKind {
         /// A part, in its order.
         Part = "part",
         /// The record that decides the outcome.
@@ -147,13 +147,13 @@ impl Fold {
 
     /// Takes a record. Gives what became of it, and of records that waited for it.
     /// Source: docs/protocols/e2a.md §10.3.
-    pub fn take(&mut self, record: E2aResponse) -> Vec<Step> {
+    pub fn take(&mut self, record: E2aResponse) -> Vec<FoldStep> {
         if self.trust == Trust::Trusted && record.is_server_push() {
             return vec![self.push(&record)];
         }
         match u64::try_from(record.sequence) {
-            Err(_) if record.sequence != KEEPALIVE => vec![step(StepKind::Duplicate, &record)],
-            Err(_) if !record.is_final => vec![step(StepKind::Keepalive, &record)],
+            Err(_) if record.sequence != KEEPALIVE => vec![step(FoldStepKind::Duplicate, &record)],
+            Err(_) if !record.is_final => vec![step(FoldStepKind::Keepalive, &record)],
             // An end without a place comes after all that have one.
             Err(_) => {
                 let mut steps = self.release();
@@ -166,7 +166,7 @@ impl Fold {
 
     /// Lets go of the records held back, in order and with the gaps marked: the time to wait for
     /// the missing ones is over. Source: docs/protocols/e2a.md §10.3.
-    pub fn release(&mut self) -> Vec<Step> {
+    pub fn release(&mut self) -> Vec<FoldStep> {
         let mut steps = Vec::with_capacity(self.held.len());
         while self.release_first(&mut steps) {}
         steps
@@ -174,19 +174,19 @@ impl Fold {
 
     /// Ends the exchange: what is held back is let go of, and whatever comes now is late.
     /// Source: docs/protocols/e2a.md §10.3.
-    pub fn close(&mut self) -> Vec<Step> {
+    pub fn close(&mut self) -> Vec<FoldStep> {
         let steps = self.release();
         self.phase = Phase::Closed;
         self.forget_parts();
         steps
     }
 
-    fn take_at(&mut self, place: u64, record: E2aResponse) -> Vec<Step> {
+    fn take_at(&mut self, place: u64, record: E2aResponse) -> Vec<FoldStep> {
         if place < self.next || self.held.contains_key(&place) {
-            return vec![step(StepKind::Duplicate, &record)];
+            return vec![step(FoldStepKind::Duplicate, &record)];
         }
         if self.phase == Phase::Closed {
-            return vec![step(StepKind::Late, &record)];
+            return vec![step(FoldStepKind::Late, &record)];
         }
         if place > self.next {
             return self.hold(place, record);
@@ -197,9 +197,9 @@ impl Fold {
         steps
     }
 
-    fn hold(&mut self, place: u64, record: E2aResponse) -> Vec<Step> {
+    fn hold(&mut self, place: u64, record: E2aResponse) -> Vec<FoldStep> {
         let bytes = json_bytes(&record.to_object(Form::Compact)) + json_bytes(&record.extras);
-        let mut steps = vec![step(StepKind::Held, &record)];
+        let mut steps = vec![step(FoldStepKind::Held, &record)];
         self.held_bytes += bytes;
         self.held.insert(place, Held { record, bytes });
         while self.held.len() > self.limits.max_held_records
@@ -213,7 +213,7 @@ impl Fold {
     }
 
     /// Passes over the gap before the first record held back. Returns whether there was one.
-    fn release_first(&mut self, steps: &mut Vec<Step>) -> bool {
+    fn release_first(&mut self, steps: &mut Vec<FoldStep>) -> bool {
         let Some((place, held)) = self.held.pop_first() else {
             return false;
         };
@@ -226,7 +226,7 @@ impl Fold {
     }
 
     /// Delivers the records held back that nothing is missing before any more.
-    fn drain(&mut self, steps: &mut Vec<Step>) {
+    fn drain(&mut self, steps: &mut Vec<FoldStep>) {
         while let Some(held) = self.held.remove(&self.next) {
             self.held_bytes -= held.bytes;
             self.next += 1;
@@ -234,35 +234,35 @@ impl Fold {
         }
     }
 
-    fn deliver(&mut self, record: &E2aResponse, gap: bool) -> Step {
+    fn deliver(&mut self, record: &E2aResponse, gap: bool) -> FoldStep {
         let (kind, reply) = match self.phase {
             Phase::Open if record.is_final => {
                 self.phase = Phase::Answered;
                 let reply = reply_for(&self.caller, record, &self.folded);
                 self.forget_parts();
-                (StepKind::Answer, reply)
+                (FoldStepKind::Answer, reply)
             }
             Phase::Open => {
                 if self.caller.mode == CallMode::Unary {
                     self.folded.absorb(record);
                 }
-                (StepKind::Part, part_for(&self.caller, record))
+                (FoldStepKind::Part, part_for(&self.caller, record))
             }
-            Phase::Answered if record.is_sentinel() => (StepKind::Sentinel, Reply::Nothing),
-            Phase::Answered => (StepKind::LatePart, part_for(&self.caller, record)),
-            Phase::Closed => (StepKind::Late, Reply::Nothing),
+            Phase::Answered if record.is_sentinel() => (FoldStepKind::Sentinel, Reply::Nothing),
+            Phase::Answered => (FoldStepKind::LatePart, part_for(&self.caller, record)),
+            Phase::Closed => (FoldStepKind::Late, Reply::Nothing),
         };
-        Step {
+        FoldStep {
             message: message(reply),
-            gap: gap || (kind == StepKind::Answer && self.gapped),
+            gap: gap || (kind == FoldStepKind::Answer && self.gapped),
             ..step(kind, record)
         }
     }
 
-    fn push(&self, record: &E2aResponse) -> Step {
-        Step {
+    fn push(&self, record: &E2aResponse) -> FoldStep {
+        FoldStep {
             message: message(part_for(&self.caller, record)),
-            ..step(StepKind::Push, record)
+            ..step(FoldStepKind::Push, record)
         }
     }
 
@@ -271,8 +271,8 @@ impl Fold {
     }
 }
 
-fn step(kind: StepKind, record: &E2aResponse) -> Step {
-    Step {
+fn step(kind: FoldStepKind, record: &E2aResponse) -> FoldStep {
+    FoldStep {
         kind,
         sequence: record.sequence,
         message: None,

@@ -46,13 +46,13 @@ pub enum Reply {
 /// What the parts of an exchange said so far, within a bound: the last record often says nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Folded {
-    text: Kept<String>,
-    whole: Kept<Json>,
+    text: Bounded<String>,
+    whole: Bounded<Json>,
     max_bytes: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Kept<T> {
+enum Bounded<T> {
     Nothing,
     Value(T),
     TooLarge,
@@ -77,15 +77,15 @@ impl Caller {
         })
     }
 
-    fn answer(&self, outcome: Outcome) -> Reply {
+    fn answer(&self, outcome: Completion) -> Reply {
         Reply::Answer(match outcome {
-            Outcome::Result(result) => response(self.id.clone(), "result", result),
-            Outcome::Error(error) => response(self.id.clone(), "error", error),
+            Completion::Result(result) => response(self.id.clone(), "result", result),
+            Completion::Error(error) => response(self.id.clone(), "error", error),
         })
     }
 }
 
-enum Outcome {
+enum Completion {
     Result(Json),
     Error(Object),
 }
@@ -95,8 +95,8 @@ impl Folded {
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
-            text: Kept::Nothing,
-            whole: Kept::Nothing,
+            text: Bounded::Nothing,
+            whole: Bounded::Nothing,
             max_bytes,
         }
     }
@@ -113,9 +113,9 @@ impl Folded {
         let inner_event = delta.get("event_type").and_then(Json::as_str);
         if [word("event_type"), inner_event].contains(&Some(EVENT_CHAT_FINAL)) {
             self.whole = if json_bytes(delta) > self.max_bytes {
-                Kept::TooLarge
+                Bounded::TooLarge
             } else {
-                Kept::Value(delta.clone())
+                Bounded::Value(delta.clone())
             };
         } else if let (Some(DELTA_TEXT), Some(text)) = (word("delta_kind"), delta.as_str()) {
             self.add_text(text);
@@ -124,27 +124,27 @@ impl Folded {
 
     fn add_text(&mut self, text: &str) {
         match &mut self.text {
-            Kept::Nothing if text.len() <= self.max_bytes => {
-                self.text = Kept::Value(text.to_owned());
+            Bounded::Nothing if text.len() <= self.max_bytes => {
+                self.text = Bounded::Value(text.to_owned());
             }
-            Kept::Value(all) if all.len() + text.len() <= self.max_bytes => all.push_str(text),
-            kept => *kept = Kept::TooLarge,
+            Bounded::Value(all) if all.len() + text.len() <= self.max_bytes => all.push_str(text),
+            kept => *kept = Bounded::TooLarge,
         }
     }
 
     /// The answer that the parts make.
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Completion {
         match (&self.whole, &self.text) {
-            (Kept::Value(whole), _) => Outcome::Result(whole.clone()),
-            (Kept::TooLarge, _) | (Kept::Nothing, Kept::TooLarge) => self.too_large(),
-            (Kept::Nothing, Kept::Value(text)) => {
-                Outcome::Result(Json::object([("content", text.as_str().into())]))
+            (Bounded::Value(whole), _) => Completion::Result(whole.clone()),
+            (Bounded::TooLarge, _) | (Bounded::Nothing, Bounded::TooLarge) => self.too_large(),
+            (Bounded::Nothing, Bounded::Value(text)) => {
+                Completion::Result(Json::object([("content", text.as_str().into())]))
             }
-            (Kept::Nothing, Kept::Nothing) => Outcome::Result(Object::new().into()),
+            (Bounded::Nothing, Bounded::Nothing) => Completion::Result(Object::new().into()),
         }
     }
 
-    fn too_large(&self) -> Outcome {
+    fn too_large(&self) -> Completion {
         let mut body = Object::new();
         body.insert("code", CODE_RESPONSE_TOO_LARGE);
         body.insert(
@@ -153,7 +153,7 @@ impl Folded {
         );
         let bound = u64::try_from(self.max_bytes).unwrap_or(u64::MAX);
         body.insert("details", Json::object([("max_bytes", bound.into())]));
-        Outcome::Error(error_of_body(&body))
+        Completion::Error(error_of_body(&body))
     }
 }
 
@@ -171,16 +171,16 @@ pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Repl
     let kind = record.response_kind.as_str();
     let failed = record.status == STATUS_FAILED;
     caller.answer(match kind {
-        KIND_ACP_JSONRPC_ERROR => Outcome::Error(sound_error(&record.body)),
-        KIND_ERROR => Outcome::Error(error_of_body(&record.body)),
-        _ if failed => Outcome::Error(error_of_body(&record.body)),
-        KIND_ACP_PROMPT_RESULT | KIND_A2A_TASK | KIND_A2A_MESSAGE => Outcome::Result(body()),
+        KIND_ACP_JSONRPC_ERROR => Completion::Error(sound_error(&record.body)),
+        KIND_ERROR => Completion::Error(error_of_body(&record.body)),
+        _ if failed => Completion::Error(error_of_body(&record.body)),
+        KIND_ACP_PROMPT_RESULT | KIND_A2A_TASK | KIND_A2A_MESSAGE => Completion::Result(body()),
         KIND_COMPLETE => completion(caller, record, folded),
         KIND_A2A_STREAM_EVENT => {
             let payload = record.body.get("payload").cloned();
-            Outcome::Result(payload.unwrap_or_else(body))
+            Completion::Result(payload.unwrap_or_else(body))
         }
-        _ => Outcome::Result(kind_and_body(record)),
+        _ => Completion::Result(kind_and_body(record)),
     })
 }
 
@@ -218,17 +218,17 @@ fn session_update(record: &E2aResponse) -> Object {
 }
 
 /// The outcome that the record has ready for ACP, unless it is the answer to another call.
-fn projected(caller: &Caller, record: &E2aResponse) -> Option<Outcome> {
+fn projected(caller: &Caller, record: &E2aResponse) -> Option<Completion> {
     let projection = acp_projection(record)?;
     let id = projection.get("id").filter(|id| !id.is_null());
     if id.is_some() && id.and_then(JsonRpcId::from_json) != caller.id {
         return None;
     }
     match (projection.get("result"), projection.get("error")) {
-        (Some(result), None | Some(Json::Null)) => Some(Outcome::Result(result.clone())),
+        (Some(result), None | Some(Json::Null)) => Some(Completion::Result(result.clone())),
         (_, error) => {
             let body = error.and_then(Json::as_object).cloned();
-            Some(Outcome::Error(sound_error(&body.unwrap_or_default())))
+            Some(Completion::Error(sound_error(&body.unwrap_or_default())))
         }
     }
 }
@@ -244,11 +244,11 @@ fn sound_error(body: &Object) -> Object {
     }
 }
 
-fn completion(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Outcome {
+fn completion(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Completion {
     match record.body.get("result").filter(|result| !is_empty(result)) {
-        Some(result) => Outcome::Result(result.clone()),
+        Some(result) => Completion::Result(result.clone()),
         None if caller.mode == CallMode::Unary => folded.outcome(),
-        None => Outcome::Result(Object::new().into()),
+        None => Completion::Result(Object::new().into()),
     }
 }
 

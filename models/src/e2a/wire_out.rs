@@ -27,13 +27,13 @@ pub struct RecordOptions {
 }
 
 /// What a body is, and how it stands.
-struct Outcome {
+struct Content {
     kind: &'static str,
     status: &'static str,
     body: Object,
 }
 
-impl Outcome {
+impl Content {
     fn complete(result: &Json) -> Self {
         let result = if is_truthy(result) {
             result.clone()
@@ -88,10 +88,10 @@ pub fn encode_agent_response_for_wire(
     context: &E2aContext<'_>,
 ) -> E2aResponse {
     let outcome = if response.ok {
-        Outcome::complete(&response.payload)
+        Content::complete(&response.payload)
     } else {
         let message = message(&response.payload, &["error", "message"], "Agent error");
-        Outcome::error(CODE_AGENT_ERROR, message, response.payload.clone())
+        Content::error(CODE_AGENT_ERROR, message, response.payload.clone())
     };
     let details = object([
         ("kind", "legacy_agent_response".into()),
@@ -138,19 +138,19 @@ pub fn encode_agent_chunk_for_wire(
     )
 }
 
-fn chunk_outcome(chunk: &AgentResponseChunk) -> Outcome {
+fn chunk_outcome(chunk: &AgentResponseChunk) -> Content {
     let payload = &chunk.payload;
     let event_type = payload.get("event_type");
     let event = event_type.and_then(Json::as_str);
     match (chunk.is_complete, event) {
-        (true, _) if is_end_mark(payload) => Outcome::complete(&Json::Null),
+        (true, _) if is_end_mark(payload) => Content::complete(&Json::Null),
         (true, Some(CODE_CHAT_ERROR)) => {
             let message = message(payload, &["error"], "");
-            Outcome::error(CODE_CHAT_ERROR, message, payload.clone())
+            Content::error(CODE_CHAT_ERROR, message, payload.clone())
         }
-        (true, _) => Outcome::complete(payload),
-        (false, Some(EVENT_CHAT_DELTA)) => Outcome::part(text_body(payload)),
-        (false, _) => Outcome::part(object([
+        (true, _) => Content::complete(payload),
+        (false, Some(EVENT_CHAT_DELTA)) => Content::part(text_body(payload)),
+        (false, _) => Content::part(object([
             ("delta_kind", DELTA_CUSTOM.into()),
             ("delta", payload.clone()),
             ("event_type", event_type.cloned().unwrap_or_default()),
@@ -269,14 +269,14 @@ pub fn encode_failure_agent_chunk(
 fn encode_failure(context: &E2aContext<'_>) -> E2aResponse {
     let message = Text::from_static("the answer could not be encoded; it is in the metadata");
     let details = object([("kind", "wire_encode_failure".into())]);
-    Outcome::error(CODE_WIRE_ENCODE_ERROR, message, details.clone().into()).record(details, context)
+    Content::error(CODE_WIRE_ENCODE_ERROR, message, details.clone().into()).record(details, context)
 }
 
 /// Makes the answer to a frame that is not JSON, which no request can be named for.
 #[must_use]
 pub fn encode_json_parse_error_wire(message: Text, context: &E2aContext<'_>) -> E2aResponse {
     let details = object([("kind", "json_parse_error".into())]);
-    let outcome = Outcome::error(CODE_INVALID_JSON, message, Object::new().into());
+    let outcome = Content::error(CODE_INVALID_JSON, message, Object::new().into());
     E2aResponse {
         response_id: Some(Text::from_static("invalid-json")),
         is_final: true,
@@ -337,7 +337,7 @@ fn pushed_kind(push: &ServerPush, options: RecordOptions, context: &E2aContext<'
         is_final: true,
         response_kind: push.response_kind.clone(),
         body: push.body.clone(),
-        ..Outcome::complete(&Json::Null).record(details, context)
+        ..Content::complete(&Json::Null).record(details, context)
     };
     let chunk = &push.chunk;
     address(

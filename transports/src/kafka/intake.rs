@@ -9,7 +9,7 @@ use a2abus_plugin::Text;
 
 use crate::delivery::{Outcome, Settle};
 use crate::error::TransportError;
-use crate::kafka::offsets::{Ledger, Ticket, Verdict};
+use crate::kafka::offsets::{Ledger, Ticket, TicketState};
 use crate::message::Topic;
 
 /// Offsets one partition may hold back behind an unsettled one, at least; see [`Intake::new`].
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 
 /// One partition of the subscription; its place in the list is its lane.
 #[derive(Debug)]
-struct Place {
+struct AssignedPartition {
     topic: Topic,
     partition: i32,
     /// Nothing was received since it was assigned.
@@ -86,7 +86,7 @@ pub(super) struct Settlement {
 #[derive(Debug, Default)]
 struct State {
     ledger: Ledger,
-    places: Vec<Place>,
+    places: Vec<AssignedPartition>,
     used_bytes: usize,
     used_messages: usize,
     /// The reading thread waits for a change; otherwise waking it costs a system call for nothing.
@@ -120,7 +120,7 @@ impl Intake {
             return u32::try_from(lane).ok();
         }
         let topic = Topic::new(topic).ok()?;
-        state.places.push(Place {
+        state.places.push(AssignedPartition {
             topic,
             partition,
             fresh: true,
@@ -352,7 +352,7 @@ impl Intake {
 // === impl State ===
 
 impl State {
-    fn place_mut(&mut self, lane: u32) -> Option<&mut Place> {
+    fn place_mut(&mut self, lane: u32) -> Option<&mut AssignedPartition> {
         self.places.get_mut(usize::try_from(lane).ok()?)
     }
 
@@ -370,7 +370,7 @@ impl Settle for Settlement {
         let mut state = self.intake.state();
         state.used_bytes = state.used_bytes.saturating_sub(self.cost);
         state.used_messages = state.used_messages.saturating_sub(1);
-        let verdict = self.ticket.map_or(Verdict::Counted, |ticket| {
+        let verdict = self.ticket.map_or(TicketState::Counted, |ticket| {
             state.ledger.settle(ticket, outcome)
         });
         let watched = state.watched;
@@ -378,7 +378,7 @@ impl Settle for Settlement {
         if watched {
             self.intake.changed.notify_all();
         }
-        if verdict == Verdict::Stale {
+        if verdict == TicketState::Stale {
             tracing::debug!("a settlement arrived after its partition had moved");
         }
         Ok(())

@@ -31,7 +31,7 @@ pub(super) struct Ticket {
 
 /// Whether a verdict still counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TicketState {
     Counted,
     /// The partition was taken away since.
     Stale,
@@ -150,7 +150,7 @@ impl Ledger {
     }
 
     /// Notes what became of an offset.
-    pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> Verdict {
+    pub(super) fn settle(&mut self, ticket: Ticket, outcome: Outcome) -> TicketState {
         let state = match outcome {
             Outcome::Settled => State::Settled,
             Outcome::Abandoned => State::Abandoned,
@@ -160,10 +160,10 @@ impl Ledger {
             .filter(|lane| lane.epoch == ticket.epoch)
             .is_some_and(|lane| lane.settle(ticket.sequence, state));
         if counted {
-            Verdict::Counted
+            TicketState::Counted
         } else {
             self.stale += 1;
-            Verdict::Stale
+            TicketState::Stale
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
         let mut check = |index: usize, expected: &[(u32, i64)]| {
             assert_eq!(
                 ledger.settle(tickets[index], Outcome::Settled),
-                Verdict::Counted
+                TicketState::Counted
             );
             assert_eq!(ledger.take_moved(), expected);
         };
@@ -326,9 +326,15 @@ mod tests {
         let (mut ledger, tickets) = out(&[0, 1]);
         ledger.revoke(0);
         assert_eq!(ledger.epoch(0), None);
-        assert_eq!(ledger.settle(tickets[0], Outcome::Settled), Verdict::Stale);
+        assert_eq!(
+            ledger.settle(tickets[0], Outcome::Settled),
+            TicketState::Stale
+        );
         ledger.assign(0);
-        assert_eq!(ledger.settle(tickets[1], Outcome::Settled), Verdict::Stale);
+        assert_eq!(
+            ledger.settle(tickets[1], Outcome::Settled),
+            TicketState::Stale
+        );
         assert_eq!((ledger.stale(), ledger.position(0)), (2, None));
     }
 
@@ -336,7 +342,10 @@ mod tests {
     fn an_assignment_over_an_assignment_is_a_new_epoch() {
         let (mut ledger, tickets) = out(&[0]);
         ledger.assign(0);
-        assert_eq!(ledger.settle(tickets[0], Outcome::Settled), Verdict::Stale);
+        assert_eq!(
+            ledger.settle(tickets[0], Outcome::Settled),
+            TicketState::Stale
+        );
         assert!(ledger.epoch(0).is_some());
     }
 
@@ -353,7 +362,10 @@ mod tests {
     fn a_second_verdict_changes_nothing() {
         let (mut ledger, tickets) = out(&[0, 1]);
         ledger.settle(tickets[1], Outcome::Abandoned);
-        assert_eq!(ledger.settle(tickets[1], Outcome::Settled), Verdict::Stale);
+        assert_eq!(
+            ledger.settle(tickets[1], Outcome::Settled),
+            TicketState::Stale
+        );
         ledger.settle(tickets[0], Outcome::Settled);
         assert_eq!(ledger.position(0), Some(1));
     }
@@ -434,7 +446,7 @@ mod tests {
                         let current = model.assigned[lane] && of == assignment[lane];
                         let open = current && model.received[lane][place].1.is_none();
                         let verdict = ledger.settle(ticket, outcome);
-                        prop_assert_eq!(verdict == Verdict::Counted, open);
+                        prop_assert_eq!(verdict == TicketState::Counted, open);
                         if open {
                             model.received[lane][place].1 = Some(outcome);
                         }

@@ -33,14 +33,14 @@ pub(super) struct Topics {
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    verdict: Verdict,
+    verdict: Existence,
     /// `None` forever: until [`Topics::forget`].
     until: Option<Instant>,
 }
 
 /// What the cluster said about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Existence {
     /// It is there.
     There,
     /// It is being made, or the cluster did not say: the client keeps the message and finds out.
@@ -64,7 +64,7 @@ impl Default for Topics {
 
 impl Topics {
     /// What is known about a topic now.
-    pub(super) fn known(&self, topic: &Topic) -> Option<Verdict> {
+    pub(super) fn known(&self, topic: &Topic) -> Option<Existence> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(topic)?;
         let believed = known.until.is_none_or(|until| until > Instant::now());
@@ -72,9 +72,9 @@ impl Topics {
     }
 
     /// Remembers what the cluster said.
-    pub(super) fn note(&self, topic: &Topic, verdict: Verdict) {
+    pub(super) fn note(&self, topic: &Topic, verdict: Existence) {
         let now = Instant::now();
-        let until = (verdict != Verdict::There).then(|| now + BELIEVED);
+        let until = (verdict != Existence::There).then(|| now + BELIEVED);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_KNOWN {
             known.retain(|_, known| known.until.is_none_or(|until| until > now));
@@ -97,9 +97,9 @@ impl Topics {
     }
 }
 
-// === impl Verdict ===
+// === impl Existence ===
 
-impl Verdict {
+impl Existence {
     /// Whether a message can be queued for the topic.
     pub(super) fn into_result(self, topic: &Topic) -> Result<(), TransportError> {
         match self {
@@ -124,12 +124,12 @@ mod tests {
     fn what_is_missing_is_believed_for_a_while_and_what_is_there_until_it_is_gone() {
         let (topics, there) = (Topics::default(), Topic::from_static("there"));
         assert_eq!(topics.known(&there), None);
-        topics.note(&there, Verdict::There);
-        assert_eq!(topics.known(&there), Some(Verdict::There));
+        topics.note(&there, Existence::There);
+        assert_eq!(topics.known(&there), Some(Existence::There));
         topics.forget("there");
         assert_eq!(topics.known(&there), None);
-        topics.note(&there, Verdict::Missing);
-        assert_eq!(topics.known(&there), Some(Verdict::Missing));
+        topics.note(&there, Existence::Missing);
+        assert_eq!(topics.known(&there), Some(Existence::Missing));
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
         let topics = Topics::default();
         for number in 0..2 * MOST_KNOWN {
             let topic = Topic::new(number.to_string()).unwrap();
-            topics.note(&topic, Verdict::Missing);
+            topics.note(&topic, Existence::Missing);
         }
         assert!(topics.known.read().unwrap().len() <= MOST_KNOWN);
     }

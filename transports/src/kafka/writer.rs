@@ -432,15 +432,15 @@ impl Line {
     }
 
     /// A place in the line, left when it is dropped.
-    fn join(&self) -> Place<'_> {
+    fn join(&self) -> QueueSlot<'_> {
         self.length.fetch_add(1, Ordering::AcqRel);
-        Place(&self.length)
+        QueueSlot(&self.length)
     }
 }
 
-struct Place<'a>(&'a AtomicUsize);
+struct QueueSlot<'a>(&'a AtomicUsize);
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -50,7 +50,7 @@ pub(super) struct Cursor {
     next: u64,
     open: BTreeMap<u64, Open>,
     returned: BTreeSet<u64>,
-    pub(super) place: Place,
+    pub(super) place: CursorState,
 }
 
 /// Whether messages wait for this group.
@@ -64,7 +64,7 @@ pub(super) enum Keeping {
 
 /// Where a cursor waits for its next delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CursorState {
     Idle,
     /// In the ready queue of its target.
     Ready,
@@ -194,12 +194,12 @@ impl Lane {
             });
         match entry {
             None => {
-                cursor.place = Place::Idle;
+                cursor.place = CursorState::Idle;
                 Next::Nothing
             }
             Some((offset, entry)) => match entry.not_before.filter(|due| *due > now) {
                 Some(due) => {
-                    cursor.place = Place::Held;
+                    cursor.place = CursorState::Held;
                     Next::HeldUntil(due)
                 }
                 None => Next::Message {
@@ -218,7 +218,11 @@ impl Lane {
         let cursor = self.cursor(group)?;
         let attempt = cursor.take(offset, member);
         let more = cursor.peek(end).is_some();
-        cursor.place = if more { Place::Ready } else { Place::Idle };
+        cursor.place = if more {
+            CursorState::Ready
+        } else {
+            CursorState::Idle
+        };
         Some(Taken {
             message,
             reply_to,
@@ -263,7 +267,7 @@ impl Cursor {
             next,
             open: BTreeMap::new(),
             returned: BTreeSet::new(),
-            place: Place::Idle,
+            place: CursorState::Idle,
         }
     }
 

@@ -40,14 +40,14 @@ const BACKLOG_MESSAGES: usize = 65_536;
 /// Bytes that wait in a subscription whose budget is spent, if the budget itself is not larger.
 const BACKLOG_BYTES: usize = 16 << 20;
 
-pub(super) type Verdict = oneshot::Sender<Result<Receipt, TransportError>>;
+pub(super) type Waiter = oneshot::Sender<Result<Receipt, TransportError>>;
 
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
 pub(super) struct Written {
     /// The number of connections there had been before it was handed to the client.
     pub(super) connects: u64,
-    pub(super) confirm: Verdict,
+    pub(super) confirm: Waiter,
 }
 
 /// What a message becomes on NATS.

@@ -3,7 +3,7 @@
 //! ```text
 //! budget --reserve--> pull --> server --messages--> outstanding --Delivery--> Consumer
 //!    ^                                                  |  ^                      |
-//!    +------------ permits come back <------------------+  +------- Verdict <-----+
+//!    +------------ permits come back <------------------+  +------- Settlement <-----+
 //!                                    \-- +WPI at half of the ack wait, +ACK, -NAK --> server
 //! ```
 //! One task owns all of it. A verdict carries the right to have one more message out until it is processed, so the
@@ -27,7 +27,7 @@ use super::consumer::{Begin, ConsumerRef, Limits};
 use super::core::{inbound, lane};
 use super::headers;
 use super::jetstream::position;
-use super::ledger::{Info, Ledger, ToReader, Verdict, nak};
+use super::ledger::{Info, Ledger, Settlement, ToReader, nak};
 use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
 use crate::delivery::{Acknowledger, Delivery, Outcome};
@@ -70,8 +70,8 @@ pub(super) struct DurableReader {
     returned: BTreeMap<u64, Subject>,
     return_at: Option<Instant>,
     deliveries: mpsc::Sender<Delivery>,
-    verdicts: mpsc::Receiver<Verdict>,
-    verdict_sender: mpsc::Sender<Verdict>,
+    verdicts: mpsc::Receiver<Settlement>,
+    verdict_sender: mpsc::Sender<Settlement>,
 }
 
 /// Whether the subscription goes on.
@@ -89,7 +89,7 @@ enum Event {
     Stopped,
     Unwanted,
     ConnectionChanged,
-    Verdicts(Vec<Verdict>),
+    Verdicts(Vec<Settlement>),
     ProgressDue,
     Repaired(Limits),
     PullSilent,
@@ -365,7 +365,7 @@ impl DurableReader {
         );
     }
 
-    async fn settle(&mut self, verdict: Verdict) {
+    async fn settle(&mut self, verdict: Settlement) {
         let Some(reply) = self.ledger.settle(&verdict) else {
             return;
         };

@@ -3,7 +3,7 @@
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::core::Verdict;
+use super::core::Waiter;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::Receipt;
@@ -21,7 +21,7 @@ pub(super) struct Expected {
     /// The number of connections there had been before it was asked.
     pub(super) connects: u64,
     pub(super) deadline: Instant,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: Waiter,
     /// The right to have one more unanswered.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }

@@ -49,7 +49,7 @@ struct Progress {
 
 /// What became of a delivery, and the right to have one more out.
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct Settlement {
     pub(super) sequence: u64,
     pub(super) delivery: u64,
     pub(super) attempt: u32,
@@ -63,7 +63,7 @@ pub(super) struct ToReader {
     pub(super) delivery: u64,
     pub(super) attempt: u32,
     pub(super) message: OwnedSemaphorePermit,
-    pub(super) verdicts: mpsc::Sender<Verdict>,
+    pub(super) verdicts: mpsc::Sender<Settlement>,
 }
 
 // === impl Ledger ===
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     /// Ends a delivery; returns where to answer. `None` for one that has ended before.
-    pub(super) fn settle(&mut self, verdict: &Verdict) -> Option<Subject> {
+    pub(super) fn settle(&mut self, verdict: &Settlement) -> Option<Subject> {
         if self.out.get(&verdict.sequence)?.delivery != verdict.delivery {
             return None;
         }
@@ -168,7 +168,7 @@ impl Ledger {
 
 impl Settle for ToReader {
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
-        let verdict = Verdict {
+        let verdict = Settlement {
             sequence: self.sequence,
             delivery: self.delivery,
             attempt: self.attempt,
@@ -276,8 +276,8 @@ mod tests {
         }
     }
 
-    fn verdict(sequence: u64, delivery: u64, outcome: Outcome) -> Verdict {
-        Verdict {
+    fn verdict(sequence: u64, delivery: u64, outcome: Outcome) -> Settlement {
+        Settlement {
             sequence,
             delivery,
             attempt: 1,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::super::reach::{self, chain};
 use crate::access::{self, Use, What};
 use crate::config::{Config, Name, TransportConfig};
-use crate::state::Place;
+use crate::state::LogLocation;
 use crate::topics::on_bus::{self, Found};
 use crate::topics::{self, Defaults, Needed, Thing};
 
@@ -24,7 +24,7 @@ pub(super) struct Connected {
 struct Test {
     transport: String,
     test: String,
-    outcome: Outcome,
+    outcome: TestResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
@@ -32,7 +32,7 @@ struct Test {
 /// What came of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+enum TestResult {
     Ok,
     /// It works, and something should be known.
     Warning,
@@ -109,7 +109,7 @@ fn is_updated(config: &TransportConfig, thing: &Thing, differences: &[String]) -
 impl Connected {
     /// How many tests failed.
     pub(super) fn failures(&self) -> usize {
-        let failed = |test: &&Test| test.outcome == Outcome::Failed;
+        let failed = |test: &&Test| test.outcome == TestResult::Failed;
         self.tests.iter().filter(failed).count()
     }
 
@@ -134,10 +134,10 @@ impl Connected {
 impl Test {
     fn line(&self) -> String {
         let outcome = match self.outcome {
-            Outcome::Ok => "ok",
-            Outcome::Warning => "WARNING",
-            Outcome::Untested => "untested",
-            Outcome::Failed => "FAILED",
+            TestResult::Ok => "ok",
+            TestResult::Warning => "WARNING",
+            TestResult::Untested => "untested",
+            TestResult::Failed => "FAILED",
         };
         let detail = self.detail.as_ref().map(|detail| format!(": {detail}"));
         let detail = detail.unwrap_or_default();
@@ -148,7 +148,7 @@ impl Test {
 // === impl Tester ===
 
 impl Tester<'_> {
-    fn note(&mut self, test: impl Into<String>, outcome: Outcome, detail: Option<String>) {
+    fn note(&mut self, test: impl Into<String>, outcome: TestResult, detail: Option<String>) {
         self.tests.push(Test {
             transport: self.name.to_string(),
             test: test.into(),
@@ -159,22 +159,22 @@ impl Tester<'_> {
 
     fn result(&mut self, test: impl Into<String>, result: Result<(), TransportError>) {
         match result {
-            Ok(()) => self.note(test, Outcome::Ok, None),
-            Err(error) => self.note(test, Outcome::Failed, Some(chain(&error))),
+            Ok(()) => self.note(test, TestResult::Ok, None),
+            Err(error) => self.note(test, TestResult::Failed, Some(chain(&error))),
         }
     }
 
     async fn transport(&mut self, config: &TransportConfig, uses: &[Use], needed: &[Needed]) {
         match reach::connect(config).await {
             Ok(transport) => {
-                self.note("connect", Outcome::Ok, None);
+                self.note("connect", TestResult::Ok, None);
                 self.uses(config, &transport, uses).await;
                 for thing in needed {
                     self.settings(config, &transport, thing).await;
                 }
                 reach::close(&transport).await;
             }
-            Err(cause) => self.note("connect", Outcome::Failed, Some(cause)),
+            Err(cause) => self.note("connect", TestResult::Failed, Some(cause)),
         }
     }
 
@@ -210,18 +210,18 @@ impl Tester<'_> {
         let test = format!("settings of {kind} {name} ({whose})");
         match on_bus::find(transport, needed).await {
             Ok(Found::Missing) => {}
-            Ok(Found::There(same)) if same.is_empty() => self.note(test, Outcome::Ok, None),
+            Ok(Found::There(same)) if same.is_empty() => self.note(test, TestResult::Ok, None),
             Ok(Found::There(differences)) if is_updated(config, &needed.thing, &differences) => {
                 let differences = differences.join("; ");
                 let detail = format!("{differences}: the bridge updates it when it starts");
-                self.note(test, Outcome::Warning, Some(detail));
+                self.note(test, TestResult::Warning, Some(detail));
             }
             Ok(Found::There(differences)) => {
-                self.note(test, Outcome::Failed, Some(differences.join("; ")));
+                self.note(test, TestResult::Failed, Some(differences.join("; ")));
             }
             // The bridge itself does not ask for them.
             Err(error) if error.kind() == TransportErrorKind::Unauthorised => {
-                self.note(test, Outcome::Untested, Some(chain(&error)));
+                self.note(test, TestResult::Untested, Some(chain(&error)));
             }
             Err(error) => self.result(test, Err(error)),
         }
@@ -243,7 +243,7 @@ impl Tester<'_> {
                 let Some(topic) = &write.topic else {
                     let test = format!("topics {} ({whose})", write.place);
                     let detail = "the events name them".to_owned();
-                    return self.note(test, Outcome::Untested, Some(detail));
+                    return self.note(test, TestResult::Untested, Some(detail));
                 };
                 let test = format!("find topic {topic} ({whose})");
                 let found = kafka.partitions(topic).await.map(drop);
@@ -253,13 +253,13 @@ impl Tester<'_> {
                             && write.storage != access::Storage::Readers =>
                     {
                         let detail = "it does not exist: the bridge creates it when it starts";
-                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                        self.note(test, TestResult::Warning, Some(detail.to_owned()));
                     }
                     found => self.result(test, found),
                 }
             }
             What::State {
-                place: Place::Topic(topic),
+                place: LogLocation::Topic(topic),
                 is_created,
                 ..
             } => self.kafka_log(kafka, topic, *is_created, whose).await,
@@ -272,7 +272,7 @@ impl Tester<'_> {
                 {
                     Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {
                         let detail = "it does not exist: the bridge creates it when it starts";
-                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                        self.note(test, TestResult::Warning, Some(detail.to_owned()));
                     }
                     read => self.result(test, read),
                 }
@@ -293,7 +293,7 @@ impl Tester<'_> {
         match kafka.test_read(topic, None).await {
             Err(error) if is_created && error.kind() == TransportErrorKind::UnknownTopic => {
                 let detail = "it does not exist: the bridge creates it when it starts";
-                self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                self.note(test, TestResult::Warning, Some(detail.to_owned()));
             }
             read => self.result(test, read),
         }
@@ -310,9 +310,9 @@ impl Tester<'_> {
     ) {
         let test = format!("stream {stream} ({whose})");
         let (outcome, detail) = match (nats.stream_config(stream).await, is_created) {
-            (Ok(None), true) => (Outcome::Ok, "the bridge makes it when it starts"),
+            (Ok(None), true) => (TestResult::Ok, "the bridge makes it when it starts"),
             (Ok(None), false) => (
-                Outcome::Failed,
+                TestResult::Failed,
                 "it does not exist: see `a2abus topics plan`",
             ),
             (found, _) => return self.result(test, found.map(drop)),
@@ -332,7 +332,7 @@ impl Tester<'_> {
                 "{} may not publish $SYS.REQ.USER.INFO, the question for its permissions",
                 nats.user()
             );
-            return self.note("permission to publish", Outcome::Untested, Some(detail));
+            return self.note("permission to publish", TestResult::Untested, Some(detail));
         };
         let publish = subjects
             .publish
@@ -345,12 +345,12 @@ impl Tester<'_> {
             .filter(|(_, _, may)| !may)
             .collect();
         if missing.is_empty() {
-            self.note("permissions", Outcome::Ok, None);
+            self.note("permissions", TestResult::Ok, None);
         }
         for (verb, subject, _) in missing {
             let detail = format!("not permitted to {}", nats.user());
             let test = format!("permission to {verb} {subject}");
-            self.note(test, Outcome::Failed, Some(detail));
+            self.note(test, TestResult::Failed, Some(detail));
         }
     }
 
@@ -376,7 +376,7 @@ impl Tester<'_> {
                 self.result(format!("subscribe to {subjects} ({whose})"), subscribed);
             }
             What::State {
-                place: Place::Stream { name, .. },
+                place: LogLocation::Stream { name, .. },
                 is_created,
                 ..
             } => self.nats_log(nats, name, *is_created, whose).await,
@@ -394,21 +394,21 @@ impl Tester<'_> {
                 let Some(topic) = &write.topic else {
                     let test = format!("streams for {} ({whose})", write.place);
                     let detail = "the events name the subjects".to_owned();
-                    return self.note(test, Outcome::Untested, Some(detail));
+                    return self.note(test, TestResult::Untested, Some(detail));
                 };
                 let test = format!("stream for {topic} ({whose})");
                 match nats.stream_of(topic.as_str()).await {
                     Ok(None) if config.jetstream.manages(topic) => {
                         let detail = "the bridge makes it when it starts".to_owned();
-                        self.note(test, Outcome::Ok, Some(detail));
+                        self.note(test, TestResult::Ok, Some(detail));
                     }
                     Ok(None) if write.storage == access::Storage::StreamIfAny => {
                         let detail = "no JetStream stream takes it: dead letters are lost";
-                        self.note(test, Outcome::Warning, Some(detail.to_owned()));
+                        self.note(test, TestResult::Warning, Some(detail.to_owned()));
                     }
                     Ok(None) => {
                         let detail = "no JetStream stream takes it: create one";
-                        self.note(test, Outcome::Failed, Some(detail.to_owned()));
+                        self.note(test, TestResult::Failed, Some(detail.to_owned()));
                     }
                     found => self.result(test, found.map(drop)),
                 }

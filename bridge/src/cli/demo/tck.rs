@@ -30,12 +30,12 @@ struct Work {
 }
 
 /// What it does next.
-enum Step {
+enum Action {
     Say(Value),
     Work(Duration),
 }
 
-type Script = fn(&Work) -> Vec<Step>;
+type Script = fn(&Work) -> Vec<Action>;
 
 /// What follows from which beginning; the longest one that fits counts.
 const SCRIPTS: [(&str, Script); 18] = [
@@ -59,7 +59,7 @@ const SCRIPTS: [(&str, Script); 18] = [
         vec![work.with_artifact(&data)]
     }),
     ("tck-message-response", |work| {
-        vec![Step::Say(work.message("Direct message response"))]
+        vec![Action::Say(work.message("Direct message response"))]
     }),
     ("tck-input-required", |work| {
         vec![work.ended("input-required", "More is needed")]
@@ -95,7 +95,7 @@ const SCRIPTS: [(&str, Script); 18] = [
     ("test-resubscribe-message-id", |work| {
         vec![
             work.status("working"),
-            Step::Work(LONG_WORK),
+            Action::Work(LONG_WORK),
             work.status("completed"),
         ]
     }),
@@ -157,10 +157,10 @@ async fn done(
     };
     for step in work.steps() {
         match step {
-            Step::Say(answer) => {
+            Action::Say(answer) => {
                 publish(memory, reply_to, &result(id, &answer)).await?;
             }
-            Step::Work(time) => tokio::select! {
+            Action::Work(time) => tokio::select! {
                 () = tokio::time::sleep(time) => {}
                 () = cancelled.cancelled() => return Ok(()),
             },
@@ -211,10 +211,10 @@ impl Work {
         }
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> Vec<Action> {
         if self.is_cancel {
             let status = json!({"state": "canceled"});
-            return vec![Step::Say(
+            return vec![Action::Say(
                 json!({"kind": "task", "id": self.task, "status": status}),
             )];
         }
@@ -227,37 +227,37 @@ impl Work {
     }
 
     /// A task that is at rest, with what the agent says about it.
-    fn ended(&self, state: &str, said: &str) -> Step {
-        Step::Say(
+    fn ended(&self, state: &str, said: &str) -> Action {
+        Action::Say(
             json!({"kind": "task", "id": self.task, "contextId": self.context,
             "status": {"state": state, "message": self.message(said)}}),
         )
     }
 
-    fn with_artifact(&self, part: &Value) -> Step {
+    fn with_artifact(&self, part: &Value) -> Action {
         let artifact = json!({"artifactId": "output", "name": "output", "parts": [part]});
-        Step::Say(
+        Action::Say(
             json!({"kind": "task", "id": self.task, "contextId": self.context,
             "status": {"state": "completed"}, "artifacts": [artifact]}),
         )
     }
 
-    fn status(&self, state: &str) -> Step {
-        Step::Say(
+    fn status(&self, state: &str) -> Action {
+        Action::Say(
             json!({"kind": "status-update", "taskId": self.task, "contextId": self.context,
             "status": {"state": state}, "final": state == "completed"}),
         )
     }
 
-    fn artifact(&self, part: &Value, append: bool, last: bool) -> Step {
+    fn artifact(&self, part: &Value, append: bool, last: bool) -> Action {
         let artifact = json!({"artifactId": "output", "name": "output", "parts": [part]});
-        Step::Say(
+        Action::Say(
             json!({"kind": "artifact-update", "taskId": self.task, "contextId": self.context,
             "artifact": artifact, "append": append, "lastChunk": last}),
         )
     }
 
-    fn streamed(&self, part: &Value) -> Vec<Step> {
+    fn streamed(&self, part: &Value) -> Vec<Action> {
         vec![
             self.status("working"),
             self.artifact(part, false, true),

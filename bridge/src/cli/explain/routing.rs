@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role};
-use crate::route::{Destination, RouteTable, Step, Taken};
+use crate::route::{Destination, RouteTable, RuleCheck, Taken};
 
 /// The routes, as they are at one entry point.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct RouteOutput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'static str>,
     /// The rules that were asked, in order.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<RuleCheck>,
     /// Where it goes.
     pub(super) destinations: Vec<DestinationOutput>,
     /// What is done with it before, or instead of, routing.

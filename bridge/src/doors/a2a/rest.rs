@@ -49,7 +49,7 @@ use crate::metrics::HttpPath;
 
 /// What a path is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Resource {
     Send,
     Stream,
     Tasks,
@@ -70,15 +70,15 @@ struct Asked {
 }
 
 /// The places below a URL.
-const PLACES: [(&str, Place); 6] = [
-    ("/message:send", Place::Send),
-    ("/message:stream", Place::Stream),
-    ("/tasks", Place::Tasks),
-    ("/tasks/{task}", Place::Task),
-    ("/tasks/{task}/pushNotificationConfigs", Place::Configs),
+const RESOURCES: [(&str, Resource); 6] = [
+    ("/message:send", Resource::Send),
+    ("/message:stream", Resource::Stream),
+    ("/tasks", Resource::Tasks),
+    ("/tasks/{task}", Resource::Task),
+    ("/tasks/{task}/pushNotificationConfigs", Resource::Configs),
     (
         "/tasks/{task}/pushNotificationConfigs/{config}",
-        Place::Config,
+        Resource::Config,
     ),
 ];
 
@@ -105,7 +105,7 @@ pub(super) fn router() -> Router<Arc<A2a>> {
         (&FORMER[..], "/card", Dialect::A2a03),
     ] {
         for base in bases {
-            for (path, place) in PLACES.into_iter().chain([(card, Place::Card)]) {
+            for (path, place) in RESOURCES.into_iter().chain([(card, Resource::Card)]) {
                 let serve = move |State(a2a): State<Arc<A2a>>,
                                   names: Result<Path<BTreeMap<String, String>>, PathRejection>,
                                   request: Request<Body>| async move {
@@ -120,7 +120,7 @@ pub(super) fn router() -> Router<Arc<A2a>> {
 
 async fn serve(
     a2a: &Arc<A2a>,
-    place: Place,
+    place: Resource,
     dialect: Dialect,
     names: Result<Path<BTreeMap<String, String>>, PathRejection>,
     request: Request<Body>,
@@ -268,9 +268,9 @@ fn response_to(done: Result<Reply, Failure>, form: &Form) -> Response {
     response
 }
 
-// === impl Place ===
+// === impl Resource ===
 
-impl Place {
+impl Resource {
     /// The method of a verb here, and the task that is named; otherwise the verbs that are taken.
     fn asked(
         self,
@@ -445,30 +445,30 @@ mod tests {
 
     #[test]
     fn a_path_and_a_verb_make_a_method() {
-        let asked = |place: Place, verb: Verb, task: &str| {
+        let asked = |place: Resource, verb: Verb, task: &str| {
             let asked = place.asked(&verb, Some(task.to_owned()));
             asked.map(|(method, task)| (method, task.unwrap()))
         };
         let method = |method, task: &str| Ok((method, task.to_owned()));
         assert_eq!(
-            asked(Place::Task, Verb::GET, "a:b"),
+            asked(Resource::Task, Verb::GET, "a:b"),
             method(Method::Get, "a:b")
         );
         assert_eq!(
-            asked(Place::Task, Verb::POST, "a:cancel"),
+            asked(Resource::Task, Verb::POST, "a:cancel"),
             method(Method::Cancel, "a")
         );
         for verb in [Verb::GET, Verb::POST] {
             assert_eq!(
-                asked(Place::Task, verb, "a:subscribe"),
+                asked(Resource::Task, verb, "a:subscribe"),
                 method(Method::Follow, "a")
             );
         }
-        assert_eq!(asked(Place::Task, Verb::GET, "a:cancel"), Err("POST"));
-        assert_eq!(asked(Place::Task, Verb::POST, "a"), Err("GET"));
-        assert_eq!(asked(Place::Config, Verb::PUT, "a"), Err("GET, DELETE"));
+        assert_eq!(asked(Resource::Task, Verb::GET, "a:cancel"), Err("POST"));
+        assert_eq!(asked(Resource::Task, Verb::POST, "a"), Err("GET"));
+        assert_eq!(asked(Resource::Config, Verb::PUT, "a"), Err("GET, DELETE"));
         assert_eq!(
-            asked(Place::Config, Verb::DELETE, "a"),
+            asked(Resource::Config, Verb::DELETE, "a"),
             method(Method::Push(Push::Delete), "a")
         );
     }

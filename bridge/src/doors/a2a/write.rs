@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::json;
 
 use crate::tasks::model::{Artifact, Content, Message, Part, Role, State, Status};
-use crate::tasks::{Event, Step, Task};
+use crate::tasks::{Event, Task, Update};
 
 /// Something as one dialect writes it.
 #[derive(Clone, Copy)]
@@ -125,7 +125,11 @@ impl<'a> Of<'a> {
     }
 
     /// What happened to a task. `task` is asked for it as it is after that, for the answer of the JAF document.
-    pub(super) fn step(self, step: &Step, task: impl FnOnce() -> Option<Task>) -> Option<Written> {
+    pub(super) fn step(
+        self,
+        step: &Update,
+        task: impl FnOnce() -> Option<Task>,
+    ) -> Option<Written> {
         match &*step.event {
             Event::Status(status) if self.is_jaf() && status.state == State::Completed => {
                 let message = match &status.message {

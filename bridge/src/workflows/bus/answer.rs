@@ -51,7 +51,7 @@ pub(super) struct Answer {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum Disposition {
     /// It has an answer.
     Answered(Answer),
     /// The bridge ends before its turn has come.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::WorkflowBinding;
-use super::answer::{Answer, Outcome, ProgressMessage};
+use super::answer::{Answer, Disposition, ProgressMessage};
 use super::ask::{Action, Job};
 use super::client::WorkflowClient;
 use super::refused::Refused;
@@ -29,7 +29,7 @@ const LAST_PROGRESS: Duration = Duration::from_secs(1);
 
 impl WorkflowBinding {
     /// Does what is asked for.
-    pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Outcome {
+    pub(super) async fn outcome(&self, job: &mut Job, early: Early<'_>) -> Disposition {
         let named = self
             .events
             .run_as
@@ -37,7 +37,7 @@ impl WorkflowBinding {
             .or(job.client.requester.as_ref());
         let Some(agent) = named.and_then(|name| self.workflows.agent(name)) else {
             self.workflows.refused(metrics::Refused::Forbidden);
-            return Outcome::Answered(Answer::refused(Refused::unknown_agent(named)));
+            return Disposition::Answered(Answer::refused(Refused::unknown_agent(named)));
         };
         let request = Request {
             workflow: job.workflow.clone(),
@@ -55,14 +55,19 @@ impl WorkflowBinding {
         }
     }
 
-    async fn validate(&self, agent: &Arc<Agent>, request: Request, early: Early<'_>) -> Outcome {
+    async fn validate(
+        &self,
+        agent: &Arc<Agent>,
+        request: Request,
+        early: Early<'_>,
+    ) -> Disposition {
         if is_over(request.deadline) {
             self.workflows.refused(metrics::Refused::Expired);
             let failure = Failure::new(FailureCode::ExecutionTimeout, "it arrived too late");
-            return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
+            return Disposition::Answered(Answer::refused(Refused::failure(&failure)));
         }
         match self.workflows.validate(agent, request).await {
-            Some(report) => Outcome::Answered(Answer::report(&report.to_json())),
+            Some(report) => Disposition::Answered(Answer::report(&report.to_json())),
             None => give_up(early).await,
         }
     }
@@ -73,14 +78,14 @@ impl WorkflowBinding {
         mut request: Request,
         client: &WorkflowClient,
         early: Early<'_>,
-    ) -> Outcome {
+    ) -> Disposition {
         let _turn = tokio::select! {
             biased;
             () = early.cancel.cancelled() => {
                 request.is_cancelled = true;
                 None
             }
-            () = early.stop.cancelled() => return Outcome::GivenUp,
+            () = early.stop.cancelled() => return Disposition::GivenUp,
             turn = self.turns.next(agent.id()) => turn,
             // The executor reports a request that arrives too late itself.
             () = until(request.deadline) => None,
@@ -109,18 +114,18 @@ impl WorkflowBinding {
                     let message = "the execution cannot be recorded";
                     Failure::new(FailureCode::StorageFailed, message)
                 }
-                Err(NotBegun::Refused(refusal)) => return Outcome::Answered(refused(&refusal)),
+                Err(NotBegun::Refused(refusal)) => return Disposition::Answered(refused(&refusal)),
             };
             if is_over(request.deadline) {
                 self.workflows.refused(metrics::Refused::Expired);
-                return Outcome::Answered(Answer::refused(Refused::failure(&failure)));
+                return Disposition::Answered(Answer::refused(Refused::failure(&failure)));
             }
             tokio::select! {
                 biased;
                 () = early.cancel.cancelled(), if !request.is_cancelled => {
                     request.is_cancelled = true;
                 }
-                () = early.stop.cancelled() => return Outcome::GivenUp,
+                () = early.stop.cancelled() => return Disposition::GivenUp,
                 () = sleep(jittered(wait)) => wait = (wait * 2).min(BACKOFF.1),
             }
         }
@@ -133,7 +138,7 @@ impl WorkflowBinding {
         execution: Execution,
         client: &WorkflowClient,
         early: Early<'_>,
-    ) -> Outcome {
+    ) -> Disposition {
         let id = execution.execution_id().clone();
         let (sender, queue) = mpsc::channel(QUEUE_PROGRESS);
         let started = ProgressMessage::Started {
@@ -183,7 +188,7 @@ impl WorkflowBinding {
                     FailureCode::Interrupted,
                     "the execution failed unexpectedly",
                 );
-                Outcome::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
+                Disposition::Answered(Answer::refused(Refused::failure(&failure)).of(&id))
             }
         }
     }
@@ -212,7 +217,7 @@ impl WorkflowBinding {
     }
 
     /// The answer of an execution that is over already.
-    async fn again(&self, record: Arc<Record>) -> Outcome {
+    async fn again(&self, record: Arc<Record>) -> Disposition {
         let before = match self.workflows.reports() {
             Reports::Operations => i32::try_from(record.reports())
                 .map_or(i32::MAX, |reports| reports.saturating_add(1)),
@@ -230,17 +235,19 @@ impl WorkflowBinding {
 }
 
 /// Leaves the request to others, not before this bridge takes no more: it would come here again.
-async fn give_up(early: Early<'_>) -> Outcome {
+async fn give_up(early: Early<'_>) -> Disposition {
     early.stop.cancelled().await;
-    Outcome::GivenUp
+    Disposition::GivenUp
 }
 
 /// The answer of an execution that is over; `seq` events came before it. Results can be large, so that writing them is
 /// not done where the bus is served.
-async fn written(record: Arc<Record>, seq: i32) -> Outcome {
+async fn written(record: Arc<Record>, seq: i32) -> Disposition {
     let writing = tokio::task::spawn_blocking(move || Answer::ended(&record, seq));
     // It does not panic, and blocking tasks are not cancelled once they run.
-    writing.await.map_or(Outcome::GivenUp, Outcome::Answered)
+    writing
+        .await
+        .map_or(Disposition::GivenUp, Disposition::Answered)
 }
 
 fn refused(refusal: &Refusal) -> Answer {

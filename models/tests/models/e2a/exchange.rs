@@ -1,7 +1,7 @@
 //! Exchanges: what a JSON-RPC caller gets. Source: docs/protocols/e2a.md §10.3 and §10.4.
 
 use a2abus_models::e2a::{
-    CallMode, Caller, E2aResponse, Fold, FoldLimits, JsonRpcId, Step, StepKind, Trust,
+    CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep, FoldStepKind, JsonRpcId, Trust,
 };
 
 use super::{check, check_error, json};
@@ -44,17 +44,17 @@ fn push() -> E2aResponse {
     )
 }
 
-fn kinds(steps: &[Step]) -> Vec<StepKind> {
+fn kinds(steps: &[FoldStep]) -> Vec<FoldStepKind> {
     steps.iter().map(|step| step.kind).collect()
 }
 
-fn answers(steps: &[Step]) -> Vec<String> {
-    let answer = |step: &&Step| step.kind == StepKind::Answer;
-    let text = |step: &Step| step.message.as_ref().unwrap().to_string();
+fn answers(steps: &[FoldStep]) -> Vec<String> {
+    let answer = |step: &&FoldStep| step.kind == FoldStepKind::Answer;
+    let text = |step: &FoldStep| step.message.as_ref().unwrap().to_string();
     steps.iter().filter(answer).map(text).collect()
 }
 
-fn take(fold: &mut Fold, records: impl IntoIterator<Item = E2aResponse>) -> Vec<Step> {
+fn take(fold: &mut Fold, records: impl IntoIterator<Item = E2aResponse>) -> Vec<FoldStep> {
     records
         .into_iter()
         .flat_map(|record| fold.take(record))
@@ -80,7 +80,7 @@ fn a_unary_caller_gets_the_final_part_of_a_stream_that_ends_empty() {
     assert!(
         steps
             .iter()
-            .all(|step| step.kind == StepKind::Answer || step.message.is_none())
+            .all(|step| step.kind == FoldStepKind::Answer || step.message.is_none())
     );
 }
 
@@ -142,11 +142,11 @@ fn a_long_stream_reaches_a_unary_caller_as_one_answer() {
     assert_eq!(answers(&steps), [answer]);
     assert!(steps.iter().all(|step| !step.gap));
     let count = |kind| steps.iter().filter(|step| step.kind == kind).count();
-    assert_eq!(count(StepKind::Duplicate), 1);
-    assert_eq!(count(StepKind::Held), 1);
-    assert_eq!(count(StepKind::Push), 1);
-    assert_eq!(count(StepKind::Keepalive), 10);
-    assert_eq!(count(StepKind::Sentinel), 1);
+    assert_eq!(count(FoldStepKind::Duplicate), 1);
+    assert_eq!(count(FoldStepKind::Held), 1);
+    assert_eq!(count(FoldStepKind::Push), 1);
+    assert_eq!(count(FoldStepKind::Keepalive), 10);
+    assert_eq!(count(FoldStepKind::Sentinel), 1);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_long_stream_reaches_a_streaming_caller_in_order() {
     let steps = take(&mut fold, long_stream());
     let parts: Vec<i64> = steps
         .iter()
-        .filter(|step| step.kind == StepKind::Part)
+        .filter(|step| step.kind == FoldStepKind::Part)
         .map(|step| step.sequence)
         .collect();
     assert_eq!(parts, (0..10_000).collect::<Vec<_>>());
@@ -179,9 +179,9 @@ fn a_push_is_believed_from_a_trusted_peer_alone() {
         mode: CallMode::Unary,
     };
     let mut open = Fold::new(caller.clone(), Trust::Untrusted, FoldLimits::default());
-    assert_eq!(kinds(&open.take(push())), [StepKind::Answer]);
+    assert_eq!(kinds(&open.take(push())), [FoldStepKind::Answer]);
     let mut trusted = Fold::new(caller, Trust::Trusted, FoldLimits::default());
-    assert_eq!(kinds(&trusted.take(push())), [StepKind::Push]);
+    assert_eq!(kinds(&trusted.take(push())), [FoldStepKind::Push]);
     assert!(!trusted.is_answered());
 }
 
@@ -191,21 +191,21 @@ fn a_gap_is_passed_over_when_too_much_is_held() {
     limits.max_held_records = 2;
     let mut fold = fold_within(CallMode::Streaming, limits);
     let steps = take(&mut fold, [part(1, "b"), part(2, "c")]);
-    assert_eq!(kinds(&steps), [StepKind::Held; 2]);
+    assert_eq!(kinds(&steps), [FoldStepKind::Held; 2]);
     let steps = fold.take(part(4, "e"));
     assert_eq!(
         kinds(&steps),
-        [StepKind::Held, StepKind::Part, StepKind::Part]
+        [FoldStepKind::Held, FoldStepKind::Part, FoldStepKind::Part]
     );
     assert_eq!(
         steps.iter().map(|s| s.gap).collect::<Vec<_>>(),
         [false, true, false]
     );
-    assert_eq!(kinds(&fold.take(part(0, "a"))), [StepKind::Duplicate]);
+    assert_eq!(kinds(&fold.take(part(0, "a"))), [FoldStepKind::Duplicate]);
     let steps = take(&mut fold, [part(3, "d"), end(5, "{}")]);
     assert_eq!(
         kinds(&steps),
-        [StepKind::Part, StepKind::Part, StepKind::Answer]
+        [FoldStepKind::Part, FoldStepKind::Part, FoldStepKind::Answer]
     );
     assert!(
         steps.last().unwrap().gap,
@@ -216,7 +216,7 @@ fn a_gap_is_passed_over_when_too_much_is_held() {
     limits.max_held_bytes = 1;
     let mut fold = fold_within(CallMode::Unary, limits);
     let steps = fold.take(part(9, "x"));
-    assert_eq!(kinds(&steps), [StepKind::Held, StepKind::Part]);
+    assert_eq!(kinds(&steps), [FoldStepKind::Held, FoldStepKind::Part]);
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn held_records_are_let_go_of_in_order() {
     assert_eq!(
         kinds(&take(&mut fold, records)),
         [
-            StepKind::Held,
-            StepKind::Held,
-            StepKind::Held,
-            StepKind::Duplicate
+            FoldStepKind::Held,
+            FoldStepKind::Held,
+            FoldStepKind::Held,
+            FoldStepKind::Duplicate
         ]
     );
     let steps = fold.release();
@@ -249,7 +249,11 @@ fn after_the_answer_come_late_parts_and_then_nothing() {
     );
     assert_eq!(
         kinds(&steps),
-        [StepKind::Answer, StepKind::LatePart, StepKind::Sentinel]
+        [
+            FoldStepKind::Answer,
+            FoldStepKind::LatePart,
+            FoldStepKind::Sentinel
+        ]
     );
     assert_eq!(
         steps.iter().filter(|step| step.message.is_some()).count(),
@@ -263,10 +267,10 @@ fn after_the_answer_come_late_parts_and_then_nothing() {
     assert_eq!(
         kinds(&steps),
         [
-            StepKind::Late,
-            StepKind::Late,
-            StepKind::Duplicate,
-            StepKind::Keepalive
+            FoldStepKind::Late,
+            FoldStepKind::Late,
+            FoldStepKind::Duplicate,
+            FoldStepKind::Keepalive
         ]
     );
     assert!(steps.iter().all(|step| step.message.is_none()));
@@ -281,13 +285,17 @@ fn odd_places_do_no_harm() {
     );
     assert_eq!(
         kinds(&steps),
-        [StepKind::Held, StepKind::Duplicate, StepKind::Duplicate]
+        [
+            FoldStepKind::Held,
+            FoldStepKind::Duplicate,
+            FoldStepKind::Duplicate
+        ]
     );
     let steps = fold.take(end(-1, "{}"));
-    assert_eq!(kinds(&steps), [StepKind::Part, StepKind::Answer]);
+    assert_eq!(kinds(&steps), [FoldStepKind::Part, FoldStepKind::Answer]);
     assert_eq!(
         kinds(&fold.take(part(i64::MAX, "x"))),
-        [StepKind::Duplicate]
+        [FoldStepKind::Duplicate]
     );
 }
 

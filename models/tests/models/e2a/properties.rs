@@ -2,7 +2,7 @@
 
 use a2abus_models::convert::Conversion;
 use a2abus_models::e2a::{
-    CallMode, Caller, E2aEnvelope, E2aResponse, Fold, FoldLimits, Form, StepKind, Trust,
+    CallMode, Caller, E2aEnvelope, E2aResponse, Fold, FoldLimits, FoldStepKind, Form, Trust,
 };
 use a2abus_models::{Json, Number, Object};
 use proptest::collection::vec;
@@ -256,7 +256,7 @@ proptest! {
             ]);
             steps.extend(fold.take(E2aResponse::parse(&record).unwrap()));
         }
-        let answers: Vec<_> = steps.iter().filter(|step| step.kind == StepKind::Answer).collect();
+        let answers: Vec<_> = steps.iter().filter(|step| step.kind == FoldStepKind::Answer).collect();
         prop_assert_eq!(answers.len(), 1);
         let expected: String = (0..39).map(|sequence| format!("{sequence},")).collect();
         let result = answers[0].message.as_ref().unwrap().get("result").unwrap();

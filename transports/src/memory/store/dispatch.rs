@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{LaneKey, Member, Out, Seat, State, Store, position, stale};
 use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
 use crate::error::TransportError;
-use crate::memory::lane::{Next, Place, Taken};
+use crate::memory::lane::{CursorState, Next, Taken};
 use crate::message::Topic;
 
 /// What became of an attempt to give a member one delivery.
@@ -21,12 +21,12 @@ enum Served {
 }
 
 /// The right to settle one delivery. Weak: what is out does not keep a bus alive that nobody else uses.
-struct Verdict {
+struct Settlement {
     store: Weak<Store>,
     out: Out,
 }
 
-impl Settle for Verdict {
+impl Settle for Settlement {
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
         match self.store.upgrade() {
             Some(store) => store.settle(self.out, outcome),
@@ -48,7 +48,7 @@ fn delivery(topic: Topic, taken: Taken, out: Out, store: Weak<Store>) -> Deliver
         topic,
         lane: u32::try_from(out.key.lane).unwrap_or(u32::MAX),
         attempt: out.attempt,
-        acknowledger: Acknowledger::new(Box::new(Verdict { store, out }), None),
+        acknowledger: Acknowledger::new(Box::new(Settlement { store, out }), None),
     }
 }
 
@@ -75,13 +75,15 @@ impl State {
         let end = lane.end();
         let cursor = lane.cursor(group)?;
         let target = cursor.target?;
-        if cursor.place != Place::Idle || !cursor.is_free_for_target() || cursor.peek(end).is_none()
+        if cursor.place != CursorState::Idle
+            || !cursor.is_free_for_target()
+            || cursor.peek(end).is_none()
         {
             return None;
         }
         let member = self.groups.get_mut(&group)?.member(target)?;
         member.push_ready(key);
-        cursor.place = Place::Ready;
+        cursor.place = CursorState::Ready;
         Some(target)
     }
 

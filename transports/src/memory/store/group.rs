@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{LaneKey, Role, Seat, State};
 use crate::delivery::Delivery;
 use crate::error::{TransportError, TransportErrorKind};
-use crate::memory::lane::{Cursor, Keeping, Place, TopicLog};
+use crate::memory::lane::{Cursor, CursorState, Keeping, TopicLog};
 use crate::message::Topic;
 use crate::transport::TopicFilter;
 
@@ -247,8 +247,8 @@ impl State {
                     continue;
                 };
                 cursor.target = group.target(&topic.name, index + number);
-                if cursor.place == Place::Ready {
-                    cursor.place = Place::Idle;
+                if cursor.place == CursorState::Ready {
+                    cursor.place = CursorState::Idle;
                 }
                 lanes.push(LaneKey {
                     topic: index,
@@ -334,7 +334,7 @@ impl State {
                 .get_mut(key.topic)
                 .and_then(|topic| topic.lanes.get_mut(key.lane));
             if let Some(cursor) = lane.and_then(|lane| lane.cursor(seat.group)) {
-                cursor.place = Place::Idle;
+                cursor.place = CursorState::Idle;
             }
             self.offer_lane(seat.group, key);
         }
