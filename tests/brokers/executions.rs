@@ -122,11 +122,8 @@ async fn each_runs_once(transport: &str) {
     let (_, list) = call(&third.door, Method::GET, "executions", None).await;
     assert_eq!(list["count"], 7, "{list}");
     let (_, record) = call(&third.door, Method::GET, "executions/e-3", None).await;
-    assert_eq!(
-        record["results"]["order"]["posts"].is_number(),
-        true,
-        "{record}"
-    );
+    let posts = &record["results"]["order"]["posts"];
+    assert!(posts.is_number(), "{record}");
     other.stop().await;
     third.stop().await;
 }

@@ -337,7 +337,7 @@ impl Answer {
 
     /// Sends something to the place where the request went. Failures are counted and logged there.
     async fn say_to_agent(&mut self, answer: Bytes) {
-        let copies = self.calls.copies_beside(&self.cancel, answer, "client");
+        let copies = self.calls.copies_beside(&self.cancel, &answer, "client");
         self.calls.publish_beside(copies, self.last_deadline).await;
     }
 

@@ -177,7 +177,7 @@ impl Calls {
     /// Sends the agent the cancel of its protocol.
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
         let payload = Bytes::from(cancel.payload());
-        for copy in self.copies_beside(&cancel, payload, "cancel") {
+        for copy in self.copies_beside(&cancel, &payload, "cancel") {
             self.publish_cancel(&cancel, &copy).await;
         }
     }
@@ -186,11 +186,11 @@ impl Calls {
     pub(super) fn copies_beside(
         &self,
         cancel: &Cancel,
-        payload: Bytes,
+        payload: &Bytes,
         caller: &'static str,
     ) -> Vec<Outgoing> {
         let (limits, mut copies) = (a2abus_plugin::Limits::default(), Vec::new());
-        for unit in a2abus_plugin::decode(&payload, &a2abus_plugin::Hint::default(), &limits)
+        for unit in a2abus_plugin::decode(payload, &a2abus_plugin::Hint::default(), &limits)
             .into_iter()
             .flatten()
         {

@@ -38,7 +38,7 @@ enum Phase {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Task<M, F> {
     /// A new message, with its number.
-    Step(u64, M),
+    Send(u64, M),
     /// One that failed, alone, until it is confirmed.
     First(F),
     /// One that failed, without waiting for its confirmation.
@@ -95,7 +95,7 @@ impl<M, F> Lane<M, F> {
     fn step(&mut self) -> Option<Task<M, F>> {
         self.waiting
             .pop_front()
-            .map(|(number, message)| Task::Step(number, message))
+            .map(|(number, message)| Task::Send(number, message))
     }
 
     /// The copies of the current message are with their buses; `has_failed` says that one of them is not, and will be
@@ -160,7 +160,7 @@ mod tests {
 
     fn send(lane: &mut Lane<u64, u64>) -> u64 {
         let number = match lane.next() {
-            Some(Task::Step(number, _) | Task::Again(number, _)) => number,
+            Some(Task::Send(number, _) | Task::Again(number, _)) => number,
             other => panic!("{other:?}"),
         };
         lane.sent(false);
@@ -226,21 +226,21 @@ mod tests {
     #[test]
     fn a_copy_that_was_not_even_sent_holds_the_lane_at_once() {
         let mut lane = lane(2);
-        assert_eq!(lane.next(), Some(Task::Step(0, 0)));
+        assert_eq!(lane.next(), Some(Task::Send(0, 0)));
         lane.sent(true);
         assert_eq!(lane.next(), None);
         lane.failed(0, 0);
         assert_eq!(lane.next(), Some(Task::First(0)));
         lane.recovered();
-        assert_eq!(lane.next(), Some(Task::Step(1, 1)));
+        assert_eq!(lane.next(), Some(Task::Send(1, 1)));
     }
 
     #[test]
     fn a_lane_whose_failure_was_settled_otherwise_goes_on() {
         let mut lane = lane(2);
-        assert_eq!(lane.next(), Some(Task::Step(0, 0)));
+        assert_eq!(lane.next(), Some(Task::Send(0, 0)));
         lane.sent(true);
         lane.confirmed();
-        assert_eq!(lane.next(), Some(Task::Step(1, 1)));
+        assert_eq!(lane.next(), Some(Task::Send(1, 1)));
     }
 }

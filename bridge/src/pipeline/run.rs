@@ -18,7 +18,7 @@ use prometheus::IntGauge;
 use tokio::time::Instant;
 
 use super::lane::{Lane, Task};
-use super::send::{Decided, Done, InFlight, Step, Unconfirmed};
+use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
 use super::{Pipeline, Received};
 
 /// A binding while it runs.
@@ -121,8 +121,8 @@ impl<'p> Run<'p> {
         let entry = self.lanes.entry(lane).or_default();
         while let Some(task) = entry.next() {
             let task = match task {
-                Task::Step(number, received) => {
-                    let mut step = Step::new(lane, number, received);
+                Task::Send(number, received) => {
+                    let mut step = Sending::new(lane, number, received);
                     if pipeline.hand_over(&mut step) {
                         self.unconfirmed
                             .extend(entry.sent(step.in_flight, pipeline));

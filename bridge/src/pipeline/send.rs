@@ -16,6 +16,10 @@ use crate::calls::callid::shown_topic;
 use crate::clock;
 
 /// What work that had to wait has done.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one, and exists once for each lane"
+)]
 pub(super) enum Done {
     /// The copies of a message are with their buses.
     Sent(InFlight),
@@ -24,7 +28,7 @@ pub(super) enum Done {
 }
 
 /// A message while its copies are handed to their buses.
-pub(super) struct Step {
+pub(super) struct Sending {
     pub(super) in_flight: InFlight,
     /// The copies that are not yet.
     left: std::vec::IntoIter<Outgoing>,
@@ -81,8 +85,8 @@ pub(super) struct Decided {
 
 impl Pipeline {
     /// Hands the copies of a message to their buses as far as nothing has to be waited for; whether all are.
-    pub(super) fn hand_over(&self, step: &mut Step) -> bool {
-        let Step {
+    pub(super) fn hand_over(&self, step: &mut Sending) -> bool {
+        let Sending {
             in_flight,
             left,
             span,
@@ -113,8 +117,8 @@ impl Pipeline {
 
     /// Hands over what is left of a message. A request whose answer could not be read yet waits for that, after the rest of
     /// its message: an agent may be quick.
-    pub(super) async fn finish(&self, step: Step) -> (u32, Done) {
-        let Step {
+    pub(super) async fn finish(&self, step: Sending) -> (u32, Done) {
+        let Sending {
             mut in_flight,
             left,
             since,
@@ -329,9 +333,9 @@ impl Pipeline {
     }
 }
 
-// === impl Step ===
+// === impl Sending ===
 
-impl Step {
+impl Sending {
     pub(super) fn new(lane: u32, number: u64, received: Received) -> Self {
         let Received {
             copies,

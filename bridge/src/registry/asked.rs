@@ -42,7 +42,10 @@ pub(crate) enum Found {
 
 /// What agents have said, and until when that counts.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Mutex<HashMap<(Text, Question), (Instant, Arc<Found>)>>);
+pub(super) struct Asked(Mutex<HashMap<(Text, Question), Known>>);
+
+/// Until when it counts, and what it is.
+type Known = (Instant, Arc<Found>);
 
 /// How long one agent may take, and all together.
 const EACH: Duration = Duration::from_secs(2);

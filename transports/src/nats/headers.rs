@@ -20,6 +20,7 @@ use crate::message::{HEADER_BYTES, Headers, NATS_REPLY_HEADER, NATS_STATUS_HEADE
 pub const SUBJECT_HEADER: &str = "nats-subject";
 
 /// The first header of nearly every message.
+#[expect(clippy::disallowed_methods, reason = "a name of ours, and legal")]
 const SPEC_VERSION: HeaderName = HeaderName::from_static("ce-specversion");
 
 /// Writes the headers of a message. Headers whose value is null are left out, and so are all whose name starts with

@@ -66,7 +66,7 @@ impl Turn<'_> {
             "prompts/list" => (Question::Prompts, "name"),
             "resources/list" => (Question::Resources, "uri"),
             "resources/templates/list" => (Question::Templates, "uriTemplate"),
-            _ => return self.to_named_agent().await,
+            _ => return self.ask_named_agent().await,
         };
         match self.list(question, member).await {
             Ok(result) => self.result(&result),
@@ -118,7 +118,7 @@ impl Turn<'_> {
     }
 
     /// A request to the agent that it names.
-    async fn to_named_agent(mut self) -> Response {
+    async fn ask_named_agent(mut self) -> Response {
         match self.addressed() {
             Ok((agent, unit)) => {
                 self.unit = unit;
