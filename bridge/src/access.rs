@@ -498,6 +498,8 @@ fn log_requests(stream: &str, is_created: bool) -> Vec<String> {
     let mut requests = vec![
         "STREAM.NAMES".to_owned(),
         format!("STREAM.INFO.{stream}"),
+        // The client asks for the first one without a name.
+        format!("CONSUMER.CREATE.{stream}"),
         format!("CONSUMER.CREATE.{stream}.>"),
         format!("CONSUMER.DELETE.{stream}.>"),
         format!("CONSUMER.MSG.NEXT.{stream}.>"),

@@ -129,7 +129,7 @@ impl Door {
     }
 
     /// Whether a request comes from no web page, from one of an origin that the configuration lists, or from one of this
-    /// server. The host that it names is one of this server.
+    /// server. A host that only `*` admits may be a page's own name for this address.
     fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let Some(origin) = headers.get(ORIGIN) else {
             return true;
@@ -137,7 +137,9 @@ impl Door {
         let is_own = || {
             let (_, host) = origin.to_str().ok()?.split_once("://")?;
             let authority = hosts::authority(uri, headers).ok()??;
-            Some(host.eq_ignore_ascii_case(authority.as_str()))
+            Some(
+                host.eq_ignore_ascii_case(authority.as_str()) && self.hosts.names(authority.host()),
+            )
         };
         self.allowed_origins.contains(origin) || is_own().unwrap_or(false)
     }

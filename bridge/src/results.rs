@@ -204,18 +204,20 @@ impl Results {
         self.is_shared
     }
 
-    /// Lets other replicas follow the answer to a call that is about to be published. Without that it goes on as well.
-    pub(crate) async fn open_call(&self, call: CallId, opened: Opened) {
+    /// Lets other replicas follow the answer to a call that is about to be published; whether they can. The call goes on
+    /// without it too.
+    pub(crate) async fn open_call(&self, call: CallId, opened: Opened) -> bool {
         let event = Event::Opened(Box::new(opened));
         let key = call_key(&call.to_string());
         let error = match timeout(OPENED, self.append(&key, &event)).await {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("not stored within {OPENED:?}"),
         };
         if let Some(suppressed) = self.unfollowed.allow() {
             tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other one takes its answer");
         }
+        false
     }
 
     /// A call whose answer is followed.

@@ -674,6 +674,7 @@ async fn only_the_first_revision_has_batches() {
         { "jsonrpc": "2.0", "method": "notifications/initialized" },
         { "jsonrpc": "2.0", "id": 1, "method": "ping" },
         { "jsonrpc": "2.0", "id": 2, "method": "tools/list" },
+        { "jsonrpc": "2.0", "id": 3, "method": "tools/list" },
         { "jsonrpc": "2.0", "id": null, "method": "ping" },
     ]);
     let ask = |revision: &str| {
@@ -687,9 +688,13 @@ async fn only_the_first_revision_has_batches() {
         answers[0],
         json!({ "jsonrpc": "2.0", "id": 1, "result": {} })
     );
-    assert_eq!(answers[1]["result"]["tools"][0]["name"], "one");
-    assert_eq!(answers[2]["error"]["code"], -32_600);
-    assert_eq!(answers.as_array().unwrap().len(), 3);
+    // Each is a call of its own.
+    for (answer, id) in [(&answers[1], 2), (&answers[2], 3)] {
+        assert_eq!(answer["id"], id);
+        assert_eq!(answer["result"]["tools"][0]["name"], "one", "{answer}");
+    }
+    assert_eq!(answers[3]["error"]["code"], -32_600);
+    assert_eq!(answers.as_array().unwrap().len(), 4);
     assert_eq!(
         status_and_code(ask("2025-06-18")).await,
         (400, json!(-32_600))

@@ -3,8 +3,12 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use a2abus_bridge::Bridge;
+use a2abus_bridge::config::Config;
+use a2abus_bridge::state::TASKS;
 use futures_util::StreamExt as _;
 use support::battery::within;
+use support::logs::{History, commit};
 use support::running::Running;
 use support::server::{Kind, Private, program, script};
 use tokio::process::Command;
@@ -181,6 +185,16 @@ fn accounts(permissions: &str) -> String {
     )
 }
 
+/// The block of a NATS server's configuration in what `topics plan --acls` prints.
+fn permissions_of(plan: &str) -> String {
+    let block: Vec<&str> = plan
+        .lines()
+        .skip_while(|line| *line != "permissions: {")
+        .collect();
+    let end = block.iter().position(|line| *line == "}").unwrap();
+    block[..=end].join("\n")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_permissions_are_what_the_bridge_needs_on_nats() {
     let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
@@ -226,12 +240,7 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     }
 
     let plan = planned(&file, &text).await;
-    let block: Vec<&str> = plan
-        .lines()
-        .skip_while(|line| *line != "permissions: {")
-        .collect();
-    let end = block.iter().position(|line| *line == "}").unwrap();
-    let permissions = block[..=end].join("\n");
+    let permissions = permissions_of(&plan);
     let server = Private::start_with(Kind::Nats, &[&accounts(&permissions)])
         .await
         .unwrap();
@@ -282,4 +291,44 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
     assert!(answer.body.contains(r#""result":"#), "{}", answer.body);
     bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_on_jetstream_needs_no_more_than_the_printed_permissions() {
+    let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
+    let Some(server) = Private::start_with(Kind::Nats, &[&accounts(little)]).await else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (password, file) = (
+        directory.path().join("password"),
+        directory.path().join("a2abus.yaml"),
+    );
+    std::fs::write(&password, "secret").unwrap();
+    let config = |address: &str| {
+        format!(
+            "
+transports:
+  bus: {{ type: nats, servers: ['nats://{address}'], auth: {{ user: bridge, password: {{ file: {} }} }} }}
+http: {{ listen: '127.0.0.1:0' }}
+admin: {{ enabled: false }}
+state: {{ log: bus, create: true }}
+",
+            password.display()
+        )
+    };
+    std::fs::write(&file, config(&server.address())).unwrap();
+    let (text, _) = check(&file).await;
+    let permissions = permissions_of(&planned(&file, &text).await);
+    let server = Private::start_with(Kind::Nats, &[&accounts(&permissions)])
+        .await
+        .unwrap();
+    let config = Config::read("test", &config(&server.address()), std::iter::empty()).unwrap();
+    let bridge = Box::pin(Bridge::build(config)).await.unwrap();
+    let tasks = bridge.state().view(TASKS, History).await.unwrap();
+    within("the log is made and read", tasks.caught_up())
+        .await
+        .unwrap();
+    // Only a view that reads the log gets it.
+    commit(&tasks, "task", "part one").await;
 }

@@ -52,6 +52,8 @@ pub struct Answer {
     reached: Option<Reached>,
     /// How many parts the caller has got.
     pub(super) taken: u32,
+    /// Whether other replicas can take the answer.
+    is_followed: bool,
     /// What the caller can be asked.
     client: Option<Abilities>,
     /// Whether the part that comes now is a question to the caller.
@@ -100,6 +102,7 @@ impl Opened {
             calls: Arc::clone(calls),
             reached: None,
             taken: 0,
+            is_followed: false,
             client: self.client,
             is_asking: false,
         }
@@ -112,6 +115,11 @@ impl Prepared {
     /// What was asked, and what its agent has to repeat.
     pub(crate) fn asked(&self) -> Option<Arc<Asked>> {
         self.answer.calls.pending.asked(self.answer.id.call)
+    }
+
+    /// Other replicas know of it, and take its answer if this one stops.
+    pub(crate) fn followed(&mut self) {
+        self.answer.is_followed = true;
     }
 
     /// How long its answer may take.
@@ -257,7 +265,7 @@ impl Answer {
                 self.deadline = if std::mem::take(&mut self.is_asking) {
                     self.last_deadline
                 } else {
-                    Instant::now() + self.patience
+                    self.deadline.max(Instant::now() + self.patience)
                 };
                 if part.last {
                     self.end();
@@ -268,7 +276,7 @@ impl Answer {
                 Ok(part)
             }
             Err(error) => {
-                if matches!(error, CallError::Draining) && self.id.call.is_followed() {
+                if matches!(error, CallError::Draining) && self.is_followed {
                     self.reached.iter().for_each(Reached::leave);
                 }
                 Err(self.fail(error))

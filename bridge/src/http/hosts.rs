@@ -72,13 +72,15 @@ impl Hosts {
     }
 
     fn admits(&self, host: &str) -> bool {
+        self.names(host) || self.0.iter().any(|name| name == ANY)
+    }
+
+    /// Whether a host is certainly this server: not only because every name is right.
+    pub(crate) fn names(&self, host: &str) -> bool {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         bare.parse::<IpAddr>().is_ok()
             || host.eq_ignore_ascii_case("localhost")
-            || self
-                .0
-                .iter()
-                .any(|name| name == ANY || name.eq_ignore_ascii_case(host))
+            || self.0.iter().any(|name| name.eq_ignore_ascii_case(host))
     }
 }
 

@@ -189,8 +189,8 @@ impl BindingLane {
         task
     }
 
-    /// The copies of a message are with their buses. One of which a bus took nothing is decided at once: its dead letter goes
-    /// before what comes after it.
+    /// The copies of a message are with their buses. If a bus refused one of them, the message is decided at once, so that
+    /// its dead letter precedes what follows.
     fn sent<'p>(
         &mut self,
         in_flight: InFlight,

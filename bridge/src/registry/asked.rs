@@ -265,6 +265,12 @@ impl Asked {
     }
 
     fn keep(&self, agent: &Text, question: Question, found: &Arc<Found>) {
+        // A limit of the one who asked says nothing to others.
+        if let Found::Nothing(failure) = &**found
+            && matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited)
+        {
+            return;
+        }
         let (now, key) = (Instant::now(), (agent.clone(), question));
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MOST_KEPT {

@@ -237,7 +237,7 @@ impl Follower {
         let (is_whole, count) = (heard.is_whole(), heard.count());
         let is_taken = in_task.is_some_and(|in_task| in_task >= count);
         if is_taken && !(is_whole && opened.key.is_some()) {
-            return !is_whole;
+            return !is_whole && !opened.time_left().is_zero();
         }
         if now < heard.last + GRACE && !heard.is_adopted {
             return true;

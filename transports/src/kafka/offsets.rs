@@ -29,7 +29,7 @@ pub(super) struct Ticket {
     sequence: u64,
 }
 
-/// Whether a verdict still counted.
+/// Whether the partition of a delivery was still assigned when it was settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TicketState {
     Counted,

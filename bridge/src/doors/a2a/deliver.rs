@@ -386,7 +386,10 @@ impl Plan {
             }
             let host = deliveries.host_of(&key);
             let Some(share) = self.hosts.take(&host) else {
-                self.crowded.entry(host).or_default().push_back(key);
+                let waiting = self.crowded.entry(host).or_default();
+                if !waiting.contains(&key) {
+                    waiting.push_back(key);
+                }
                 continue;
             };
             self.flying.insert(key.clone());

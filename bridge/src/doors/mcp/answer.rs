@@ -45,8 +45,9 @@ type Heard = Result<Part, CallError>;
 impl Turn<'_> {
     /// Sends the request to its agent, and the answer to the client.
     pub(super) async fn called(self, running: Cancellable) -> Response {
-        let (call, client) = (Some(self.common.call), Some(self.abilities()));
-        let called = self.common.call_of(self.unit.clone(), call, client).await;
+        let client = Some(self.abilities());
+        let called = self.common.call_of(self.unit.clone(), self.call, client);
+        let called = called.await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
         {

@@ -16,6 +16,7 @@ use super::Mcp;
 use super::envelope::{Era, Params};
 use super::revision::Revision;
 use super::session::{SESSION, Session};
+use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::Refusal;
 use crate::doors::rpc::batch::array;
@@ -30,6 +31,8 @@ use crate::metrics::HttpPath;
 pub(super) struct Turn<'a> {
     pub(super) mcp: &'a Arc<Mcp>,
     pub(super) common: Common,
+    /// The id of its call; in a batch each request gets one of its own.
+    pub(super) call: Option<CallId>,
     pub(super) session: Option<&'a Session>,
     pub(super) unit: Unit,
     pub(super) method: Text,
@@ -95,7 +98,7 @@ impl Posted {
         let (size, framed) = (payload.len(), Framed::of(&payload, units));
         drop(payload);
         match framed {
-            Framed::One(unit) => Ok(self.one(&self.common, unit).await),
+            Framed::One(unit) => Ok(self.one(&self.common, Some(self.common.call), unit).await),
             Framed::Batch(units) if self.revision() == Some(Revision::V2025_03_26) => {
                 rpc::check_amplification(&self.mcp.door, &self.common, size, units.len())?;
                 Ok(self.batch(units).await)
@@ -130,7 +133,7 @@ impl Posted {
         };
         let bodies: Vec<Bytes> = stream::iter(units)
             .map(|unit| async {
-                let response = Box::pin(self.one(&common, unit)).await;
+                let response = Box::pin(self.one(&common, None, unit)).await;
                 // It is a document in memory, and what is refused of a body is an error document.
                 let body = to_bytes(response.into_body(), usize::MAX).await;
                 body.unwrap_or_default()
@@ -145,7 +148,12 @@ impl Posted {
         self.common.whole(array(&bodies))
     }
 
-    async fn one(&self, common: &Common, unit: Result<Unit, Refused>) -> Response {
+    async fn one(
+        &self,
+        common: &Common,
+        call: Option<CallId>,
+        unit: Result<Unit, Refused>,
+    ) -> Response {
         let metrics = &self.mcp.door.metrics;
         let bad = |recipient: &Recipient, failure: &Failure| {
             common.note_refusal(failure.word());
@@ -172,7 +180,7 @@ impl Posted {
             (RpcBody::Call { .. }, Some(id)) => {
                 metrics.unit(Family::JsonRpc, Kind::Request);
                 let recipient = recipient(id);
-                match self.turn(common, unit, recipient.clone()) {
+                match self.turn((common, call), unit, recipient.clone()) {
                     Ok(turn) => Box::pin(turn.done()).await,
                     Err((status, failure)) => {
                         common.note_refusal(failure.word());
@@ -192,7 +200,12 @@ impl Posted {
         }
     }
 
-    fn turn(&self, common: &Common, unit: Unit, recipient: Recipient) -> Result<Turn<'_>, Refusal> {
+    fn turn(
+        &self,
+        (common, call): (&Common, Option<CallId>),
+        unit: Unit,
+        recipient: Recipient,
+    ) -> Result<Turn<'_>, Refusal> {
         let bad = |failure| (StatusCode::BAD_REQUEST, failure);
         check_id(recipient.id()).map_err(bad)?;
         let method = Text::from(unit.method().unwrap_or_default());
@@ -206,6 +219,7 @@ impl Posted {
         Ok(Turn {
             mcp: &self.mcp,
             common,
+            call,
             session: self.session.as_ref(),
             unit,
             method,
@@ -296,7 +310,12 @@ impl Turn<'_> {
             Ok(profile) => profile,
             Err(failure) => return self.failed(&failure),
         };
-        let session = Session::new(revision, params.abilities(), self.common.call);
+        // Not the call id, which logs and headers show: whoever knows the session can end it.
+        let random = match self.common.calls.new_call() {
+            Ok(random) => random,
+            Err(error) => return self.failed(&Failure::call(&error)),
+        };
+        let session = Session::new(revision, params.abilities(), random);
         let mut response = self.result(&profile.initialized(revision));
         if let Ok(id) = HeaderValue::try_from(session.id().as_str()) {
             response.headers_mut().insert(SESSION, id);

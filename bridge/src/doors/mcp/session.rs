@@ -65,16 +65,13 @@ impl Session {
         let (revision, rest) = id.split_once('.')?;
         let (letters, random) = rest.split_once('.')?;
         let revision = Revision::of(revision).filter(|revision| revision.has_sessions())?;
-        random.parse::<CallId>().ok()?;
-        Some(Self {
-            id: id.into(),
-            revision,
-            abilities: Abilities {
-                sampling: letters.contains('s'),
-                elicitation: letters.contains('e'),
-                roots: letters.contains('r'),
-            },
-        })
+        let abilities = Abilities {
+            sampling: letters.contains('s'),
+            elicitation: letters.contains('e'),
+            roots: letters.contains('r'),
+        };
+        let session = Self::new(revision, abilities, random.parse().ok()?);
+        (session.id == id).then_some(session)
     }
 
     pub(super) fn id(&self) -> &Text {
@@ -165,6 +162,12 @@ mod tests {
         ] {
             assert_eq!(Session::parse(bad), None, "{bad:?}");
         }
+        // Nothing that the bridge does not write itself: an ended id is kept.
+        let padded = session
+            .id()
+            .replace(".er.", &format!(".er{}.", "r".repeat(60_000)));
+        assert_ne!(padded, session.id().as_str());
+        assert_eq!(Session::parse(&padded), None);
         let sessions = Sessions::default();
         let headers = HeaderMap::from_iter([(SESSION, session.id().parse().unwrap())]);
         assert_eq!(sessions.of(&headers), Ok(Some(session.clone())));

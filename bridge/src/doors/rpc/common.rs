@@ -148,9 +148,11 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
-        let prepared = self.calls.prepare(request, client)?;
-        if let Some(opened) = self.opened(call, task, &prepared) {
-            self.results.open_call(self.call, opened).await;
+        let mut prepared = self.calls.prepare(request, client)?;
+        if let Some(opened) = self.opened(call, task, &prepared)
+            && self.results.open_call(self.call, opened).await
+        {
+            prepared.followed();
         }
         let answer = prepared.publish().await?;
         Ok(answer.counted_by(&self.reached))
