@@ -66,6 +66,9 @@ struct Heard {
     bytes: usize,
     first: Instant,
     last: Instant,
+    /// How many parts the task has, and when it last got one or lacked none.
+    in_task: Option<usize>,
+    task_went_on: Instant,
     /// How many parts are recorded, or need not be.
     recorded: usize,
     /// Whether the answer was taken over.
@@ -236,10 +239,16 @@ impl Follower {
         }
         let (is_whole, count) = (heard.is_whole(), heard.count());
         let is_taken = in_task.is_some_and(|in_task| in_task >= count);
+        if is_taken || in_task != heard.in_task {
+            heard.in_task = in_task;
+            heard.task_went_on = now;
+        }
         if is_taken && !(is_whole && opened.key.is_some()) {
             return !is_whole && !opened.time_left().is_zero();
         }
-        if now < heard.last + GRACE && !heard.is_adopted {
+        // A dead replica is found while its agent goes on; a kept answer counts when it is whole.
+        let since = in_task.map_or(heard.last, |_| heard.task_went_on);
+        if now < since + GRACE && !heard.is_adopted {
             return true;
         }
         let can_be_asked_for = in_task.is_some() || (opened.key.is_some() && is_whole);
@@ -327,6 +336,8 @@ impl Default for Heard {
             bytes: 0,
             first: now,
             last: now,
+            in_task: None,
+            task_went_on: now,
             recorded: 0,
             is_adopted: false,
             is_torn: false,
