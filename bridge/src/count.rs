@@ -23,7 +23,8 @@ impl<'de> Visitor<'de> for Count {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        from.deserialize_any(self)
+        // Not any: the text of a query is read as a number only where one is asked for.
+        from.deserialize_u64(self)
     }
 
     fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
@@ -42,6 +43,7 @@ impl<'de> Visitor<'de> for Count {
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::Query;
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
@@ -61,6 +63,9 @@ mod tests {
         assert_eq!(read("{}"), Ok(None));
         assert_eq!(read(r#"{"count":null}"#), Ok(None));
         assert_eq!(read(r#"{"count":7}"#), Ok(Some(7)));
+        let query = |text: &str| Query::<Params>::try_from_uri(&text.parse().unwrap());
+        assert_eq!(query("/?count=7").unwrap().count, Some(7));
+        assert!(query("/?count=x").is_err());
         for wrong in ["-1", "1.5", "\"7\"", "true", "[]", "{}"] {
             let error = read(&format!(r#"{{"count":{wrong}}}"#)).unwrap_err();
             assert!(error.contains("expected a whole number from 0"), "{error}");
