@@ -29,6 +29,7 @@ pub(crate) use self::fold::{Created, Event, Origin, Task};
 use self::fold::TaskFold;
 use self::model::{Artifact, Content, Message, Part, State, Status};
 use self::read::{Heard, HeardTask};
+use crate::calls::callid::CallId;
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
 use crate::clock;
@@ -162,8 +163,7 @@ impl Tasks {
             if task.status.state.is_terminal() {
                 return Some(usize::MAX);
             }
-            let heard = task.heard.as_ref().filter(|heard| *heard.call == *call);
-            Some(heard.map_or(0, |heard| heard.part as usize))
+            Some(task.parts_of(call))
         })
     }
 
@@ -315,7 +315,7 @@ impl Tasks {
                     Some(Said::Result(heard)) => self.hear_from(id, heard, &from).await?,
                     Some(Said::Error(part)) => self.fail(id, &message_of(&part)).await?,
                     // Progress in another protocol's words.
-                    None => {}
+                    None => self.taken(id, &from).await?,
                 }
                 Ok(last)
             }
@@ -349,10 +349,23 @@ impl Tasks {
 
     /// Records what an agent has said in a part of the answer to a call.
     async fn hear_from(&self, id: &Text, heard: Heard, from: &Origin) -> Result<(), StateError> {
-        for (number, event) in self.events_of(id, heard) {
-            self.record(id, &event.from(from.at(number))).await?;
+        let events = self.events_of(id, heard);
+        let Some(last) = events.last().map(|(number, _)| *number) else {
+            return self.taken(id, from).await;
+        };
+        for (number, event) in events {
+            let from = from.at(number, number == last);
+            self.record(id, &event.from(from)).await?;
         }
         Ok(())
+    }
+
+    /// Records that a part brought nothing new, where another replica might wait for its events.
+    async fn taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
+        if !from.call.parse().is_ok_and(CallId::is_followed) {
+            return Ok(());
+        }
+        self.record(id, &Event::Taken.from(from.clone())).await
     }
 
     /// What a part of an answer says, in an order that is the same for every replica: with a number for each event,

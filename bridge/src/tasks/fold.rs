@@ -48,6 +48,8 @@ pub(crate) enum Event {
         /// Nothing more goes there.
         last: bool,
     },
+    /// A part of the answer to a call says nothing new. Replicas that follow the call learn that it was taken.
+    Taken,
     /// One of these that comes from a part of the answer to a call.
     FromCall {
         /// Which part.
@@ -81,6 +83,9 @@ pub(crate) struct Origin {
     pub(crate) part: u32,
     /// Which event of the part, from 1.
     pub(crate) event: u32,
+    /// Whether it is the last one of the part.
+    #[serde(default)]
+    pub(crate) ends: bool,
 }
 
 /// A task, as its records make it.
@@ -125,6 +130,7 @@ impl Origin {
             call: call.to_string().into(),
             part: 0,
             event: 0,
+            ends: false,
         }
     }
 
@@ -132,14 +138,16 @@ impl Origin {
     pub(crate) fn of_part(answer: &Answer) -> Self {
         Self {
             part: answer.taken(),
+            ends: true,
             ..Self::beginning(answer.call_id())
         }
     }
 
-    /// An event of it.
-    pub(crate) fn at(&self, event: u32) -> Self {
+    /// An event of it, and whether it is the last.
+    pub(crate) fn at(&self, event: u32, ends: bool) -> Self {
         Self {
             event,
+            ends,
             ..self.clone()
         }
     }
@@ -194,6 +202,10 @@ impl Fold for TaskFold {
             (Some(task), _) if from.as_ref().is_some_and(|from| task.has(from)) => {
                 Applied::Unchanged
             }
+            (Some(task), Event::Taken) if !task.status.state.is_terminal() => {
+                task.heard = from.clone().or(task.heard.take());
+                Applied::Unchanged
+            }
             (Some(task), event) if !task.status.state.is_terminal() => task.take(event, record),
             (None | Some(_), _) => Applied::Unchanged,
         };
@@ -243,6 +255,21 @@ impl Task {
         }
     }
 
+    /// How many parts of the answer it follows it has wholly.
+    fn parts(&self) -> usize {
+        let parts = |heard: &Origin| heard.part - u32::from(!heard.ends && heard.part > 0);
+        self.heard.as_ref().map_or(0, parts) as usize
+    }
+
+    /// The same, if it follows this call.
+    pub(crate) fn parts_of(&self, call: &str) -> usize {
+        let is_of_it = self
+            .heard
+            .as_ref()
+            .is_some_and(|heard| *heard.call == *call);
+        if is_of_it { self.parts() } else { 0 }
+    }
+
     /// Whether it has the event of this origin.
     fn has(&self, from: &Origin) -> bool {
         self.heard.as_ref().is_some_and(|heard| {
@@ -252,7 +279,9 @@ impl Task {
 
     fn take(&mut self, event: Event, record: &Record) -> Applied {
         match &event {
-            Event::Created(_) | Event::FromCall { .. } => return Applied::Unchanged,
+            Event::Created(_) | Event::Taken | Event::FromCall { .. } => {
+                return Applied::Unchanged;
+            }
             Event::Named { task } if self.agents_id.as_ref() == Some(task) => {
                 return Applied::Unchanged;
             }
@@ -442,6 +471,29 @@ mod tests {
             .map(|one| one.id)
             .collect();
         assert_eq!(ids, ["first", "first", "said", "first"]);
+    }
+
+    #[test]
+    fn a_part_without_news_is_taken_and_a_part_of_which_events_are_missing_is_not() {
+        let origin = |part, event, ends| Origin {
+            call: "call".into(),
+            part,
+            event,
+            ends,
+        };
+        let named = Event::Named { task: "t-1".into() };
+        let (task, applied) = fold(&[
+            created(),
+            named.from(origin(1, 1, true)),
+            Event::Taken.from(origin(2, 0, true)),
+        ]);
+        let task = task.unwrap();
+        assert_eq!(applied.last(), Some(&Applied::Unchanged));
+        assert!(task.events.is_empty());
+        assert_eq!(task.parts(), 2);
+        let working = Event::Status(Status::now(State::Working, None));
+        let (task, _) = fold(&[created(), working.from(origin(3, 1, false))]);
+        assert_eq!(task.unwrap().parts(), 2);
     }
 
     #[test]
