@@ -130,11 +130,13 @@ impl Fold for ExecutionFold {
                         && known.may_change(run.as_ref(), &execution.summary_key, record.time)
                 }) =>
             {
-                let (run, until) = match entry.take() {
-                    Some(known) => (known.run, known.until),
-                    None => return Applied::Unchanged,
+                let Some(known) = entry.take() else {
+                    return Applied::Unchanged;
                 };
-                *entry = Some(Execution::new(run, until, execution));
+                *entry = Some(Execution {
+                    is_cancelled: known.is_cancelled,
+                    ..Execution::new(known.run, known.until, execution)
+                });
             }
             Event::Removed { run, summary_key }
                 if current.is_some_and(|known| {
