@@ -1,6 +1,6 @@
 //! `a2abus check --connect` against servers that permit little: it says what is missing, and what it prints is enough.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use a2abus_bridge::Bridge;
@@ -185,6 +185,29 @@ fn accounts(permissions: &str) -> String {
     )
 }
 
+/// A NATS server that permits its user `bridge` little, and a directory with the password of this user.
+struct Guarded {
+    server: Private,
+    directory: tempfile::TempDir,
+    /// Where the configuration of the bridge is written.
+    file: PathBuf,
+}
+
+impl Guarded {
+    async fn start() -> Option<Self> {
+        let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
+        let server = Private::start_with(Kind::Nats, &[&accounts(little)]).await?;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("password"), "secret").unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        Some(Self {
+            server,
+            directory,
+            file,
+        })
+    }
+}
+
 /// The block of a NATS server's configuration in what `topics plan --acls` prints.
 fn permissions_of(plan: &str) -> String {
     let block: Vec<&str> = plan
@@ -197,16 +220,15 @@ fn permissions_of(plan: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_permissions_are_what_the_bridge_needs_on_nats() {
-    let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
-    let Some(server) = Private::start_with(Kind::Nats, &[&accounts(little)]).await else {
+    let Some(Guarded {
+        server,
+        directory,
+        file,
+    }) = Guarded::start().await
+    else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let (password, file) = (
-        directory.path().join("password"),
-        directory.path().join("a2abus.yaml"),
-    );
-    std::fs::write(&password, "secret").unwrap();
+    let password = directory.path().join("password");
     let config = |address: &str| {
         format!(
             "
@@ -295,16 +317,15 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_on_jetstream_needs_no_more_than_the_printed_permissions() {
-    let little = r#"permissions: { publish: { allow: ["_INBOX.>", "$SYS.REQ.USER.INFO", "$JS.API.>"] }, subscribe: { allow: ["_INBOX.>"] } }"#;
-    let Some(server) = Private::start_with(Kind::Nats, &[&accounts(little)]).await else {
+    let Some(Guarded {
+        server,
+        directory,
+        file,
+    }) = Guarded::start().await
+    else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let (password, file) = (
-        directory.path().join("password"),
-        directory.path().join("a2abus.yaml"),
-    );
-    std::fs::write(&password, "secret").unwrap();
+    let password = directory.path().join("password");
     let config = |address: &str| {
         format!(
             "
