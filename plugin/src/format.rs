@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
-use crate::json::{Kind, Reader, Span, is_one_json_value, unescape};
+use crate::json::{BYTE_ORDER_MARK, Kind, Reader, Span, is_one_json_value, unescape};
 use crate::limits::Limits;
 use crate::text::Text;
 
@@ -211,7 +211,7 @@ fn write_data(data: &Data, media_type: Option<&Text>, out: &mut Vec<u8>) {
     let bytes = data.bytes();
     let promised = media_type.is_some_and(|text| is_json(text));
     let json = if data.is_json() {
-        Some(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes))
+        Some(bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes))
     } else {
         (promised && is_one_json_value(bytes)).then_some(bytes.as_ref())
     };

@@ -10,7 +10,7 @@ mod http;
 
 use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::jsonrpc::{code, code_of};
+use a2abus_plugin::protocol::jsonrpc::{self, code, code_of};
 use a2abus_plugin::{Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -448,7 +448,7 @@ impl Failure {
         };
         let message = Value::from(self.message.as_str());
         let error = format!(r#"{{"code":{code},"message":{message},"data":{data}}}"#);
-        Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
+        jsonrpc::error(id, &error)
     }
 
     fn data_object(&self, now: &str) -> Value {

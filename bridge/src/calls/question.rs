@@ -4,7 +4,7 @@
 //! under an id that says which call it belongs to, so that the client's answer finds the way back: to the place of the
 //! request, with the agent's own id. Source: docs/protocols/mcp.md §10.
 
-use a2abus_plugin::protocol::jsonrpc::{Id, splice};
+use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
 use a2abus_plugin::{Hint, Unit, decode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Calls;
 use crate::calls::callid::ReplyId;
-use crate::calls::pending::Piece;
+use crate::calls::pending::{Form, Piece};
 
 /// What a client can be asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,15 +64,15 @@ impl Abilities {
             return Some(Question::Client(named));
         }
         let answer = if method == "ping" {
-            format!(r#"{{"jsonrpc":"2.0","id":{own},"result":{{}}}}"#)
+            jsonrpc::result(own, "{}")
         } else {
             let message = json!(format!(
                 "the client of this call cannot be asked for {method}"
             ));
             let error = format!(r#"{{"code":{NOT_ABLE},"message":{message}}}"#);
-            format!(r#"{{"jsonrpc":"2.0","id":{own},"error":{error}}}"#)
+            jsonrpc::error(own, &error)
         };
-        Some(Question::Agent(answer.into()))
+        Some(Question::Agent(answer))
     }
 }
 
@@ -105,7 +105,10 @@ impl Calls {
         let Some((id, (reply_id, own))) = id.and_then(|id| Some((id, named(id)?))) else {
             return false;
         };
+        let takes_questions =
+            |form: &Form| matches!(form, Form::JsonRpc { takes_questions, .. } if *takes_questions);
         let asked = self.pending().asked(reply_id.call);
+        let asked = asked.filter(|asked| takes_questions(&asked.form));
         let verified = asked.map(|asked| self.tokens().verify(asked.id, reply_id.token));
         if !matches!(verified, Some(Ok(()))) {
             return false;

@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use a2abus_plugin::event::SPEC_VERSION;
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 use clap::Args;
@@ -200,7 +201,7 @@ fn deciding_value(mapped: &Mapped) -> Value {
     }
     let bytes = mapped
         .bytes
-        .strip_prefix(b"\xef\xbb\xbf")
+        .strip_prefix(BYTE_ORDER_MARK)
         .unwrap_or(&mapped.bytes);
     let members: HashMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
     // A document nested deeper than this reader goes keeps its value to itself.

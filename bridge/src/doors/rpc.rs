@@ -31,7 +31,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, request};
 use tokio::time::Instant;
 
-use self::common::{Common, Target};
+use self::common::{Common, Target, With};
 use self::reply::Reply;
 use self::unit::{Ask, Framed, Item};
 use super::permit::{Action, Principal, permit};
@@ -436,7 +436,16 @@ async fn answer(common: &Common, ask: Ask) -> Response {
         mut reply,
         streaming,
     } = ask;
-    let called = common.ask(unit, data, Some(common.call)).await;
+    let called = common
+        .call(
+            unit,
+            Some(common.call),
+            With {
+                data,
+                ..With::default()
+            },
+        )
+        .await;
     if let Err(error) = &called
         && let Some(status) = status_of(error)
     {

@@ -10,6 +10,7 @@
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
+use a2abus_plugin::protocol::jsonrpc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -351,9 +352,7 @@ impl DiscoveryBinding {
         event.set(extension::PROTOCOL, "A2A")?;
         event.set(extension::PROTOCOL_VERSION, "2.0")?;
         let body = match result {
-            Ok(result) => Bytes::from(format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-            )),
+            Ok(result) => jsonrpc::result(id, result),
             Err(failure) => failure.render(&Recipient::new(id.clone(), Dialect::JsonRpc)),
         };
         event.set_data(Some(Data::from(body)));

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
+
 use crate::a2e_message::Secret;
 use crate::a2e_workflow::facts::Facts;
 use crate::a2e_workflow::fields::Scope;
@@ -83,8 +85,8 @@ impl Document {
             assembly.cut();
             return assembly.finish();
         }
-        let mark = if bytes.starts_with(b"\xef\xbb\xbf") {
-            3
+        let mark = if bytes.starts_with(BYTE_ORDER_MARK) {
+            BYTE_ORDER_MARK.len()
         } else {
             0
         };

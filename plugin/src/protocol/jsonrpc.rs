@@ -134,6 +134,30 @@ pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
     out.freeze()
 }
 
+/// A response with a result. The id and the result are JSON texts, which go in as they are.
+///
+/// ```
+/// use a2abus_plugin::protocol::jsonrpc::result;
+///
+/// assert_eq!(&result("7", "{}")[..], br#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+/// ```
+#[must_use]
+pub fn result(id: &str, result: &str) -> Bytes {
+    response(id, "result", result)
+}
+
+/// A response with an error. The id and the error object are JSON texts, which go in as they are.
+#[must_use]
+pub fn error(id: &str, error: &str) -> Bytes {
+    response(id, "error", error)
+}
+
+fn response(id: &str, member: &str, value: &str) -> Bytes {
+    Bytes::from(format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"{member}":{value}}}"#
+    ))
+}
+
 /// Codes of JSON-RPC errors the project itself answers with.
 pub mod code {
     /// The body is not JSON. Source: JSON-RPC 2.0 section 5.1.

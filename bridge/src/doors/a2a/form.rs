@@ -5,6 +5,7 @@
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc;
 use bytes::Bytes;
 use http::StatusCode;
 
@@ -37,12 +38,7 @@ impl Form {
     /// A result, which is JSON in the words of the dialect.
     pub(super) fn result(&self, result: &str) -> Bytes {
         match (self.envelope, self.dialect) {
-            (Envelope::JsonRpc, _) => {
-                let id = &self.id;
-                Bytes::from(format!(
-                    r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-                ))
-            }
+            (Envelope::JsonRpc, _) => jsonrpc::result(&self.id, result),
             (Envelope::Http, Dialect::A2a10) => Bytes::copy_from_slice(result.as_bytes()),
             (Envelope::Http, _) => former::result(self.method, result).into(),
         }

@@ -14,7 +14,7 @@ use super::follow::Reader;
 use super::work::{Reply, Turn, gone, not_found, not_stored, note};
 use super::write::{Of, state};
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::rpc::common::{Common, Target};
+use crate::doors::rpc::common::{Common, Target, With};
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::Heard;
@@ -270,7 +270,7 @@ impl Turn<'_> {
             ..self.common.clone()
         };
         // Whatever goes wrong, the caller no longer wants the task.
-        let Ok(mut answer) = common.call(unit, None).await else {
+        let Ok(mut answer) = common.call(unit, None, With::default()).await else {
             return Ok(Cancelled::Yes(None));
         };
         let part = tokio::select! {

@@ -14,6 +14,7 @@ use super::work::{Reply, Turn, gone, not_found, not_stored, of_call};
 use super::write::Of;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Answer, CallError};
+use crate::doors::rpc::common::With;
 use crate::shares::Share;
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, BadMessage, Heard};
@@ -127,7 +128,17 @@ impl Turn<'_> {
         let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
         let unit = outbound.unit.clone();
-        let answer = self.common.call_for(unit, call, Some(&outbound.task)).await;
+        let answer = self
+            .common
+            .call(
+                unit,
+                call,
+                With {
+                    task: Some(&outbound.task),
+                    ..With::default()
+                },
+            )
+            .await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
         if !streams && !at_once && !outbound.goes_on {

@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::time::Duration;
 
-use a2abus_plugin::protocol::jsonrpc::splice;
+use a2abus_plugin::protocol::jsonrpc::{self, splice};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -21,6 +21,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
 use crate::doors::a2a::span;
+use crate::doors::rpc::common::With;
 use crate::doors::rpc::{parts_of, status_of};
 use crate::http::respond::refusal;
 use crate::http::sse;
@@ -45,9 +46,11 @@ type Heard = Result<Part, CallError>;
 impl Turn<'_> {
     /// Sends the request to its agent, and the answer to the client.
     pub(super) async fn called(self, running: Cancellable) -> Response {
-        let client = Some(self.abilities());
-        let called = self.common.call_of(self.unit.clone(), self.call, client);
-        let called = called.await;
+        let with = With {
+            client: Some(self.abilities()),
+            ..With::default()
+        };
+        let called = self.common.call(self.unit.clone(), self.call, with).await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
         {
@@ -133,9 +136,7 @@ impl Turn<'_> {
 
     /// A result as the response.
     pub(super) fn result(&self, result: &str) -> Response {
-        let id = self.recipient.id();
-        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
-        self.whole(Bytes::from(body))
+        self.whole(jsonrpc::result(self.recipient.id(), result))
     }
 }
 

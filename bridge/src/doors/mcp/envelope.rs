@@ -11,6 +11,7 @@ use super::revision::{Revision, VERSION};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::doors::Refusal;
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 /// The members of `params` that the bridge reads. Each is the JSON as the client wrote it.
 #[derive(Debug, Default, Deserialize)]
@@ -77,7 +78,7 @@ impl<'a> Params<'a> {
             params: Option<&'a RawValue>,
         }
         let bad = |error: serde_json::Error| Failure::bad_params(&error.to_string());
-        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+        let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
         let framing: Framing<'_> = serde_json::from_slice(body).map_err(bad)?;
         match framing.params {
             Some(params) if is_object(params) => serde_json::from_str(params.get()).map_err(bad),

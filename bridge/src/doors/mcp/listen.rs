@@ -1,6 +1,7 @@
 //! Streams that last: they say when the lists of a server have changed, because an agent has come, has gone, or has
 //! announced another card.
 
+use a2abus_plugin::protocol::jsonrpc;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -230,8 +231,8 @@ impl Listening {
         self.is_over = true;
         if let (Some(id), Some(meta)) = (&self.subscription, self.meta()) {
             let result = json!({ "resultType": "complete", "_meta": meta });
-            let said = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
-            self.queue.push_back(Bytes::from(said));
+            let said = jsonrpc::result(id, &result.to_string());
+            self.queue.push_back(said);
         }
     }
 }

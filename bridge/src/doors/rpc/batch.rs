@@ -1,5 +1,6 @@
 //! A batch: many requests at a time, one array as the answer.
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::{Unit, Units};
 use a2abus_transports::content_mode::ContentMode;
 use axum::response::Response;
@@ -7,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::Door;
-use super::common::Common;
+use super::common::{Common, With};
 use super::reply::Reply;
 use super::unit::{Ask, Item};
 use super::{CALL_ID, header_of, last, parts_of, unpublished_status};
@@ -76,7 +77,16 @@ async fn answer(common: Common, ask: Result<Ask, Bytes>, call: Option<CallId>) -
     if let Some(answered) = common.ask_registry(&unit).await {
         return answered;
     }
-    let answer = common.ask(unit, data, call).await;
+    let answer = common
+        .call(
+            unit,
+            call,
+            With {
+                data,
+                ..With::default()
+            },
+        )
+        .await;
     reply.part(last(parts_of(answer)).await).body
 }
 
@@ -109,7 +119,7 @@ pub(in crate::doors) fn array(documents: &[Bytes]) -> Bytes {
     for (index, document) in documents.iter().enumerate() {
         out.extend_from_slice(if index == 0 { b"[" } else { b"," });
         // A document may begin with a byte-order mark, which an array may not hold.
-        out.extend_from_slice(document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document));
+        out.extend_from_slice(document.strip_prefix(BYTE_ORDER_MARK).unwrap_or(document));
     }
     out.extend_from_slice(b"]");
     out.freeze()

@@ -1,5 +1,6 @@
 //! What the units of one HTTP request share: who asks for what, until when, and how the answer looks.
 
+use a2abus_plugin::protocol::jsonrpc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,17 @@ impl Target {
     }
 }
 
+/// What only some requests have.
+#[derive(Debug, Default)]
+pub(in crate::doors) struct With<'a> {
+    /// What the data of the request are, where it is a CloudEvent.
+    pub(in crate::doors) data: Option<Unit>,
+    /// The task that follows the answer.
+    pub(in crate::doors) task: Option<&'a Text>,
+    /// What the client can be asked. It also takes other messages before the answer.
+    pub(in crate::doors) client: Option<Abilities>,
+}
+
 // === impl Common ===
 
 impl Common {
@@ -101,46 +113,7 @@ impl Common {
         &self,
         unit: Unit,
         call: Option<CallId>,
-    ) -> Result<Answer, CallError> {
-        self.send((unit, None), call, None, None).await
-    }
-
-    /// As [`Common::call`]; `data` is what the data of the request are, where it is a CloudEvent.
-    pub(in crate::doors) async fn ask(
-        &self,
-        unit: Unit,
-        data: Option<Unit>,
-        call: Option<CallId>,
-    ) -> Result<Answer, CallError> {
-        self.send((unit, data), call, None, None).await
-    }
-
-    /// As [`Common::call`], for a task that follows the answer.
-    pub(in crate::doors) async fn call_for(
-        &self,
-        unit: Unit,
-        call: Option<CallId>,
-        task: Option<&Text>,
-    ) -> Result<Answer, CallError> {
-        self.send((unit, None), call, task, None).await
-    }
-
-    /// As [`Common::call`], for a client that takes other messages before the answer, and can be asked something.
-    pub(in crate::doors) async fn call_of(
-        &self,
-        unit: Unit,
-        call: Option<CallId>,
-        client: Option<Abilities>,
-    ) -> Result<Answer, CallError> {
-        self.send((unit, None), call, None, client).await
-    }
-
-    async fn send(
-        &self,
-        (unit, data): (Unit, Option<Unit>),
-        call: Option<CallId>,
-        task: Option<&Text>,
-        client: Option<Abilities>,
+        With { data, task, client }: With<'_>,
     ) -> Result<Answer, CallError> {
         if self.is_resumed && call == Some(self.call) {
             let answer = self.results.resume(&self.calls, self.call, 0);
@@ -210,12 +183,7 @@ impl Common {
             self.note_refusal(failure.word());
         }
         Some(match answered {
-            Ok(result) => {
-                let id = asked.id.get();
-                Bytes::from(format!(
-                    r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-                ))
-            }
+            Ok(result) => jsonrpc::result(asked.id.get(), &result),
             Err(failure) => failure.render(&Recipient::of(unit)),
         })
     }

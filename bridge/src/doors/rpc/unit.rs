@@ -1,5 +1,6 @@
 //! What one unit of a payload is: a request, a notification, or refused.
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Refused, Unit, Units, decode, extension};
 use a2abus_transports::content_mode::ContentMode;
@@ -49,7 +50,7 @@ pub(super) struct Ask {
 
 impl Framed {
     pub(in crate::doors) fn of(payload: &Bytes, units: Units) -> Self {
-        let json = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
+        let json = payload.strip_prefix(BYTE_ORDER_MARK).unwrap_or(payload);
         let is_array = json.trim_ascii_start().first() == Some(&b'[');
         // The element of an array is shorter than the array; what is as long is the payload itself.
         let is_whole = |refused: &Refused| refused.bytes.len() == payload.len();
