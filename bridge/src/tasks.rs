@@ -109,6 +109,37 @@ impl Tasks {
         self.view.read(|tasks| tasks.get(id).cloned())
     }
 
+    /// The task, wherever it was made. One that this replica does not know may have been made at another a moment ago: then
+    /// the view catches up first.
+    ///
+    /// # Errors
+    /// When the log cannot be asked, or the view does not catch up.
+    pub(crate) async fn find(&self, id: &str) -> Result<Option<Task>, StateError> {
+        if let Some(task) = self.get(id) {
+            return Ok(Some(task));
+        }
+        self.view.latest(APPLIED).await?;
+        Ok(self.get(id))
+    }
+
+    /// The task once it is no older than a position of it that a client names.
+    ///
+    /// # Errors
+    /// As [`Tasks::find`].
+    pub(crate) async fn find_at(
+        &self,
+        id: &str,
+        position: Position,
+    ) -> Result<Option<Task>, StateError> {
+        match self.find(id).await? {
+            Some(task) if task.position < position => {
+                self.view.latest(APPLIED).await?;
+                Ok(self.get(id))
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Tasks that `wanted` takes, the last changed first: `size` of them after the first `skip`, and how many there are.
     /// `context` narrows them to a conversation.
     pub(crate) fn list(

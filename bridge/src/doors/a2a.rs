@@ -49,6 +49,7 @@ pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(in crate::doors) use self::send::span;
 pub(crate) use self::shared::{A2a, Live, Settings};
+pub(in crate::doors) use self::work::not_read;
 
 use std::sync::Arc;
 

@@ -161,6 +161,14 @@ pub enum StateError {
         /// How long somebody waited.
         waited: Duration,
     },
+    /// The view has not caught up with the log in time.
+    #[error("the state {name} has not caught up with its log in {waited:?}")]
+    Behind {
+        /// The log.
+        name: &'static str,
+        /// How long somebody waited.
+        waited: Duration,
+    },
     /// The log or the view was closed, or the log is another one than before.
     #[error("the state {0} was closed or replaced")]
     Closed(&'static str),
@@ -195,7 +203,9 @@ impl StateError {
         match self {
             Self::BadKey(_) | Self::Full { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
-            Self::NotApplied { .. } | Self::Closed(_) | Self::Disk { .. } => true,
+            Self::NotApplied { .. } | Self::Behind { .. } | Self::Closed(_) | Self::Disk { .. } => {
+                true
+            }
         }
     }
 }
@@ -334,7 +344,7 @@ impl StateError {
             ),
             // What the disk has of it, it shows when it works again.
             Self::Disk { .. } => true,
-            Self::BadKey(_) | Self::Full { .. } | Self::Closed(_) => false,
+            Self::BadKey(_) | Self::Full { .. } | Self::Behind { .. } | Self::Closed(_) => false,
         }
     }
 }

@@ -137,6 +137,36 @@ async fn a_replica_that_starts_later_catches_up() {
 }
 
 #[tokio::test]
+async fn a_replica_finds_what_another_has_stored_a_moment_ago() {
+    let log = log();
+    let (one, _one) = replica(&log);
+    let (other, _other) = replica(&log);
+    for number in 0..1_000 {
+        let key = format!("job {number}");
+        one.append(&key, body("part one")).await.unwrap();
+        other.latest(Duration::from_secs(60)).await.unwrap();
+        assert!(other.read(|jobs| jobs.get(&key).is_some()), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn many_that_wait_for_the_latest_all_find_it() {
+    let log = log();
+    let (one, _one) = replica(&log);
+    let (other, _other) = replica(&log);
+    let all = (0..200).map(|number| {
+        let (one, other) = (one.clone(), other.clone());
+        async move {
+            let key = format!("job {number}");
+            one.append(&key, body("part one")).await.unwrap();
+            other.latest(Duration::from_secs(60)).await.unwrap();
+            assert!(other.read(|jobs| jobs.get(&key).is_some()), "{key}");
+        }
+    });
+    futures_util::future::join_all(all).await;
+}
+
+#[tokio::test]
 async fn an_empty_log_is_caught_up() {
     let (view, _task) = replica(&log());
     view.caught_up().await.unwrap();

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::sync::{Mutex, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::any::AnyLog;
@@ -65,6 +65,8 @@ struct Shared<F: Fold> {
     options: ViewOptions,
     state: RwLock<State<F::Entry>>,
     progress: watch::Sender<Progress>,
+    /// Where the log ended when it was last asked by [`View::latest`], and when that was.
+    asked: Mutex<Option<(Instant, Cursor)>>,
 }
 
 struct State<E> {
@@ -100,6 +102,7 @@ impl<F: Fold> View<F> {
                 reported: 0,
             }),
             progress: watch::Sender::new(Progress::default()),
+            asked: Mutex::default(),
         });
         let task = tokio::spawn(run(Closes(Arc::clone(&shared))));
         let task = ViewTask {
@@ -145,7 +148,7 @@ impl<F: Fold> View<F> {
         let Some(applied) = self.shared.wait_for(position)? else {
             return Ok(());
         };
-        match tokio::time::timeout(deadline, applied).await {
+        match timeout(deadline, applied).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StateError::Closed(name)),
             Err(_) => Err(StateError::NotApplied {
@@ -154,6 +157,33 @@ impl<F: Fold> View<F> {
                 waited: deadline,
             }),
         }
+    }
+
+    /// Waits until the view has everything that is in the log now, whichever replica stored it. The log is asked where it
+    /// ends, once for all that ask at one time.
+    ///
+    /// # Errors
+    /// [`StateError::Behind`] when it takes longer than `deadline`, [`StateError::Closed`] when the view ends, and those of
+    /// the log.
+    pub async fn latest(&self, deadline: Duration) -> Result<(), StateError> {
+        let name = self.shared.log.spec().name;
+        let applied = async {
+            let end = self.shared.end_after(Instant::now()).await?;
+            let mut progress = self.progress();
+            let is_there = |progress: &Progress| progress.applied.behind(&end) == 0;
+            match progress
+                .wait_for(|progress| is_there(progress) || progress.is_closed)
+                .await
+            {
+                Ok(progress) if is_there(&progress) => Ok(()),
+                _ => Err(StateError::Closed(name)),
+            }
+        };
+        let behind = |_| StateError::Behind {
+            name,
+            waited: deadline,
+        };
+        timeout(deadline, applied).await.map_err(behind)?
     }
 
     /// Reads the entries. Records wait meanwhile: take what is needed and return.
@@ -242,6 +272,20 @@ impl<F: Fold> Shared<F> {
 
     fn state_mut(&self) -> RwLockWriteGuard<'_, State<F::Entry>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the log ended at `now` or later.
+    async fn end_after(&self, now: Instant) -> Result<Cursor, StateError> {
+        let mut asked = self.asked.lock().await;
+        if let Some((at, end)) = &*asked
+            && *at >= now
+        {
+            return Ok(end.clone());
+        }
+        let at = Instant::now();
+        let end = self.log.bounds().await?.end;
+        *asked = Some((at, end.clone()));
+        Ok(end)
     }
 
     /// Refuses a new key while everything that is kept is still needed.

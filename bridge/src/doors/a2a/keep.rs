@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::follow::Reader;
-use super::work::{Reply, Turn, gone, not_found, not_stored, note};
+use super::work::{Reply, Turn, gone, not_found, not_read, not_stored, note};
 use super::write::{Of, state};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{Common, Target, With};
-use crate::state::Position;
+use crate::state::{Position, StateError};
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::Heard;
 use crate::tasks::{Event, Said, Subscription, Task};
@@ -115,15 +115,20 @@ impl Window {
 
 impl Turn<'_> {
     /// A task that this path shows: of its agent, or of any.
-    pub(super) fn task(&self, id: &str) -> Result<Task, Failure> {
-        let task = self.a2a.settings.tasks.get(id);
+    pub(super) async fn task(&self, id: &str) -> Result<Task, Failure> {
+        let found = self.a2a.settings.tasks.find(id).await;
+        self.shown(id, found)
+    }
+
+    fn shown(&self, id: &str, found: Result<Option<Task>, StateError>) -> Result<Task, Failure> {
+        let task = found.map_err(|error| not_read("tasks", &error))?;
         let task = task.filter(|task| self.named().is_none_or(|agent| task.agent == agent));
         task.ok_or_else(|| not_found(id))
     }
 
-    pub(super) fn get(&self) -> Result<String, Failure> {
+    pub(super) async fn get(&self) -> Result<String, Failure> {
         let params: TaskParams = self.ask.params()?;
-        let task = self.task(&params.id)?;
+        let task = self.task(&params.id).await?;
         let of = Of::task(self.ask.dialect, &params.id, &task);
         Ok(of.whole(&task, params.history_length, true))
     }
@@ -176,12 +181,16 @@ impl Turn<'_> {
         ))
     }
 
-    pub(super) fn follow(self) -> Result<Reply, Failure> {
+    pub(super) async fn follow(self) -> Result<Reply, Failure> {
         let params: TaskParams = self.ask.params()?;
-        let task = self.task(&params.id)?;
         let last: Option<Position> = self.head.last_event.as_ref().and_then(|id| id.parse().ok());
-        // A client from which too much was kept begins again with the task.
-        let last = last.filter(|last| task.remembers(*last));
+        let tasks = &self.a2a.settings.tasks;
+        let task = match last {
+            Some(last) => self.shown(&params.id, tasks.find_at(&params.id, last).await)?,
+            None => self.task(&params.id).await?,
+        };
+        // A client begins again with the task where more has happened than is kept, or what it names never happened.
+        let last = last.filter(|last| *last <= task.position && task.remembers(*last));
         if task.status.state.is_terminal() && last.is_none() {
             let name = state(task.status.state, self.ask.dialect);
             let message = format!("the task has ended ({name}): nothing more happens to it");
@@ -218,7 +227,7 @@ impl Turn<'_> {
     pub(super) async fn cancel(&self) -> Result<String, Failure> {
         let params: TaskParams = self.ask.params()?;
         let id = Text::from(params.id.as_str());
-        let task = self.task(&id)?;
+        let task = self.task(&id).await?;
         if task.status.state.is_terminal() {
             return Err(not_cancelable(&id, &task));
         }

@@ -88,7 +88,7 @@ impl Turn<'_> {
         let params: Params = self.ask.params()?;
         let (task, id) = params.names();
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
-        let kept = self.task(&task)?;
+        let kept = self.task(&task).await?;
         let is_1_0 = self.ask.dialect == Dialect::A2a10;
         match what {
             Push::Set => {

@@ -119,7 +119,7 @@ impl Turn<'_> {
             let message = "this agent does not stream: send the message without streaming";
             return Err(Failure::new(Reason::Unsupported, message));
         }
-        let outbound = self.outbound(agent, params.message.as_deref())?;
+        let outbound = self.outbound(agent, params.message.as_deref()).await?;
         if let Some(webhook) = &webhook {
             self.check_brought(&outbound.task, webhook)?;
         }
@@ -245,7 +245,11 @@ impl Turn<'_> {
 
     /// Checks a message, and prepares the request for the agent: with a context, and with the agent's own id of a task
     /// that goes on. Nothing else of it changes.
-    fn outbound(&self, agent: &Text, message: Option<&RawValue>) -> Result<Outbound, Failure> {
+    async fn outbound(
+        &self,
+        agent: &Text,
+        message: Option<&RawValue>,
+    ) -> Result<Outbound, Failure> {
         let raw = message.ok_or_else(|| bad_message(&BadMessage::Missing(vec!["message"])))?;
         let message = read::message(raw).map_err(|error| bad_message(&error))?;
         self.check_size(&message)?;
@@ -256,7 +260,8 @@ impl Turn<'_> {
         let (task_id, context_id) = (text_of(addressed.task_id)?, text_of(addressed.context_id)?);
         let task = match &task_id {
             Some((id, _)) => {
-                Some(self.continued(agent, id, context_id.as_ref().map(|(id, _)| id))?)
+                let context = context_id.as_ref().map(|(id, _)| id);
+                Some(self.continued(agent, id, context).await?)
             }
             None => None,
         };
@@ -386,8 +391,13 @@ impl Turn<'_> {
     }
 
     /// The task that a message goes on with.
-    fn continued(&self, agent: &Text, id: &str, context: Option<&String>) -> Result<Task, Failure> {
-        let task = self.task(id)?;
+    async fn continued(
+        &self,
+        agent: &Text,
+        id: &str,
+        context: Option<&String>,
+    ) -> Result<Task, Failure> {
+        let task = self.task(id).await?;
         if task.agent != *agent {
             return Err(not_found(id));
         }

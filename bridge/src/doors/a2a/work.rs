@@ -79,10 +79,10 @@ impl Turn<'_> {
             return Err(self.unknown_agent(""));
         }
         let result = match method {
-            Method::Get => self.get()?,
+            Method::Get => self.get().await?,
             Method::List => self.list()?,
             Method::Cancel => self.cancel().await?,
-            Method::Follow => return self.follow(),
+            Method::Follow => return self.follow().await,
             Method::Card => self.card(),
             Method::Push(what) => self.push(what).await?,
             Method::Send | Method::Stream => String::new(),
@@ -190,6 +190,13 @@ pub(super) fn not_stored(what: &str, error: &StateError) -> Failure {
             Failure::new(Reason::AgentUnavailable, message)
         }
     }
+}
+
+/// The log that would show something could not be read.
+pub(in crate::doors) fn not_read(what: &str, error: &StateError) -> Failure {
+    tracing::error!(what, %error, "not read");
+    let message = format!("{what} cannot be read now: try again later");
+    Failure::new(Reason::AgentUnavailable, message)
 }
 
 /// Writes down what was answered without a call.

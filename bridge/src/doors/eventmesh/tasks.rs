@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::Refusal;
-use crate::doors::a2a::{A2a, framed, holding, refusal_of, within};
+use crate::doors::a2a::{A2a, framed, holding, not_read, refusal_of, within};
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::At;
 use crate::doors::rpc::common::{Common, Target};
@@ -204,12 +204,13 @@ pub(super) async fn read(
     name: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let found = || {
-        let _held = admit(&a2a, &request)?;
-        let (id, task) = task(&a2a, name)?;
+    let admitted = admit(&a2a, &request);
+    let found = async {
+        let _held = admitted?;
+        let (id, task) = task(&a2a, name).await?;
         Ok(document(StatusCode::OK, &shown(&id, &task)))
     };
-    let response = found();
+    let response = found.await;
     answered(&a2a, &request, response)
 }
 
@@ -226,7 +227,7 @@ pub(super) async fn wait(
         let _held = admitted?;
         let Query(Wait { timeout: most }) = query.map_err(|error| bad(&error))?;
         let most = most.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
-        let (id, task) = task(&a2a, name)?;
+        let (id, task) = task(&a2a, name).await?;
         match timeout(most, a2a.settings.tasks.at_rest(&id)).await {
             Ok(Some(task)) => Ok(document(StatusCode::OK, &shown(&id, &task))),
             Ok(None) => Err(refusal_of(not_found(&id))),
@@ -245,9 +246,11 @@ pub(super) async fn follow(
     name: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let followed = || {
-        let (_charge, share) = admit(&a2a, &request)?;
-        let (id, _) = task(&a2a, name)?;
+    let admitted = admit(&a2a, &request);
+    let purse = a2a.door.purse(request.extensions());
+    let followed = async {
+        let (_charge, share) = admitted?;
+        let (id, _) = task(&a2a, name).await?;
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
         let (first, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
@@ -260,10 +263,10 @@ pub(super) async fn follow(
         let frames = stream::unfold(Some(following), |following| async move {
             following?.next().await
         });
-        let response = frames_response(frames, a2a.door.purse(request.extensions()));
+        let response = frames_response(frames, purse);
         Ok(holding(Some(share), response))
     };
-    let response = followed();
+    let response = followed.await;
     answered(&a2a, &request, response)
 }
 
@@ -312,7 +315,7 @@ pub(super) async fn cancel(
     *request.method_mut() = Method::POST;
     let inside = Arc::clone(&a2a);
     let respond = move |common, _head, _body: Bytes| async move {
-        let (id, _) = task(&inside, name)?;
+        let (id, _) = task(&inside, name).await?;
         let params = json!({ "id": id.as_str() }).to_string();
         let cancelled = within::ask(&inside, common, "tasks/cancel", &params).await;
         cancelled.map_err(refusal_of)?;
@@ -326,9 +329,13 @@ pub(super) async fn cancel(
 }
 
 /// The task that a path names.
-fn task(a2a: &A2a, name: Result<Path<String>, PathRejection>) -> Result<(Text, Task), Refusal> {
+async fn task(
+    a2a: &A2a,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<(Text, Task), Refusal> {
     let Path(name) = name.map_err(|error| bad(&error))?;
-    let task = a2a.settings.tasks.get(&name);
+    let task = a2a.settings.tasks.find(&name).await;
+    let task = task.map_err(|error| refusal_of(not_read("tasks", &error)))?;
     let task = task.ok_or_else(|| refusal_of(not_found(&name)))?;
     Ok((name.into(), task))
 }
