@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
@@ -18,6 +19,14 @@ pub(crate) fn unique(word: &str) -> String {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).unwrap();
     format!("{word}.{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// Waits until the server has seen every subscription that a client has made.
+pub(crate) async fn subscribed(client: &async_nats::Client) {
+    let inbox = client.new_inbox();
+    let mut echo = client.subscribe(inbox.clone()).await.unwrap();
+    client.publish(inbox, "".into()).await.unwrap();
+    within("an echo", echo.next()).await.unwrap();
 }
 
 /// A plain Kafka client.

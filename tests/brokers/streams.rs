@@ -11,7 +11,7 @@ use support::server::{Kind, named};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::plain::unique;
+use crate::plain::{subscribed, unique};
 
 /// Chunks that the agent makes.
 const CHUNKS: usize = 24;
@@ -135,7 +135,7 @@ async fn a_stream_goes_on_elsewhere(state: &str, nats: &str) {
     let client = async_nats::connect(nats).await.unwrap();
     let requests = client.subscribe(subject).await.unwrap();
     let paces = client.subscribe(pace.clone()).await.unwrap();
-    client.flush().await.unwrap();
+    subscribed(&client).await;
     let working = tokio::spawn(agent(client.clone(), requests, paces));
     let proceed = async || {
         client.publish(pace.clone(), "".into()).await.unwrap();
@@ -207,4 +207,25 @@ async fn a_stream_goes_on_at_another_replica_on_jetstream() {
     };
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     a_stream_goes_on_elsewhere(&state, &nats).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_followed_call_that_nobody_takes_fails_before_its_deadline() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let config = format!(
+        "transports: {{ bus: {{ type: nats, servers: ['{nats}'], jetstream: {{}} }} }}\n\
+         agents: {{ nobody: {{ description: Is away., to: {{ transport: bus, topic: {} }} }} }}\n\
+         state: {{ log: bus, create: true, prefix: {} }}\n",
+        unique("nobody"),
+        unique("streams"),
+    );
+    let bridge = Running::start(&config).await;
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {
+        "message": { "role": "user", "messageId": "m", "parts": [{ "kind": "text", "text": "hello" }] },
+    }});
+    let answer = bridge.post("/a2a/agents/nobody", request.to_string()).await;
+    assert!(answer.body.contains("agent_unavailable"), "{}", answer.body);
+    bridge.stop().await;
 }

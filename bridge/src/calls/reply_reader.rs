@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
@@ -148,7 +147,7 @@ impl ReplyReader {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
         let binding = self.bus.transport.binding();
-        if !(binding == Binding::Nats && self.calls.no_responders(at)) {
+        if !self.calls.no_responders(at, binding) {
             // They are counted and logged; nothing is to be sent on from here.
             drop(self.calls.take_answers(at, binding));
         }

@@ -162,6 +162,7 @@ impl Follower {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.leg.bus, Reader::ReplyLeg);
         let binding = self.bus.transport.binding();
+        self.calls.no_responders(at, binding);
         for (ReplyId { call, token }, said) in self.calls.to_others(at, binding) {
             let heard = reading.heard.entry(call).or_default();
             if !heard.is_torn {
