@@ -51,7 +51,7 @@ use api::Api;
 use consumer::ConsumerRef;
 use core::{CoreReader, Waiter, Written};
 use durable::DurableReader;
-use expected::{Answer, Expected};
+use expected::{Answer, Expected, Notice, Unasked};
 use jetstream::Replies;
 use link::{Link, Refusal, connects};
 
@@ -85,7 +85,7 @@ struct Inner {
     /// Publications waiting for a flush.
     written: mpsc::Sender<Written>,
     /// Questions whose answers come on `{inbox}.{token}`.
-    expected: mpsc::Sender<Expected>,
+    notices: mpsc::Sender<Notice>,
     inbox: String,
     tokens: AtomicU64,
     /// Cancelled once it has been tried to make the managed streams.
@@ -128,7 +128,7 @@ impl Nats {
         let inbox = client.new_inbox();
         let replies = subscribe_one(&client, format!("{inbox}.*"), None).await?;
         let (written, to_flush) = mpsc::channel(core::FLUSH_QUEUE);
-        let (expected, to_expect) = mpsc::channel(jetstream::EXPECTED_QUEUE);
+        let (notices, to_notice) = mpsc::channel(jetstream::NOTICES);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(Arc::clone(&link).watch(client.clone(), stop.clone()));
         tasks.spawn(core::flush_for(
@@ -144,7 +144,7 @@ impl Nats {
             link: Arc::clone(&link),
             api: api.clone(),
             inbox: replies,
-            expected: to_expect,
+            notices: to_notice,
         };
         tasks.spawn(replies.run(stop.clone()));
         let streams_tried = CancellationToken::new();
@@ -159,7 +159,7 @@ impl Nats {
                 client,
                 link,
                 written,
-                expected,
+                notices,
                 inbox,
                 tokens: AtomicU64::new(1),
                 streams_tried,
@@ -417,8 +417,27 @@ impl Inner {
             verdict,
             permit: Some(permit),
         };
-        in_queue(self.expected.send(expected)).await?;
-        core::publish(&self.client, out, bytes).await
+        self.ask(expected, out).await
+    }
+
+    /// Announces a question and asks it. If it is not asked, its announcement is taken back, and so is its permit.
+    async fn ask(
+        &self,
+        expected: Expected,
+        out: async_nats::message::OutboundMessage,
+    ) -> Result<(), TransportError> {
+        let (token, bytes) = (expected.token, expected.bytes);
+        let mut room = in_queue(self.notices.reserve_many(2)).await?;
+        if let Some(first) = room.next() {
+            first.send(Notice::Expected(expected));
+        }
+        let mut unasked = Unasked {
+            token,
+            room: Some(room),
+        };
+        core::publish(&self.client, out, bytes).await?;
+        unasked.room = None;
+        Ok(())
     }
 
     /// A round trip: publishes to our own inbox and waits for it to come back. The server handles what one connection
@@ -439,9 +458,8 @@ impl Inner {
             verdict,
             permit: None,
         };
-        in_queue(self.expected.send(expected)).await?;
         let out = core::outbound(&Address::topic(subject), &Message::default(), None)?;
-        core::publish(&self.client, out, 0).await?;
+        self.ask(expected, out).await?;
         match echoed.await {
             Ok(answered) => answered.map(drop),
             Err(_) => Err(closed()),

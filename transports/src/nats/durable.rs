@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::ReadyChunks;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -433,7 +434,7 @@ impl DurableReader {
         {
             return;
         }
-        while let Some(Some(messages)) = self.messages.next().now_or_never() {
+        while let Some(Some(messages)) = unconstrained(self.messages.next()).now_or_never() {
             for message in messages {
                 let reply = message.reply.filter(|_| message.status.is_none());
                 let info = reply.as_deref().and_then(Info::parse);

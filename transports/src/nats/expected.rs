@@ -1,6 +1,6 @@
 //! A publication that waits for the answer of a stream, and what it means that nobody listened to it.
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::core::Waiter;
@@ -26,6 +26,22 @@ pub(super) struct Expected {
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
+/// What the task that waits for answers is told.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// It will be asked.
+    Expected(Expected),
+    /// It was not asked: nothing will come on this token.
+    Unasked(u64),
+}
+
+/// Says that a question was not asked, unless it was, when it is dropped.
+pub(super) struct Unasked<'a> {
+    pub(super) token: u64,
+    /// Room to say it; `None` once it was asked.
+    pub(super) room: Option<mpsc::PermitIterator<'a, Notice>>,
+}
+
 /// What the answer means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -44,6 +60,16 @@ pub(super) enum Coverage {
     Nowhere,
     /// The API did not say, or, without an error, it was not asked because too many questions are out.
     Untold(Option<TransportError>),
+}
+
+// === impl Unasked ===
+
+impl Drop for Unasked<'_> {
+    fn drop(&mut self) {
+        if let Some(room) = self.room.as_mut().and_then(Iterator::next) {
+            room.send(Notice::Unasked(self.token));
+        }
+    }
 }
 
 // === impl Expected ===

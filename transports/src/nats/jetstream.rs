@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Api, ApiError};
-use super::expected::{Answer, Expected, storing};
+use super::expected::{Answer, Expected, Notice, storing};
 use super::link::{Link, Refusal, connects};
 use super::lookup::{Lookups, look_up};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::Receipt;
 
-/// Answers that can be announced ahead of the task that waits for them, at most.
-pub(super) const EXPECTED_QUEUE: usize = 1024;
+/// Questions that can be announced ahead of the task that waits for their answers, at most; each has room for two notices.
+pub(super) const NOTICES: usize = 2 * 1024;
 
 /// Waits for the answers on our inbox, for as long as somebody can ask.
 pub(super) struct Replies {
@@ -35,7 +35,7 @@ pub(super) struct Replies {
     pub(super) link: Arc<Link>,
     pub(super) api: Api,
     pub(super) inbox: Subscriber,
-    pub(super) expected: mpsc::Receiver<Expected>,
+    pub(super) notices: mpsc::Receiver<Notice>,
 }
 
 /// The questions without an answer. Their deadlines do not pass in the order of asking: an echo and a publication may
@@ -77,8 +77,8 @@ impl Replies {
                         expected.unheard(coverage.clone());
                     }
                 }
-                expected = self.expected.recv() => match expected {
-                    Some(expected) => self.expect(&mut unanswered, expected),
+                notice = self.notices.recv() => match notice {
+                    Some(notice) => self.notice(&mut unanswered, notice),
                     None => return,
                 },
                 answer = self.inbox.next() => match answer {
@@ -97,11 +97,13 @@ impl Replies {
         }
     }
 
-    fn expect(&self, unanswered: &mut Unanswered, expected: Expected) {
-        if self.is_lost(&expected) {
-            expected.decide(Err(self.lost()));
-        } else {
-            unanswered.insert(expected);
+    fn notice(&self, unanswered: &mut Unanswered, notice: Notice) {
+        match notice {
+            Notice::Expected(expected) if self.is_lost(&expected) => {
+                expected.decide(Err(self.lost()));
+            }
+            Notice::Expected(expected) => unanswered.insert(expected),
+            Notice::Unasked(token) => drop(unanswered.remove(token)),
         }
     }
 
@@ -112,8 +114,8 @@ impl Replies {
         answer: &async_nats::Message,
     ) -> Option<Expected> {
         // A question is announced before it is asked, but the announcement may still be on its way to us.
-        while let Ok(expected) = self.expected.try_recv() {
-            self.expect(unanswered, expected);
+        while let Ok(notice) = self.notices.try_recv() {
+            self.notice(unanswered, notice);
         }
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
         // An answer that came too late, or that somebody made up, belongs to nothing.

@@ -3,9 +3,11 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use futures_util::FutureExt as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::coop::unconstrained;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -196,4 +198,35 @@ async fn the_api_is_asked_once_for_many_publications() {
     assert_eq!(server.asked(), 1);
     store(&nats, "c.d").await;
     assert_eq!(server.asked(), 2);
+}
+
+#[tokio::test]
+async fn a_publication_that_is_not_sent_holds_no_place_of_those_that_are() {
+    let server = Mock::start(Api::Says(r#"{"streams":["S"]}"#)).await;
+    let config = NatsConfig {
+        max_ack_pending: 1,
+        ack_timeout: Duration::from_secs(120),
+        ..NatsConfig::new([format!("nats://{}", server.address)])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    // So that the connection is up.
+    store(&nats, "a.b").await;
+    let stored = to("a.b", Guarantee::Stored { message_id: None });
+    let is_free = async || {
+        let free = Arc::clone(&nats.inner.unanswered).acquire_many_owned(1);
+        let free = tokio::time::timeout(Duration::from_secs(60), free).await;
+        assert!(free.is_ok(), "the place is held");
+    };
+
+    let too_large = Message::plain(vec![b'x'; 2 << 20]);
+    let refused = nats.send(&stored, too_large).await.map(drop);
+    assert_eq!(refused.unwrap_err().kind(), Kind::TooLarge);
+    is_free().await;
+
+    // Nothing is taken out of the queue of the client until this task waits.
+    let fill = || nats.inner.client.publish("c.d", "x".into());
+    while unconstrained(fill()).now_or_never().is_some() {}
+    let sending = Box::pin(nats.send(&stored, Message::plain("x")));
+    assert!(unconstrained(sending).now_or_never().is_none());
+    is_free().await;
 }
