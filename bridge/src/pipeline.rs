@@ -28,6 +28,7 @@ mod request;
 mod run;
 mod send;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use a2abus_plugin::{MapContext, Text};
@@ -152,10 +153,17 @@ impl Pipeline {
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
         let mut run = Run::new(self);
         let mut received = Vec::with_capacity(AT_ONCE);
+        // The budget of the subscription counts these; what they become is counted when they are read.
+        let mut unread = VecDeque::with_capacity(AT_ONCE);
         let (mut open, mut wanted) = (true, true);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            while self.copies.has_room()
+                && let Some(delivery) = unread.pop_front()
+            {
+                run.receive(delivery);
+            }
             // A lane that is held has work or a confirmation here.
             let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();
             tokio::select! {
@@ -163,11 +171,9 @@ impl Pipeline {
                 Some(decided) = run.unconfirmed.next() => run.decided(decided),
                 Some((lane, done)) = run.waiting.next() => run.done(lane, done),
                 _ = looks.tick(), if !is_idle => run.drop_unwanted(),
-                count = consumer.recv_many(&mut received, AT_ONCE), if open && self.copies.has_room() => {
+                count = consumer.recv_many(&mut received, AT_ONCE), if open && unread.is_empty() => {
                     open = count > 0;
-                    for delivery in received.drain(..) {
-                        run.receive(delivery);
-                    }
+                    unread.extend(received.drain(..));
                 }
                 () = stop.cancelled(), if wanted && open => {
                     wanted = false;

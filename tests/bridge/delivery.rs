@@ -12,7 +12,9 @@ use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
     Transport as _, TransportErrorKind,
 };
+use futures_util::FutureExt as _;
 use support::battery::within;
+use tokio::task::coop::unconstrained;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -305,6 +307,51 @@ async fn a_topic_that_a_route_names_and_the_bus_refuses_holds_its_lane_and_says_
 
 /// More topics than lines that are written within one window.
 const BAD: u16 = 30;
+
+#[tokio::test]
+async fn no_more_is_read_than_its_copies_have_memory_for() {
+    const BODY: usize = 256 << 10;
+    const COPIES: usize = 16;
+    let copies: Vec<String> = (0..COPIES)
+        .map(|number| format!("{{ transport: sink, topic: many.{number} }}"))
+        .collect();
+    let many = format!("default_route: [{}]", copies.join(", "));
+    let config = CONFIG.replace(
+        "default_route: [{ transport: sink, topic: unknown }]",
+        &many,
+    );
+    let config = config.replace("topics: [in],", "topics: [in], budget_bytes: 64MiB,");
+    let world = World::with(&config, Memory::new(bus(1)), Memory::new(bus(1))).await;
+    world.sink.set_down("it is gone");
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"text":"{}"}}}}"#,
+        "x".repeat(BODY)
+    );
+    // All of them are there when the binding looks: nothing else runs before this task waits.
+    let to = Address::topic(Topic::new("in").unwrap());
+    for number in 0..64 {
+        let message = Message {
+            key: Some(format!("k-{number}").into()),
+            ..Message::plain(body.clone())
+        };
+        let sent = unconstrained(world.source.send(&to, message));
+        drop(sent.now_or_never().unwrap().unwrap());
+    }
+    let read = |world: &World| {
+        let read = world.metric("a2abus_received_total{binding=\"in\"}");
+        read.map_or(0, |read| read.parse::<usize>().unwrap())
+    };
+    let most = (64 << 20) / (BODY * COPIES);
+    world
+        .until("as many are read as have room", |world| read(world) >= most)
+        .await;
+    assert!(read(&world) <= most + 1, "{} are read", read(&world));
+    world.sink.set_up();
+    world
+        .until("all of them are delivered", |world| read(world) == 64)
+        .await;
+    world.end().await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn each_of_many_topics_that_stay_bad_is_mentioned_every_minute() {

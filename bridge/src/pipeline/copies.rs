@@ -1,8 +1,8 @@
 //! The memory that copies take until they are confirmed.
 //!
 //! The budget of a subscription counts what is received. One message can become many copies, each with the key and the
-//! headers of the message, so these are bounded too: a message whose copies would repeat too much is refused, and nothing
-//! more is received while the copies in hand take too much.
+//! headers of the message, so these are bounded too: a message whose copies would repeat too much is refused, and no other
+//! message is read while the copies in hand take too much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::bus::outbound::Outgoing;
 
 /// Bytes of keys and headers that the elements of one message may repeat together.
 const MAX_REPEATED: usize = 4 << 20;
-/// Bytes of the copies of one binding above which nothing more is received.
+/// Bytes of the copies of one binding above which no other message is read.
 const MAX_IN_HAND: usize = 64 << 20;
 /// What a copy takes beside its body, key and headers.
 const COPY: usize = 1 << 10;
