@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tracing::Level;
@@ -376,7 +376,7 @@ impl Registry {
                     Ok(Some(record)) => {
                         let mut has_changed = announcements.noticed(&self.now(), &record);
                         // What came together is one change.
-                        while let Some(Ok(Some(record))) = records.next().now_or_never() {
+                        while let Some(record) = records.now() {
                             has_changed |= announcements.noticed(&self.now(), &record);
                         }
                         if has_changed {
@@ -695,7 +695,7 @@ impl Announcements {
         }
         let removed = self.view.commit(name, None, APPLIED).await?;
         let mut again = None;
-        while let Some(Ok(Some(record))) = following.next().now_or_never() {
+        while let Some(record) = following.now() {
             if record.position < removed {
                 again = record.body;
             }
@@ -723,7 +723,7 @@ async fn store(
     let stored = view.commit(name, body.clone(), APPLIED).await;
     let stored = stored.map_err(Refused::NotStored)?;
     let mut overtaken = None;
-    while let Some(Ok(Some(record))) = following.next().now_or_never() {
+    while let Some(record) = following.now() {
         if record.position < stored {
             overtaken = Some(record);
         }
@@ -861,6 +861,8 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+
+    use futures_util::FutureExt as _;
 
     use super::*;
     use crate::state::{Kind, Log as _, LogSpec, MemoryLog, ViewOptions};

@@ -15,6 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
 use super::lane::{Lane, Task};
@@ -202,7 +203,8 @@ impl BindingLane {
             return None;
         }
         let mut deciding = pipeline.confirm(in_flight).boxed();
-        Some(match (&mut deciding).now_or_never() {
+        // With a budget it could look as if it had to wait, and its dead letter would come later.
+        Some(match unconstrained(&mut deciding).now_or_never() {
             Some(decided) => std::future::ready(decided).boxed(),
             None => deciding,
         })

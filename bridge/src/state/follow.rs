@@ -48,6 +48,12 @@ impl Following {
             next => Ok(next),
         }
     }
+
+    /// The next record, if it is there by now. Unlike one look at [`Following::next`], it does not depend on what the task
+    /// has done since it last waited.
+    pub fn now(&mut self) -> Option<Record> {
+        self.records.try_recv().ok()
+    }
 }
 
 // === impl Followers ===
@@ -117,5 +123,40 @@ impl Follower {
 
     fn is_there(&self) -> bool {
         !self.records.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::task::coop;
+
+    use super::super::log::Position;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_there_is_seen_by_a_task_that_has_done_much() {
+        let mut followers = Followers::default();
+        let mut following = followers.add(None, 2);
+        assert_eq!(following.now(), None);
+        let record = Record {
+            key: "k".into(),
+            position: Position {
+                partition: 0,
+                offset: 1,
+            },
+            time: 0,
+            body: None,
+        };
+        followers.publish(&record);
+        while coop::has_budget_remaining() {
+            coop::consume_budget().await;
+        }
+        assert_eq!(
+            following.next().now_or_never(),
+            None,
+            "it would have to yield"
+        );
+        assert_eq!(following.now(), Some(record));
     }
 }
