@@ -210,16 +210,47 @@ impl SharedStore {
         self.note_run(&key, &run, until);
         let committed = self.commit(&key, &event).await;
         let current = self.execution(&key, |execution| execution.run.clone());
-        let is_ours = current.as_ref() == Some(&run);
-        if !is_ours {
-            self.runs().remove(&key);
+        if current.as_ref() == Some(&run) {
+            return Ok(true);
         }
-        committed?;
+        self.runs().remove(&key);
+        if let Err(error) = committed {
+            let summary_key = summary.key.as_str().into();
+            self.take_back(&key, (run, summary_key), until, &error)
+                .await;
+            return Err(error);
+        }
         match current {
-            Some(_) => Ok(is_ours),
+            Some(_) => Ok(false),
             None => Err(other(
                 "the record of this execution was forgotten for want of memory: raise state.memory",
             )),
+        }
+    }
+
+    /// Takes a run back that did not begin: its record may be in the log all the same, and everybody would wait for it.
+    async fn take_back(
+        &self,
+        key: &str,
+        (run, summary_key): (Text, Text),
+        until: u64,
+        error: &StoreError,
+    ) {
+        let removed = Event::Removed {
+            run: Some(run),
+            summary_key,
+        };
+        let removed = Some(body::write(&removed));
+        let taken_back = self.executions.append(&log_key(key), removed).await;
+        let (agent, execution) = key.split_once('\0').unwrap_or_default();
+        match taken_back {
+            Ok(_) => {
+                tracing::warn!(agent, execution, %error, "an execution was not begun, and its record is taken back: it may be requested again");
+            }
+            Err(not_taken_back) => {
+                let until = clock::rfc3339(clock::since_1970(until));
+                tracing::error!(agent, execution, %error, %not_taken_back, %until, "an execution was not begun, but may be recorded as running: until then it is not begun again");
+            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! Executions and stored values as pure functions of their records.
 
+use a2abus_executor::Status;
 use a2abus_plugin::Text;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::state::body;
@@ -91,7 +93,8 @@ impl Written {
         }
         #[derive(Deserialize)]
         struct Stands {
-            status: Text,
+            #[serde(deserialize_with = "status")]
+            status: Status,
         }
         let Listed { summary: stands } = serde_json::from_slice(summary)?;
         Ok(Self {
@@ -99,9 +102,14 @@ impl Written {
             summary_key,
             record: serde_json::from_slice(record)?,
             summary: serde_json::from_slice(summary)?,
-            is_final: !matches!(stands.status.as_str(), "pending" | "running"),
+            is_final: stands.status.is_final(),
         })
     }
+}
+
+fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
+    let word = Text::deserialize(deserializer)?;
+    Status::from_word(&word).ok_or_else(|| D::Error::custom(format!("{word:?} is no status")))
 }
 
 // === impl ExecutionFold ===

@@ -150,6 +150,28 @@ async fn a_replica_whose_time_is_over_writes_nothing_once_another_has_begun() {
 }
 
 #[tokio::test]
+async fn an_execution_that_did_not_begin_may_begin_elsewhere_at_once() {
+    let mut world = World::new();
+    let stuck = world.replica().await;
+    // It stores records, and does not see them.
+    world.tasks.clear();
+    let closed = async {
+        while !stuck.executions.progress().borrow().is_closed {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), closed)
+        .await
+        .unwrap();
+    let begun = stuck.begin(changes(1, 1, "running", "x"), in_an_hour());
+    assert!(begun.await.is_err());
+    let other = world.replica().await;
+    assert!(!other.runs_elsewhere(&key(1)), "nobody runs it");
+    let begun = other.begin(changes(1, 2, "running", "y"), in_an_hour());
+    assert!(begun.await.unwrap());
+}
+
+#[tokio::test]
 async fn values_are_shared_and_counted_for_all() {
     let mut world = World::new();
     let (first, second) = (world.replica().await, world.replica().await);
