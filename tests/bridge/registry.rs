@@ -492,16 +492,14 @@ async fn methods_list_has_skills_and_tools() {
                 .unwrap();
         }
     });
-    for _ in 0..2 {
-        // The second time from memory.
-        let one = json_of(
-            front
-                .to("/rpc/tools", request("1", "methods/list", json!({})))
-                .send()
-                .await
-                .unwrap(),
-        )
-        .await;
+    let list = || async {
+        let list = request("1", "methods/list", json!({}));
+        json_of(front.to("/rpc/tools", list).send().await.unwrap()).await
+    };
+    // The agent is asked once, by many who come at the same time.
+    let mut lists = futures_util::future::join_all((0..8).map(|_| list())).await;
+    lists.push(list().await);
+    for one in lists {
         let methods = one["result"]["methods"].as_array().unwrap();
         let of = |method: &str| methods.iter().find(|it| it["method"] == method).unwrap();
         assert_eq!(of("message/send")["skill"]["id"], "main", "{one}");

@@ -3,7 +3,7 @@
 //! Each is asked at most once in a while, and nobody waits longer than a few seconds for all of them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use a2abus_plugin::{Hint, Text, decode};
@@ -40,12 +40,31 @@ pub(crate) enum Found {
     Nothing(Failure),
 }
 
-/// What agents have said, and until when that counts.
+/// What agents have said, and who is being asked.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Mutex<HashMap<(Text, Question), Known>>);
+pub(super) struct Asked {
+    kept: Mutex<Answers>,
+    /// Only one asks an agent something at a time; others wait for what it says.
+    turns: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
+}
 
-/// Until when it counts, and what it is.
-type Known = (Instant, Arc<Found>);
+/// An agent, and what it was asked.
+type Key = (Text, Question);
+
+/// What agents have said, within a bound of bytes.
+#[derive(Debug, Default)]
+struct Answers {
+    known: HashMap<Key, Known>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Until when it counts.
+    until: Instant,
+    found: Arc<Found>,
+    bytes: usize,
+}
 
 /// How long one agent may take, and all together.
 const EACH: Duration = Duration::from_secs(2);
@@ -58,8 +77,9 @@ const NOT_AGAIN: Duration = Duration::from_secs(10);
 /// Largest answer of one agent that is used, in bytes, and the most pages of it.
 const LARGEST: usize = 256 << 10;
 const MOST_PAGES: usize = 50;
-/// Answers that are kept, at most.
-const MOST_KEPT: usize = 4_000;
+/// Bytes of the answers that are kept, at most, and what one takes beside its items.
+const MOST_BYTES: usize = 32 << 20;
+const ANSWER_BYTES: usize = 512;
 /// The revision of MCP that agents are asked in.
 const REVISION: &str = "2025-11-25";
 
@@ -112,6 +132,13 @@ impl Found {
             Self::Nothing(_) => &[],
         }
     }
+
+    /// What it takes in memory, about.
+    fn bytes(&self) -> usize {
+        let items = self.items().iter();
+        let items = items.map(|item| size_of::<Box<RawValue>>() + item.get().len());
+        ANSWER_BYTES + items.sum::<usize>()
+    }
 }
 
 // === impl Registry ===
@@ -148,17 +175,16 @@ impl Registry {
         };
         let until = Instant::now() + ALL;
         let mut asked = stream::iter(unknown)
-            .map(|name| {
+            .map(|name| async {
                 let caller = caller.clone();
-                async move {
-                    let said = ask(calls, &name, question, caller).await;
-                    (name, said)
-                }
+                let said = self
+                    .asked
+                    .in_turn(&name, question, ask(calls, &name, question, caller));
+                let said = said.await;
+                (name, said)
             })
             .buffer_unordered(AT_A_TIME);
         while let Ok(Some((name, said))) = timeout_at(until, asked.next()).await {
-            let said = Arc::new(said.unwrap_or_else(Found::Nothing));
-            self.asked.keep(&name, question, &said);
             found.insert(name, said);
         }
         found
@@ -258,31 +284,47 @@ fn page_of(body: &[u8], question: Question) -> (Vec<Box<RawValue>>, Option<Box<R
 // === impl Asked ===
 
 impl Asked {
-    fn known(&self, agent: &Text, question: Question) -> Option<Arc<Found>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (until, found) = kept.get(&(agent.clone(), question))?;
-        (Instant::now() < *until).then(|| Arc::clone(found))
+    fn kept(&self) -> MutexGuard<'_, Answers> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, agent: &Text, question: Question, found: &Arc<Found>) {
+    fn known(&self, agent: &Text, question: Question) -> Option<Arc<Found>> {
+        let kept = self.kept();
+        let known = kept.known.get(&(agent.clone(), question))?;
+        (Instant::now() < known.until).then(|| Arc::clone(&known.found))
+    }
+
+    /// Asks when nobody else is asking the same, unless an answer is known by then.
+    async fn in_turn(
+        &self,
+        agent: &Text,
+        question: Question,
+        ask: impl Future<Output = Result<Found, Failure>>,
+    ) -> Arc<Found> {
+        let turn = self.turn(agent, question);
+        let _turn = turn.lock().await;
+        if let Some(known) = self.known(agent, question) {
+            return known;
+        }
+        let found = Arc::new(ask.await.unwrap_or_else(Found::Nothing));
         // A limit of the one who asked says nothing to others.
-        if let Found::Nothing(failure) = &**found
-            && matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited)
-        {
-            return;
+        let is_of_caller = matches!(&*found, Found::Nothing(failure)
+            if matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited));
+        if !is_of_caller {
+            self.kept().keep((agent.clone(), question), &found);
         }
-        let (now, key) = (Instant::now(), (agent.clone(), question));
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= MOST_KEPT {
-            kept.retain(|_, (until, _)| now < *until);
-        }
-        if kept.len() < MOST_KEPT || kept.contains_key(&key) {
-            let time = match **found {
-                Found::Items(_) => KEPT,
-                Found::Nothing(_) => NOT_AGAIN,
-            };
-            kept.insert(key, (now + time, Arc::clone(found)));
-        }
+        found
+    }
+
+    fn turn(&self, agent: &Text, question: Question) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = turns.entry((agent.clone(), question)).or_default();
+        turn.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *turn = Arc::downgrade(&new);
+            new
+        })
     }
 
     /// Forgets what agents have said whose card is another one now, or who are gone.
@@ -291,7 +333,64 @@ impl Asked {
             (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
             (before, now) => before.is_none() && now.is_none(),
         };
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(name, _), _| is_same(name));
+        self.kept().retain(|(name, _), _| is_same(name));
+    }
+}
+
+// === impl Answers ===
+
+impl Answers {
+    /// Keeps an answer. Where there is no room for it, those go first that count for the shortest time.
+    fn keep(&mut self, key: Key, found: &Arc<Found>) {
+        let (now, bytes) = (Instant::now(), found.bytes());
+        self.retain(|known, answer| *known != key && now < answer.until);
+        while self.bytes + bytes > MOST_BYTES {
+            let first = self.known.iter().min_by_key(|(_, known)| known.until);
+            let Some(first) = first.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            self.retain(|key, _| *key != first);
+        }
+        let time = match **found {
+            Found::Items(_) => KEPT,
+            Found::Nothing(_) => NOT_AGAIN,
+        };
+        self.bytes += bytes;
+        let known = Known {
+            until: now + time,
+            found: Arc::clone(found),
+            bytes,
+        };
+        self.known.insert(key, known);
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Key, &Known) -> bool) {
+        self.known.retain(|key, known| stays(key, known));
+        self.bytes = self.known.values().map(|known| known.bytes).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_has_a_bound_of_bytes() {
+        let mut answers = Answers::default();
+        let item = RawValue::from_string(format!("\"{}\"", "x".repeat(LARGEST - 2))).unwrap();
+        let found = Arc::new(Found::Items(vec![item]));
+        for agent in 0..4_000 {
+            let key = (Text::from(format!("a-{agent}")), Question::Tools);
+            answers.keep(key, &found);
+            assert!(answers.bytes <= MOST_BYTES);
+        }
+        assert_eq!(answers.bytes, answers.known.len() * found.bytes());
+        assert!(answers.known.len() > 100);
+        assert!(
+            answers
+                .known
+                .contains_key(&("a-3999".into(), Question::Tools))
+        );
+        assert!(!answers.known.contains_key(&("a-0".into(), Question::Tools)));
     }
 }
