@@ -37,7 +37,7 @@ use crate::calls::{Answer, CallError, Calls, Part};
 use crate::clock;
 use crate::seldom::{LogLimits, Seldom};
 use crate::state::body;
-use crate::state::{Entries, Logs, RESULTS, StateError, View};
+use crate::state::{Cursor, Entries, Logs, Position, RESULTS, StateError, View};
 
 /// The answers that are kept.
 #[derive(Debug)]
@@ -220,18 +220,30 @@ impl Results {
         false
     }
 
-    /// A call whose answer is followed.
-    fn opened(&self, call: CallId) -> Option<Arc<Opened>> {
+    /// A call whose answer is followed, and where its record is.
+    fn opened(&self, call: CallId) -> Option<(Arc<Opened>, Position)> {
         let call = call.to_string();
-        self.view
-            .read(|entries| Some(Arc::clone(&followed(entries, &call)?.opened)))
+        self.view.read(|entries| {
+            let followed = followed(entries, &call)?;
+            Some((Arc::clone(&followed.opened), followed.at))
+        })
     }
 
-    async fn record_part(&self, call: CallId, index: usize, part: &Part) -> Result<(), StateError> {
+    /// Where the log ends.
+    async fn end(&self) -> Result<Cursor, StateError> {
+        self.view.end().await
+    }
+
+    async fn record_part(
+        &self,
+        call: CallId,
+        index: usize,
+        (body, last): &(Bytes, bool),
+    ) -> Result<(), StateError> {
         let event = Event::Part {
             index,
-            last: part.last,
-            body: String::from_utf8_lossy(&part.body).into_owned().into(),
+            last: *last,
+            body: String::from_utf8_lossy(body).into_owned().into(),
         };
         self.append(&call_key(&call.to_string()), &event).await
     }
@@ -246,7 +258,7 @@ impl Results {
     ) -> Answer {
         let (pieces, receiver) = mpsc::channel(BEHIND);
         let opened = self.opened(call);
-        let (agent, left) = opened.map_or_else(Default::default, |opened| {
+        let (agent, left) = opened.map_or_else(Default::default, |(opened, _)| {
             (opened.agent.clone(), opened.time_left())
         });
         let results = Arc::clone(self);
@@ -265,7 +277,7 @@ impl Results {
         let key = call_key(&call);
         loop {
             let (parts, mut following) = self.view.follow(Some(&key), BEHIND, |entries| {
-                Some(followed(entries, &call)?.parts_from(next).to_vec())
+                Some(followed(entries, &call)?.parts_from(next))
             });
             let Some(parts) = parts else {
                 let why = CallError::BadAnswer(Text::from_static("it is not kept any more"));

@@ -2,6 +2,7 @@
 //!
 //! The first claim of a key wins, and the first answer to it. A claim that was given back leaves nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::state::body;
-use crate::state::{Applied, Fold, Record};
+use crate::state::{Applied, Fold, Position, Record};
 
 /// What happened to a key or to a call. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -119,10 +120,11 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone)]
 pub(crate) struct Followed {
     pub(crate) opened: Arc<Opened>,
-    /// How many parts of its answer were not recorded, because its task has them.
-    before: usize,
-    /// The parts that follow, and which is the last.
-    parts: Vec<(Text, bool)>,
+    /// Where the record of the call is.
+    pub(crate) at: Position,
+    /// The parts that are recorded, by their number, and which is the last. The first ones may be missing: its task has
+    /// them, or the replica that has them is still about to record them.
+    parts: BTreeMap<usize, (Text, bool)>,
     bytes: usize,
 }
 
@@ -152,7 +154,7 @@ impl Fold for ResultFold {
         match (&mut *entry, event) {
             (None, Event::Claimed(claim)) => *entry = Some(Entry::Key(Claimed::new(claim, bytes))),
             (None, Event::Opened(opened)) => {
-                *entry = Some(Entry::Call(Followed::new(*opened, bytes)))
+                *entry = Some(Entry::Call(Followed::new(*opened, record.position, bytes)))
             }
             (Some(Entry::Key(claimed)), Event::Released { call }) if claimed.is_open(&call) => {
                 *entry = None;
@@ -204,19 +206,20 @@ impl Opened {
 }
 
 impl Followed {
-    fn new(opened: Opened, bytes: usize) -> Self {
+    fn new(opened: Opened, at: Position, bytes: usize) -> Self {
         Self {
             opened: Arc::new(opened),
-            before: 0,
-            parts: Vec::new(),
+            at,
+            parts: BTreeMap::new(),
             bytes,
         }
     }
 
-    /// The parts from this one on, counted from 0.
-    pub(crate) fn parts_from(&self, first: usize) -> &[(Text, bool)] {
-        let parts = self.parts.get(first.saturating_sub(self.before)..);
-        parts.unwrap_or_default()
+    /// The parts from this one on, counted from 0, up to the first that is missing.
+    pub(crate) fn parts_from(&self, first: usize) -> Vec<(Text, bool)> {
+        let numbered = self.parts.range(first..).zip(first..);
+        let next = numbered.take_while(|((number, _), expected)| **number == *expected);
+        next.map(|((_, part), _)| part.clone()).collect()
     }
 
     /// Whether some of its answer is recorded.
@@ -224,19 +227,18 @@ impl Followed {
         !self.parts.is_empty()
     }
 
-    fn is_next(&self, index: usize) -> bool {
-        self.parts.is_empty() || index == self.before + self.parts.len()
+    /// Whether a part is not recorded yet, and none after which nothing comes.
+    fn is_new(&self, index: usize) -> bool {
+        let last = self.parts.last_key_value();
+        let is_after_last = last.is_some_and(|(number, (_, last))| *last && index > *number);
+        !is_after_last && !self.parts.contains_key(&index)
     }
 
-    /// Takes a part that comes next. Several replicas may record the same one.
+    /// Takes a part. Several replicas may record the same one, and each may begin with another.
     fn take(&mut self, event: Event, bytes: usize) -> Applied {
-        let is_whole = self.parts.last().is_some_and(|(_, last)| *last);
         match event {
-            Event::Part { index, last, body } if !is_whole && self.is_next(index) => {
-                if self.parts.is_empty() {
-                    self.before = index;
-                }
-                self.parts.push((body, last));
+            Event::Part { index, last, body } if self.is_new(index) => {
+                self.parts.insert(index, (body, last));
                 self.bytes += bytes;
                 Applied::Changed
             }
@@ -278,7 +280,6 @@ impl Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Position;
     use proptest::prelude::*;
 
     fn claimed(call: &str) -> Event {
@@ -331,9 +332,8 @@ mod tests {
         (claimed, applied)
     }
 
-    #[test]
-    fn a_part_is_taken_once_whoever_records_it() {
-        let opened = Event::Opened(Box::new(Opened {
+    fn opened() -> Event {
+        Event::Opened(Box::new(Opened {
             key: None,
             task: Some("t".into()),
             token: None,
@@ -343,12 +343,25 @@ mod tests {
             agent: "weather".into(),
             until: 1,
             began: 0,
-        }));
-        let part = |index: usize, last| Event::Part {
+        }))
+    }
+
+    fn part(index: usize, last: bool) -> Event {
+        Event::Part {
             index,
             last,
             body: index.to_string().into(),
-        };
+        }
+    }
+
+    fn bodies(followed: &Followed, first: usize) -> Vec<String> {
+        let parts = followed.parts_from(first).into_iter();
+        parts.map(|(body, _)| body.to_string()).collect()
+    }
+
+    #[test]
+    fn a_part_is_taken_once_whoever_records_it() {
+        let opened = opened();
         // Two replicas record, each in order.
         let orders = [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 2]];
         for order in orders {
@@ -358,22 +371,53 @@ mod tests {
             let Some(Entry::Call(followed)) = entry else {
                 panic!("{entry:?}");
             };
-            let bodies: Vec<&str> = followed
-                .parts
-                .iter()
-                .map(|(body, _)| body.as_str())
-                .collect();
-            assert_eq!(bodies, ["0", "1", "2"]);
+            assert_eq!(bodies(&followed, 0), ["0", "1", "2"]);
         }
         // Parts that the task of the call has are not recorded: the first one recorded may be any.
-        let (entry, applied) = records(&[part(0, true), opened, part(1, false), part(0, true)]);
+        let (entry, applied) = records(&[part(0, true), opened, part(1, true), part(2, true)]);
         use Applied::{Changed, Unchanged};
         assert_eq!(applied, [Unchanged, Changed, Changed, Unchanged]);
         let Some(Entry::Call(followed)) = entry else {
             panic!("{entry:?}");
         };
         let from = |first| followed.parts_from(first).len();
-        assert_eq!([from(0), from(1), from(2)], [1, 1, 0]);
+        assert_eq!([from(0), from(1), from(2)], [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_part_has_its_number_wherever_a_replica_begins() {
+        // One has seen that the task has two parts, the other one not yet.
+        let late = [part(2, false), part(3, true)];
+        let early = [
+            part(0, false),
+            part(1, false),
+            part(2, false),
+            part(3, true),
+        ];
+        for split in 0..=early.len() {
+            let (before, after) = early.split_at(split);
+            let events = [&[opened()], before, &late, after].concat();
+            for length in 0..=events.len() {
+                let (entry, _) = records(&events[..length]);
+                let Some(Entry::Call(followed)) = entry else {
+                    continue;
+                };
+                // Whoever reads from a part on gets that one, those after it, and no other.
+                for first in 0..4 {
+                    let read = bodies(&followed, first);
+                    let right: Vec<String> = (first..)
+                        .map(|it| it.to_string())
+                        .take(read.len())
+                        .collect();
+                    assert_eq!(read, right, "{length} of {events:?}");
+                }
+            }
+            let (entry, _) = records(&events);
+            let Some(Entry::Call(followed)) = entry else {
+                panic!("{entry:?}");
+            };
+            assert_eq!(bodies(&followed, 0).len(), 4, "{events:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,6 @@
 //! tasks and of answers take each number once. Source: docs/design.md §2.
 
 use std::collections::HashMap;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +17,9 @@ use a2abus_plugin::Text;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -32,11 +32,11 @@ use crate::calls::reply::ReplyLeg;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::said::Said;
 use crate::calls::{Answered, Calls, Part, render};
-use crate::clock;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};
 use crate::seldom::Seldom;
+use crate::state::{Cursor, StateError};
 use crate::tasks::Tasks;
 
 /// Reads on one bus.
@@ -71,6 +71,8 @@ struct Heard {
     task_went_on: Instant,
     /// How many parts are recorded, or need not be.
     recorded: usize,
+    /// Whether parts are on their way to the log.
+    is_being_recorded: bool,
     /// Whether the answer was taken over.
     is_adopted: bool,
     /// Whether parts were given up: what comes after them is of no use.
@@ -82,8 +84,34 @@ struct Reading {
     heard: HashMap<CallId, Heard>,
     /// What it takes, about.
     bytes: usize,
-    /// When the subscription began, in milliseconds since 1970.
-    began: u64,
+    /// Where the log ended when the subscription had begun: a call whose record comes later is heard from its first part.
+    began: Cursor,
+}
+
+/// What is due for one call.
+enum Due {
+    Nothing,
+    /// It is not followed any more.
+    End,
+    /// Its parts are to be recorded.
+    Record(TakenOver),
+}
+
+/// A call that is taken over.
+#[derive(Clone)]
+struct TakenOver {
+    call: CallId,
+    opened: Arc<Opened>,
+    has_task: bool,
+}
+
+/// Parts that were on their way to the log.
+struct Recorded {
+    of: TakenOver,
+    /// How many are stored.
+    count: usize,
+    /// Why the others are not.
+    error: Option<StateError>,
 }
 
 /// How long the replica of a call may take to take an answer.
@@ -96,7 +124,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const MOST_BYTES: usize = 64 << 20;
 /// What a message takes beside its bytes, about.
 const MESSAGE_BYTES: usize = 512;
-/// Calls that are taken over at a time.
+/// Calls whose parts are recorded at a time.
 const AT_A_TIME: usize = 64;
 
 // === impl Follower ===
@@ -117,8 +145,15 @@ impl Follower {
             };
             consumer.assigned().await;
             let began = Instant::now();
-            readiness.set(condition.as_str(), Ok(()));
-            self.read_all(&mut consumer, &stop).await;
+            match self.results.end().await {
+                Ok(end) => {
+                    readiness.set(condition.as_str(), Ok(()));
+                    self.read_all(&mut consumer, end, &stop).await;
+                }
+                Err(error) => {
+                    tracing::warn!(transport = %self.bus.name.text(), %error, "answers to other replicas are not read yet");
+                }
+            }
             if let Err(error) = consumer.close(CLOSE).await {
                 tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers to other replicas did not close cleanly");
             }
@@ -137,12 +172,14 @@ impl Follower {
         self.bus.transport.subscribe(subscription).await
     }
 
-    async fn read_all(&self, consumer: &mut Consumer, stop: &CancellationToken) {
+    async fn read_all(&self, consumer: &mut Consumer, began: Cursor, stop: &CancellationToken) {
         let mut reading = Reading {
             heard: HashMap::new(),
             bytes: 0,
-            began: clock::milliseconds(clock::now()),
+            began,
         };
+        // A slow log must not keep it from reading: what comes meanwhile might be lost.
+        let mut recording = FuturesUnordered::new();
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -151,7 +188,11 @@ impl Follower {
                     Some(delivery) => self.take(&mut reading, delivery),
                     None => return,
                 },
-                _ = looks.tick() => self.look_through(&mut reading).await,
+                _ = looks.tick() => {
+                    let room = AT_A_TIME - recording.len();
+                    recording.extend(self.look_through(&mut reading, room));
+                }
+                Some(recorded) = recording.next() => self.recorded(&mut reading, recorded),
                 () = stop.cancelled() => return,
             }
         }
@@ -197,42 +238,54 @@ impl Follower {
         true
     }
 
-    async fn look_through(&self, reading: &mut Reading) {
-        let (now, began) = (Instant::now(), reading.began);
-        let looks = reading.heard.iter_mut().map(|(call, heard)| {
-            let goes_on = self.goes_on(*call, heard, (now, began));
-            goes_on.map(|goes_on| (!goes_on).then_some(*call)).boxed()
+    /// Does what is due for each call. Gives back what is to be recorded, of so many calls at most.
+    fn look_through<'s>(
+        &'s self,
+        reading: &mut Reading,
+        room: usize,
+    ) -> Vec<impl Future<Output = Recorded> + use<'s>> {
+        let (now, began) = (Instant::now(), &reading.began);
+        let mut to_record = Vec::new();
+        reading.heard.retain(|call, heard| {
+            match self.due(*call, heard, (now, began)) {
+                Due::Nothing => {}
+                Due::End => return false,
+                Due::Record(of) if to_record.len() < room && !heard.is_being_recorded => {
+                    heard.is_being_recorded = true;
+                    let parts = heard.parts.iter().skip(heard.recorded - heard.before);
+                    let parts = parts.map(|part| (part.body.clone(), part.last)).collect();
+                    to_record.push(self.record(of, heard.recorded, parts));
+                }
+                Due::Record(_) => {}
+            }
+            true
         });
-        let looks: Vec<BoxFuture<'_, _>> = looks.collect();
-        let looks = stream::iter(looks).buffer_unordered(AT_A_TIME);
-        let done: Vec<CallId> = looks.filter_map(ready).collect().await;
-        for call in done {
-            reading.heard.remove(&call);
-        }
         reading.bytes = reading.heard.values().map(|heard| heard.bytes).sum();
+        to_record
     }
 
-    /// Does what is due for one call; whether it is to be followed on.
-    async fn goes_on(&self, call: CallId, heard: &mut Heard, (now, began): (Instant, u64)) -> bool {
-        let Some(opened) = self.results.opened(call) else {
-            return now < heard.last + UNKNOWN;
+    fn due(&self, call: CallId, heard: &mut Heard, (now, began): (Instant, &Cursor)) -> Due {
+        let end_if = |is_over| if is_over { Due::End } else { Due::Nothing };
+        let Some((opened, at)) = self.results.opened(call) else {
+            return end_if(now >= heard.last + UNKNOWN);
         };
-        let is_of_before = opened.began < began;
+        let is_of_before = began.has_passed(at);
         if is_of_before && opened.streamed {
             // Parts of it may have come before this replica read.
-            return false;
+            return Due::End;
         }
         if self.calls.legs().is_ours(call) && !is_of_before {
-            return false;
+            return Due::End;
         }
+        let is_late = opened.time_left().is_zero();
         if heard.is_torn {
-            return !opened.time_left().is_zero();
+            return end_if(is_late);
         }
         self.render(call, heard, &opened);
         if let Some(key) = &opened.key
             && self.results.is_settled(key)
         {
-            return false;
+            return Due::End;
         }
         let in_task = self.in_task(call, &opened);
         if opened.key.is_none() {
@@ -245,19 +298,24 @@ impl Follower {
             heard.task_went_on = now;
         }
         if is_taken && !(is_whole && opened.key.is_some()) {
-            return !is_whole && !opened.time_left().is_zero();
+            return end_if(is_whole || is_late);
         }
         // A dead replica is found while its agent goes on; a kept answer counts when it is whole.
         let since = in_task.map_or(heard.last, |_| heard.task_went_on);
         if now < since + GRACE && !heard.is_adopted {
-            return true;
+            return Due::Nothing;
         }
-        let can_be_asked_for = in_task.is_some() || (opened.key.is_some() && is_whole);
-        if can_be_asked_for && count > 0 {
-            self.adopt(call, &opened, in_task.is_some(), heard).await;
+        let has_task = in_task.is_some();
+        let can_be_asked_for = has_task || (opened.key.is_some() && is_whole);
+        let is_recorded = heard.recorded == count && heard.is_adopted;
+        if can_be_asked_for && count > 0 && !is_recorded {
+            return Due::Record(TakenOver {
+                call,
+                opened,
+                has_task,
+            });
         }
-        let is_done = is_whole && (heard.recorded == count || !can_be_asked_for);
-        !is_done && !opened.time_left().is_zero()
+        end_if(is_whole || is_late)
     }
 
     /// Makes parts of the messages, as the replica of the call does.
@@ -295,18 +353,43 @@ impl Follower {
         tasks.parts_from(task, &call.to_string())
     }
 
-    /// Records the parts that are not recorded yet, and lets the task of the call follow them.
-    async fn adopt(&self, call: CallId, opened: &Opened, has_task: bool, heard: &mut Heard) {
-        let new = heard.recorded - heard.before;
-        for part in heard.parts.iter().skip(new) {
-            let recorded = self.results.record_part(call, heard.recorded, part);
+    /// Records parts, of which the first has this number.
+    async fn record(&self, of: TakenOver, first: usize, parts: Vec<(Bytes, bool)>) -> Recorded {
+        for (count, part) in parts.iter().enumerate() {
+            let recorded = self.results.record_part(of.call, first + count, part);
             if let Err(error) = recorded.await {
-                if let Some(suppressed) = self.lost.allow() {
-                    tracing::warn!(%call, %error, suppressed, "the answer to a call of a replica that has stopped was not recorded: trying again");
-                }
-                return;
+                let error = Some(error);
+                return Recorded { of, count, error };
             }
-            heard.recorded += 1;
+        }
+        Recorded {
+            of,
+            count: parts.len(),
+            error: None,
+        }
+    }
+
+    /// Notes what is recorded, and lets the task of the call follow it.
+    fn recorded(&self, reading: &mut Reading, Recorded { of, count, error }: Recorded) {
+        let TakenOver {
+            call,
+            opened,
+            has_task,
+        } = of;
+        let Some(heard) = reading.heard.get_mut(&call).filter(|heard| !heard.is_torn) else {
+            return;
+        };
+        heard.is_being_recorded = false;
+        heard.recorded += count;
+        if let Some(error) = error {
+            let tries_again = !opened.time_left().is_zero();
+            if let Some(suppressed) = self.lost.allow() {
+                tracing::warn!(%call, %error, tries_again, suppressed, "the answer to a call of a replica that has stopped was not recorded");
+            }
+            if !tries_again {
+                reading.heard.remove(&call);
+            }
+            return;
         }
         if std::mem::replace(&mut heard.is_adopted, true) {
             return;
@@ -340,6 +423,7 @@ impl Default for Heard {
             in_task: None,
             task_went_on: now,
             recorded: 0,
+            is_being_recorded: false,
             is_adopted: false,
             is_torn: false,
         }
@@ -369,7 +453,7 @@ impl Heard {
     fn forget(&mut self, taken: usize) {
         let most = self.parts.len().saturating_sub(1);
         let taken = taken.saturating_sub(self.before).min(most);
-        if self.is_adopted || taken == 0 {
+        if self.is_adopted || self.is_being_recorded || taken == 0 {
             return;
         }
         for part in self.parts.drain(..taken) {

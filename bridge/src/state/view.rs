@@ -205,6 +205,14 @@ impl<F: Fold> View<F> {
         (now, following)
     }
 
+    /// Where the log ends now: whatever comes there is appended later.
+    ///
+    /// # Errors
+    /// When the log cannot be asked.
+    pub async fn end(&self) -> Result<Cursor, StateError> {
+        self.shared.log.bounds().await.map(|bounds| bounds.end)
+    }
+
     /// How far the view is. The receiver sees it change.
     #[must_use]
     pub fn progress(&self) -> watch::Receiver<Progress> {
