@@ -124,6 +124,19 @@ impl Span {
     }
 }
 
+/// The place of a part in the document that it is borrowed from. That of anything else lies outside of the document.
+#[must_use]
+pub fn place_of(document: &[u8], part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr().wrapping_sub(document.as_ptr().addr());
+    let end = start.saturating_add(part.len());
+    if end <= document.len() {
+        return start..end;
+    }
+    debug_assert!(false, "the part is borrowed from the document");
+    let outside = document.len() + 1;
+    outside..outside
+}
+
 /// Reads a document value by value. See the [module](self).
 #[derive(Debug)]
 pub struct Reader<'a> {

@@ -96,6 +96,14 @@ fn names_are_unescaped() {
     assert_eq!(names[3], b"a\"\\/\x08\x0c\n\r\tz");
 }
 
+#[test]
+fn a_part_is_where_it_was_borrowed() {
+    let text = r#"{"a":"b","c":"b"}"#;
+    for (start, end) in [(0, text.len()), (5, 8), (13, 16), (4, 4), (17, 17)] {
+        assert_eq!(place_of(text.as_bytes(), &text[start..end]), start..end);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 

@@ -1,5 +1,6 @@
 //! Messages: checked, sent to their agent, and answered by a message, a task or a stream.
 
+use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
@@ -274,11 +275,12 @@ impl Turn<'_> {
                     .map_or_else(|| self.new_id("context"), |task| task.context.clone());
                 match addressed.context_id {
                     // It is there, and null.
-                    Some(null) => {
-                        edits.push((span(bytes, null.get()), json!(context.as_str()).to_string()))
-                    }
+                    Some(null) => edits.push((
+                        place_of(bytes, null.get()),
+                        json!(context.as_str()).to_string(),
+                    )),
                     None => {
-                        let start = span(bytes, raw).start + 1;
+                        let start = place_of(bytes, raw).start + 1;
                         edits.push((
                             start..start,
                             format!(r#""contextId":{},"#, json!(context.as_str())),
@@ -292,7 +294,10 @@ impl Turn<'_> {
             &task_id,
             task.as_ref().and_then(|task| task.agents_id.as_ref()),
         ) {
-            edits.push((span(bytes, token.get()), json!(own.as_str()).to_string()));
+            edits.push((
+                place_of(bytes, token.get()),
+                json!(own.as_str()).to_string(),
+            ));
         }
         let goes_on = task.is_some();
         let unit = self.rewritten(edits)?;
@@ -423,7 +428,7 @@ impl Sent<'_> {
                 it.task_push_notification_config,
             ]
         });
-        let places = private.flatten().map(|raw| span(bytes, raw.get()));
+        let places = private.flatten().map(|raw| place_of(bytes, raw.get()));
         places.map(|place| (place, "null".to_owned())).collect()
     }
 }
@@ -452,10 +457,4 @@ fn text_of(token: Option<&RawValue>) -> Result<Option<(String, &RawValue)>, Fail
         .map_err(|_| Failure::bad_params("taskId and contextId are strings"))?;
     // An empty one is none, as A2A 1.0 writes it.
     Ok((!id.is_empty()).then_some((id, token)))
-}
-
-/// Where a part of the bytes is in them.
-pub(in crate::doors) fn span(bytes: &[u8], part: &str) -> std::ops::Range<usize> {
-    let start = part.as_ptr().addr().saturating_sub(bytes.as_ptr().addr());
-    start..start + part.len()
 }

@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::time::Duration;
 
+use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::jsonrpc::{self, splice};
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,7 +21,6 @@ use super::session::Session;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
-use crate::doors::a2a::span;
 use crate::doors::rpc::common::With;
 use crate::doors::rpc::{parts_of, status_of};
 use crate::http::respond::refusal;
@@ -224,7 +224,7 @@ fn completed(body: &Bytes, is_kept: bool) -> Bytes {
     if !is_empty {
         members.push("");
     }
-    let start = span(body, result.get()).start + 1;
+    let start = place_of(body, result.get()).start + 1;
     splice(body, start..start, &members.join(","))
 }
 

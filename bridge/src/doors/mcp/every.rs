@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use a2abus_plugin::json::place_of;
 use a2abus_plugin::protocol::jsonrpc::splice;
 use a2abus_plugin::{Hint, Text, Unit, decode};
 use axum::response::Response;
@@ -17,7 +18,6 @@ use super::envelope::{Params, is_object, text};
 use super::post::Turn;
 use super::session::Session;
 use crate::calls::failure::Failure;
-use crate::doors::a2a::span;
 use crate::doors::rpc::common::Target;
 use crate::registry::asked::{Found, Question};
 
@@ -174,7 +174,7 @@ impl Turn<'_> {
         let (Some((agent, own)), Some(raw)) = (split.or_else(default), named) else {
             return Err(unknown(naming, &name));
         };
-        let place = span(bytes, raw.get());
+        let place = place_of(bytes, raw.get());
         let body = splice(bytes, place, &json!(own).to_string());
         let limits = self.mcp.door.calls.rules().limits;
         let unit = decode(&body, &Hint::default(), &limits).into_only();
@@ -195,7 +195,7 @@ fn renamed(agent: &str, item: &RawValue, member: &str) -> Option<String> {
         Naming::Uri
     };
     let bytes = Bytes::copy_from_slice(item.get().as_bytes());
-    let place = span(item.get().as_bytes(), raw.get());
+    let place = place_of(item.get().as_bytes(), raw.get());
     let renamed = splice(&bytes, place, &json!(naming.join(agent, &own)).to_string());
     String::from_utf8(renamed.into()).ok()
 }
