@@ -147,7 +147,9 @@ async fn json_of(front: &Front, path: &str) -> Value {
 #[tokio::test]
 async fn the_http_cases_of_the_vectors() {
     let front = Front::open_with(CONFIG).await;
-    for case in vectors().http_cases {
+    let cases = vectors().http_cases;
+    assert_eq!(cases.len(), 10);
+    for case in cases {
         check_http(&front, case).await;
     }
 }
@@ -195,11 +197,13 @@ async fn check_http(front: &Front, case: HttpCase) {
 
 #[test]
 fn the_sse_cases_of_the_vectors() {
+    let cases = vectors().sse_cases;
+    assert_eq!(cases.len(), 3);
     for SseCase {
         name,
         bytes,
         expect,
-    } in vectors().sse_cases
+    } in cases
     {
         let events = read_events(&bytes);
         assert_eq!(events.len(), expect.events, "{name}");
