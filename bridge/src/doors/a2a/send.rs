@@ -129,17 +129,11 @@ impl Turn<'_> {
         let room = self.room_in(&outbound)?;
         let call = (!self.in_batch).then_some(self.common.call);
         let unit = outbound.unit.clone();
-        let answer = self
-            .common
-            .call(
-                unit,
-                call,
-                With {
-                    task: Some(&outbound.task),
-                    ..With::default()
-                },
-            )
-            .await;
+        let with = With {
+            task: Some(&outbound.task),
+            ..With::default()
+        };
+        let answer = self.common.call(unit, call, with).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
         if !streams && !at_once && !outbound.goes_on {
