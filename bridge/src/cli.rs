@@ -14,6 +14,7 @@ mod output;
 mod payload;
 mod reach;
 mod serve;
+mod stdio;
 mod telemetry;
 mod topics;
 mod workflow;
@@ -66,6 +67,8 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// Calls an agent through the bus.
     Call(call::CallArgs),
+    /// Lets an MCP client that starts its servers as programs use the agents of a bridge.
+    Stdio(stdio::StdioArgs),
     /// Validates, runs and tests workflows (JSON Lines).
     Workflow(workflow::WorkflowArgs),
 }
@@ -108,6 +111,7 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Serve(args) => block_on(serve::run(args)).map(success),
         Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),
+        Command::Stdio(args) => block_on(stdio::run(args)).map(success),
         Command::Workflow(args) => workflow::run(args),
         Command::Check(args) => block_on(check::run(args)),
         Command::Topics(args) => block_on(topics::run(args)),

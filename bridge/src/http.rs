@@ -7,6 +7,7 @@
 pub(crate) mod body;
 mod connection;
 pub(crate) mod hosts;
+pub(crate) mod messages;
 pub(crate) mod negotiate;
 pub(crate) mod respond;
 mod seats;

@@ -16,6 +16,7 @@ pub mod config;
 mod count;
 pub mod doors;
 pub mod http;
+mod lines;
 pub mod metrics;
 pub mod names;
 pub mod pipeline;

@@ -169,7 +169,7 @@ async def everything(bridge, control, spring, report):
     rows = list(table(asking, problems))
     print("\n".join(rows), flush=True)
     report.note("the matrix is the one in the README", unlike_readme(rows))
-    await step("the clients of the SDKs", library_clients(bridge.door, report), report)
+    await step("the clients of the SDKs", library_clients(bridge.program, bridge.door, report), report)
     if os.environ["CLIENTS_MCP_KIT"]:
         kit = conformance(bridge.program, bridge.directory, report)
         await step("the conformance kit of MCP", kit, report)

@@ -1,4 +1,4 @@
-"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}`, `/mcp/agents/{agent}` and
+"""The clients of the SDKs of A2A and MCP against `/rpc/{agent}`, `/mcp/agents/{agent}`, `a2abus stdio` and
 `/a2a/agents/{agent}`, each a program of its own."""
 
 import asyncio
@@ -7,6 +7,8 @@ import os
 from hooks import listen
 from world import SDK_AGENTS
 
+# The client starts its server, which asks the bridge.
+STDIO = "a2abus stdio"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -22,27 +24,34 @@ def programs():
         yield f"a2a-sdk 0.3, by its card, {binding}", [former, "card_0_3.py"], a2a, [binding]
     if os.environ.get("CLIENTS_JAF"):
         yield "jaf-py", [os.environ["CLIENTS_JAF"], "jaf_2.py"], a2a, []
-    for path in (rpc, "mcp/agents"):
+    for path in (rpc, "mcp/agents", STDIO):
         yield f"mcp 2.x on {path}", [current, "mcp_2.py"], path, []
         yield f"mcp 1.x on {path}", [former, "mcp_1.py"], path, []
     if os.environ.get("CLIENTS_NODE"):
         node = os.environ["CLIENTS_NODE"]
-        for path in (rpc, "mcp/agents"):
+        for path in (rpc, "mcp/agents", STDIO):
             yield f"@modelcontextprotocol/sdk on {path}", ["node", os.path.join(node, "mcp.mjs")], path, []
         for binding in ("JSONRPC", "HTTP+JSON"):
             yield f"@a2a-js/sdk, by its card, {binding}", ["node", os.path.join(node, "card.mjs")], a2a, [binding]
 
 
-async def library_clients(door, report):
+def server(bridge, door, path, agent):
+    """What a client is given to connect to."""
+    if path == STDIO:
+        return [bridge, "stdio", "--url", door, "--agent", agent]
+    return [f"{door}/{path}/{agent}"]
+
+
+async def library_clients(bridge, door, report):
     """Each with each agent, two programs at a time."""
     listen(int(os.environ["CLIENTS_HOOKS"]))
     two = asyncio.Semaphore(2)
 
     async def one(name, command, path, arguments, agent):
         async with two:
-            program = [command[0], os.path.join(HERE, "sdk", command[1]), f"{door}/{path}/{agent}", *arguments]
+            program = [command[0], os.path.join(HERE, "sdk", command[1]), *server(bridge, door, path, agent)]
             process = await asyncio.create_subprocess_exec(
-                *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+                *program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
             output, _ = await asyncio.wait_for(process.communicate(), 180)
         lines = output.decode().strip().splitlines()

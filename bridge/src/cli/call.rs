@@ -106,14 +106,14 @@ fn check_timeout(args: &CallArgs, longest: Duration) -> Result<(), Misuse> {
     }
 }
 
-async fn until_ready(readiness: &Readiness) {
+pub(super) async fn until_ready(readiness: &Readiness) {
     let mut poll = tokio::time::interval(Duration::from_millis(10));
     while !readiness.is_ready() {
         poll.tick().await;
     }
 }
 
-fn not_ready(readiness: &Readiness, limit: Duration) -> anyhow::Error {
+pub(super) fn not_ready(readiness: &Readiness, limit: Duration) -> anyhow::Error {
     let unmet = readiness.report().not_ready.into_iter();
     let unmet = unmet.map(|unmet| format!("{}: {}", unmet.name, unmet.cause));
     let unmet: Vec<_> = unmet.collect();

@@ -2,6 +2,8 @@
 //!
 //! Source: docs/design.md §7.2; WHATWG HTML section 9.2, "Server-sent events".
 
+pub(crate) mod read;
+
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -67,7 +69,10 @@ pub(crate) fn whole_response(body: &[u8], purse: &Purse) -> Response {
 /// Whether a response is a stream of events.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind == EVENTS)
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    // A server may add a charset.
+    let essence = kind.split(';').next().unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case(EVENTS)
 }
 
 fn events_response(body: Body) -> Response {

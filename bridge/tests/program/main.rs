@@ -5,6 +5,7 @@
 
 mod cli;
 mod serve;
+mod stdio;
 mod storage;
 mod vectors;
 mod workflow;

@@ -1,10 +1,15 @@
-// The client of the MCP SDK in TypeScript (npm @modelcontextprotocol/sdk).
+// The client of the MCP SDK in TypeScript (npm @modelcontextprotocol/sdk): over HTTP, or with the command of a server
+// that it starts.
 import assert from 'node:assert/strict';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
+import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 
 const client = new Client({ name: 'tests', version: '1.0' });
-await client.connect(new StreamableHTTPClientTransport(new URL(process.argv[2])));
+const [server, ...args] = process.argv.slice(2);
+await client.connect(args.length > 0
+  ? new StdioClientTransport({ command: server, args })
+  : new StreamableHTTPClientTransport(new URL(server)));
 
 const { tools } = await client.listTools();
 assert.deepEqual(tools.map((tool) => tool.name), ['weather']);

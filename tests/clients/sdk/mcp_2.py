@@ -1,19 +1,22 @@
-"""The client of the MCP SDK (PyPI mcp 2.x)."""
+"""The client of the MCP SDK (PyPI mcp 2.x): over HTTP, or with the command of a server that it starts."""
 
 import asyncio
 import sys
 
-from mcp import Client
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
 
-async def main(url):
+async def main(server, *arguments):
+    if arguments:
+        server = stdio_client(StdioServerParameters(command=server, args=list(arguments)))
     seen = []
 
     async def progress(done, total, message):
         seen.append((done, total))
 
-    async with Client(url) as client:
+    async with Client(server) as client:
         tools = await client.list_tools()
         assert [tool.name for tool in tools.tools] == ["weather"], tools
         answer = await client.call_tool("weather", {"city": "Oslo"})

@@ -1,0 +1,95 @@
+//! What a server answers to a POST: one document, or a stream of events.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::Response;
+
+use super::sse;
+use super::sse::read::{Events, TooLarge};
+
+/// The messages of one response.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    response: Response,
+    /// What reads a stream; `None` for one document.
+    events: Option<Events>,
+    /// The document so far.
+    document: BytesMut,
+    ready: VecDeque<Bytes>,
+    is_over: bool,
+    most: usize,
+}
+
+/// Why no further message can be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MessagesError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(reqwest::Error),
+    /// An event is too large.
+    #[error(transparent)]
+    Event(#[from] TooLarge),
+    /// The document is too large.
+    #[error("the answer has more than {0} bytes")]
+    Document(usize),
+}
+
+// === impl Messages ===
+
+impl Messages {
+    /// The messages of a response, of at most this many bytes each.
+    pub(crate) fn of(response: Response, most: usize) -> Self {
+        let is_stream = sse::is_stream(response.headers());
+        Self {
+            events: is_stream.then(|| Events::new(most)),
+            response,
+            document: BytesMut::new(),
+            ready: VecDeque::new(),
+            is_over: false,
+            most,
+        }
+    }
+
+    /// Whether there may be several.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// The next message; `None` after the last. An empty document is no message. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the rest cannot be read.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, MessagesError> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Ok(Some(message));
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            match self.response.chunk().await {
+                Ok(Some(piece)) => self.take(&piece)?,
+                Ok(None) => {
+                    self.is_over = true;
+                    let document = self.document.split().freeze();
+                    self.ready
+                        .extend((!document.is_empty()).then_some(document));
+                }
+                Err(error) => return Err(MessagesError::Broken(error)),
+            }
+        }
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<(), MessagesError> {
+        if let Some(events) = &mut self.events {
+            self.ready.extend(events.push(piece)?);
+            return Ok(());
+        }
+        if self.document.len() + piece.len() > self.most {
+            return Err(MessagesError::Document(self.most));
+        }
+        self.document.extend_from_slice(piece);
+        Ok(())
+    }
+}

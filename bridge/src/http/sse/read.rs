@@ -1,0 +1,113 @@
+//! Reads a stream of server-sent events, as a client does.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+/// The events of one stream, whose bytes come in pieces.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// The line that has no end yet.
+    line: BytesMut,
+    /// The data of the event that has no end yet.
+    data: BytesMut,
+    has_data: bool,
+    /// The line before ended with CR: an LF that follows belongs to that end.
+    after_cr: bool,
+    most: usize,
+}
+
+/// An event is larger than its reader takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event of the stream has more than {0} bytes")]
+pub(crate) struct TooLarge(usize);
+
+// === impl Events ===
+
+impl Events {
+    /// A stream whose events have at most this many bytes.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            line: BytesMut::new(),
+            data: BytesMut::new(),
+            has_data: false,
+            after_cr: false,
+            most,
+        }
+    }
+
+    /// Takes the next piece; the data of the events that it completes.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: the stream cannot be read any further.
+    pub(crate) fn push(&mut self, mut piece: &[u8]) -> Result<Vec<Bytes>, TooLarge> {
+        let mut events = Vec::new();
+        while !piece.is_empty() {
+            if std::mem::take(&mut self.after_cr) && piece[0] == b'\n' {
+                piece.advance(1);
+                continue;
+            }
+            let end = piece.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+            self.line
+                .extend_from_slice(&piece[..end.unwrap_or(piece.len())]);
+            if self.line.len() + self.data.len() > self.most {
+                return Err(TooLarge(self.most));
+            }
+            let Some(end) = end else { break };
+            self.after_cr = piece[end] == b'\r';
+            piece.advance(end + 1);
+            events.extend(self.end_line());
+        }
+        Ok(events)
+    }
+
+    /// The data of the event that the line ends.
+    fn end_line(&mut self) -> Option<Bytes> {
+        let line = self.line.split();
+        if line.is_empty() {
+            let has_data = std::mem::take(&mut self.has_data);
+            let data = self.data.split().freeze();
+            // An event without data only says where the stream stands.
+            return (has_data && !data.is_empty()).then_some(data);
+        }
+        let value = match line.strip_prefix(b"data:") {
+            Some(value) => value.strip_prefix(b" ").unwrap_or(value),
+            None if &line[..] == b"data" => b"",
+            None => return None,
+        };
+        if std::mem::replace(&mut self.has_data, true) {
+            self.data.extend_from_slice(b"\n");
+        }
+        self.data.extend_from_slice(value);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = ": hello\nid: 1\ndata: {\"a\":\ndata:1}\n\ndata:\n\nevent: x\r\ndata: two\r\n\r\ndata\rdata: three\r\rdata: lost";
+
+    #[test]
+    fn events_are_the_same_however_they_are_cut() {
+        for size in 1..STREAM.len() {
+            let mut events = Events::new(100);
+            let pieces = STREAM.as_bytes().chunks(size);
+            let read: Vec<Bytes> = pieces
+                .flat_map(|piece| events.push(piece).unwrap())
+                .collect();
+            assert_eq!(read, ["{\"a\":\n1}", "two", "\nthree"], "{size}");
+        }
+    }
+
+    #[test]
+    fn an_event_has_a_bound() {
+        let mut events = Events::new(16);
+        assert!(events.push(b"data: 12345678\n\n").is_ok());
+        assert_eq!(events.push(b"data: 12345678901"), Err(TooLarge(16)));
+        let mut events = Events::new(16);
+        assert_eq!(
+            events.push(b"data: 1234567\ndata: 1234567\ndata: 1\n"),
+            Err(TooLarge(16))
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! `a2abus stdio` as an MCP client sees it that starts its servers as programs.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Longer than anything here takes, so that a test that hangs fails.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A program that ends with its owner.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The client's side of `a2abus stdio`.
+struct Session {
+    program: Program,
+    input: Option<ChildStdin>,
+    output: mpsc::Receiver<Value>,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2abus"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("A2ABUS_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// The MCP server of the demonstration behind a bridge, and the URL of that.
+fn everything() -> (Program, String) {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let mut child = command(&[
+        "demo",
+        "--agents",
+        "everything",
+        "--serve",
+        "--listen",
+        &listen,
+    ])
+    .spawn()
+    .unwrap();
+    let (serves, served) = mpsc::channel();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        // Without a reader it would end.
+        let mut line = String::new();
+        while printed.read_line(&mut line).is_ok_and(|read| read > 0) {
+            let _ = serves.send(());
+        }
+    });
+    served.recv_timeout(SOON).expect("the bridge serves");
+    (Program(child), format!("http://{listen}"))
+}
+
+impl Session {
+    fn start(args: &[&str]) -> Self {
+        let mut child = command(&[&["stdio"], args].concat()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (said, output) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let message = serde_json::from_str(&line).expect("one JSON message on a line");
+                if said.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            input: child.stdin.take(),
+            program: Program(child),
+            output,
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn say(&mut self, message: Value) {
+        self.write(&message.to_string());
+    }
+
+    fn call(&mut self, id: u32, method: &str, params: Value) {
+        self.say(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+    }
+
+    /// The next message of which this holds.
+    #[track_caller]
+    fn next(&self, is: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let message = self.output.recv_timeout(SOON).expect("a message in time");
+            if is(&message) {
+                return message;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn answer(&self, id: u32) -> Value {
+        self.next(|message| message["id"] == id && message.get("method").is_none())
+    }
+
+    fn open(&mut self) -> Value {
+        let client = json!({ "name": "test", "version": "1" });
+        let capabilities = json!({ "sampling": {}, "elicitation": {} });
+        self.call(
+            0,
+            "initialize",
+            json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client }),
+        );
+        let profile = self.answer(0);
+        self.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        profile
+    }
+
+    /// Ends the input; the exit status.
+    fn end(mut self) -> i32 {
+        drop(self.input.take());
+        let status = self.program.0.wait().unwrap();
+        status.code().unwrap_or(-1)
+    }
+}
+
+#[test]
+fn a_client_uses_an_agent_through_standard_input_and_output() {
+    let (_bridge, url) = everything();
+    let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
+    let profile = stdio.open();
+    assert_eq!(
+        profile["result"]["protocolVersion"], "2025-11-25",
+        "{profile}"
+    );
+    stdio.call(1, "tools/list", json!({}));
+    let tools = stdio.answer(1);
+    assert!(
+        tools["result"]["tools"].as_array().unwrap().len() > 5,
+        "{tools}"
+    );
+    // Progress comes before the result.
+    let call = json!({ "name": "test_tool_with_progress", "_meta": { "progressToken": "t" } });
+    stdio.call(2, "tools/call", call);
+    let progress = stdio.next(|message| message["method"] == "notifications/progress");
+    assert_eq!(progress["params"]["progressToken"], "t", "{progress}");
+    assert!(stdio.answer(2)["result"].is_object());
+    // The agent asks the client.
+    let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
+    stdio.call(3, "tools/call", call);
+    let question = stdio.next(|message| message["method"] == "sampling/createMessage");
+    let said =
+        json!({ "role": "assistant", "model": "m", "content": { "type": "text", "text": "hi" } });
+    stdio.say(json!({ "jsonrpc": "2.0", "id": question["id"], "result": said }));
+    let answer = stdio.answer(3);
+    assert_eq!(
+        answer["result"]["content"][0]["text"], "LLM response: hi",
+        "{answer}"
+    );
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn requests_that_are_read_before_the_end_are_answered() {
+    let (_bridge, url) = everything();
+    let mut stdio = Session::start(&["--url", &url]);
+    stdio.open();
+    stdio.call(
+        1,
+        "tools/call",
+        json!({ "name": "everything.test_tool_with_progress" }),
+    );
+    drop(stdio.input.take());
+    assert!(stdio.answer(1)["result"].is_object());
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn a_cancelled_request_has_no_answer() {
+    let (_bridge, url) = everything();
+    let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
+    stdio.open();
+    let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
+    stdio.call(1, "tools/call", call);
+    stdio.next(|message| message["method"] == "sampling/createMessage");
+    let cancel = json!({ "requestId": 1, "reason": "enough" });
+    stdio.say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    stdio.call(2, "ping", json!({}));
+    let next = stdio.next(|message| message.get("method").is_none());
+    assert_eq!(next["id"], 2, "{next}");
+    // Without the cancel the end would wait for the answer to the question.
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn a_request_that_stands_alone_gets_its_headers() {
+    let (_bridge, url) = everything();
+    let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+    });
+    stdio.call(1, "server/discover", json!({ "_meta": meta }));
+    let said = stdio.answer(1);
+    assert!(said["result"]["supportedVersions"].is_array(), "{said}");
+    stdio.call(
+        2,
+        "tools/call",
+        json!({ "name": "test_simple_text", "_meta": meta }),
+    );
+    let said = stdio.answer(2);
+    assert_eq!(said["result"]["resultType"], "complete", "{said}");
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn what_fails_is_an_error_with_the_id_of_its_request() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let mut stdio = Session::start(&["--url", &url]);
+    stdio.call(7, "tools/list", json!({}));
+    let error = stdio.answer(7);
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("cannot be reached"), "{message}");
+    assert!(message.contains("--url"), "{message}");
+    stdio.write("this is no JSON");
+    let error = stdio.next(|message| message["id"].is_null());
+    assert_eq!(error["error"]["code"], -32_700, "{error}");
+    // It goes on after both.
+    stdio.call(8, "tools/list", json!({}));
+    assert!(stdio.answer(8)["error"].is_object());
+    assert_eq!(stdio.end(), 0);
+
+    let (_bridge, url) = everything();
+    let mut stdio = Session::start(&["--agent", "nobody", "--url", &url]);
+    stdio.call(9, "tools/list", json!({}));
+    let error = stdio.answer(9);
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("nobody"),
+        "{error}"
+    );
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn a_configuration_takes_the_place_of_a_running_bridge() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    let config = "
+transports: { local: { type: memory } }
+agents: { maps: { description: Maps., to: { transport: local, topic: agents.maps } } }
+";
+    std::fs::write(&file, config).unwrap();
+    let file = file.to_str().unwrap();
+    let mut stdio = Session::start(&["--agent", "maps", "-c", file]);
+    let profile = stdio.open();
+    assert_eq!(profile["result"]["serverInfo"]["name"], "maps", "{profile}");
+    stdio.call(1, "ping", json!({}));
+    assert_eq!(stdio.answer(1)["result"], json!({}));
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_is_read() {
+    for (args, why) in [
+        (["--agent", "a b"], "is not an agent's name"),
+        (["--url", "https://bridge"], "must begin with http://"),
+        (["-c", "missing.yaml"], "missing.yaml"),
+    ] {
+        let mut child = command(&[&["stdio"][..], &args].concat())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut complaint = String::new();
+        let mut stderr = child.stderr.take().unwrap();
+        stderr.read_to_string(&mut complaint).unwrap();
+        assert!(complaint.contains(why), "{complaint}");
+        assert_ne!(child.wait().unwrap().code(), Some(0));
+    }
+}
