@@ -98,12 +98,12 @@ impl Session {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    fn say(&mut self, message: Value) {
+    fn say(&mut self, message: &Value) {
         self.write(&message.to_string());
     }
 
-    fn call(&mut self, id: u32, method: &str, params: Value) {
-        self.say(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+    fn call(&mut self, id: u32, method: &str, params: &Value) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
     }
 
     /// The next message of which this holds.
@@ -128,10 +128,10 @@ impl Session {
         self.call(
             0,
             "initialize",
-            json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client }),
+            &json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client }),
         );
         let profile = self.answer(0);
-        self.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
         profile
     }
 
@@ -152,7 +152,7 @@ fn a_client_uses_an_agent_through_standard_input_and_output() {
         profile["result"]["protocolVersion"], "2025-11-25",
         "{profile}"
     );
-    stdio.call(1, "tools/list", json!({}));
+    stdio.call(1, "tools/list", &json!({}));
     let tools = stdio.answer(1);
     assert!(
         tools["result"]["tools"].as_array().unwrap().len() > 5,
@@ -160,17 +160,17 @@ fn a_client_uses_an_agent_through_standard_input_and_output() {
     );
     // Progress comes before the result.
     let call = json!({ "name": "test_tool_with_progress", "_meta": { "progressToken": "t" } });
-    stdio.call(2, "tools/call", call);
+    stdio.call(2, "tools/call", &call);
     let progress = stdio.next(|message| message["method"] == "notifications/progress");
     assert_eq!(progress["params"]["progressToken"], "t", "{progress}");
     assert!(stdio.answer(2)["result"].is_object());
     // The agent asks the client.
     let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
-    stdio.call(3, "tools/call", call);
+    stdio.call(3, "tools/call", &call);
     let question = stdio.next(|message| message["method"] == "sampling/createMessage");
     let said =
         json!({ "role": "assistant", "model": "m", "content": { "type": "text", "text": "hi" } });
-    stdio.say(json!({ "jsonrpc": "2.0", "id": question["id"], "result": said }));
+    stdio.say(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": said }));
     let answer = stdio.answer(3);
     assert_eq!(
         answer["result"]["content"][0]["text"], "LLM response: hi",
@@ -187,7 +187,7 @@ fn requests_that_are_read_before_the_end_are_answered() {
     stdio.call(
         1,
         "tools/call",
-        json!({ "name": "everything.test_tool_with_progress" }),
+        &json!({ "name": "everything.test_tool_with_progress" }),
     );
     drop(stdio.input.take());
     assert!(stdio.answer(1)["result"].is_object());
@@ -200,11 +200,11 @@ fn a_cancelled_request_has_no_answer() {
     let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
     stdio.open();
     let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
-    stdio.call(1, "tools/call", call);
+    stdio.call(1, "tools/call", &call);
     stdio.next(|message| message["method"] == "sampling/createMessage");
     let cancel = json!({ "requestId": 1, "reason": "enough" });
-    stdio.say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
-    stdio.call(2, "ping", json!({}));
+    stdio.say(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    stdio.call(2, "ping", &json!({}));
     let next = stdio.next(|message| message.get("method").is_none());
     assert_eq!(next["id"], 2, "{next}");
     // Without the cancel the end would wait for the answer to the question.
@@ -220,13 +220,13 @@ fn a_request_that_stands_alone_gets_its_headers() {
         "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
     });
-    stdio.call(1, "server/discover", json!({ "_meta": meta }));
+    stdio.call(1, "server/discover", &json!({ "_meta": meta }));
     let said = stdio.answer(1);
     assert!(said["result"]["supportedVersions"].is_array(), "{said}");
     stdio.call(
         2,
         "tools/call",
-        json!({ "name": "test_simple_text", "_meta": meta }),
+        &json!({ "name": "test_simple_text", "_meta": meta }),
     );
     let said = stdio.answer(2);
     assert_eq!(said["result"]["resultType"], "complete", "{said}");
@@ -237,7 +237,7 @@ fn a_request_that_stands_alone_gets_its_headers() {
 fn what_fails_is_an_error_with_the_id_of_its_request() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let mut stdio = Session::start(&["--url", &url]);
-    stdio.call(7, "tools/list", json!({}));
+    stdio.call(7, "tools/list", &json!({}));
     let error = stdio.answer(7);
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("cannot be reached"), "{message}");
@@ -246,13 +246,13 @@ fn what_fails_is_an_error_with_the_id_of_its_request() {
     let error = stdio.next(|message| message["id"].is_null());
     assert_eq!(error["error"]["code"], -32_700, "{error}");
     // It goes on after both.
-    stdio.call(8, "tools/list", json!({}));
+    stdio.call(8, "tools/list", &json!({}));
     assert!(stdio.answer(8)["error"].is_object());
     assert_eq!(stdio.end(), 0);
 
     let (_bridge, url) = everything();
     let mut stdio = Session::start(&["--agent", "nobody", "--url", &url]);
-    stdio.call(9, "tools/list", json!({}));
+    stdio.call(9, "tools/list", &json!({}));
     let error = stdio.answer(9);
     assert!(
         error["error"]["message"]
@@ -277,7 +277,7 @@ agents: { maps: { description: Maps., to: { transport: local, topic: agents.maps
     let mut stdio = Session::start(&["--agent", "maps", "-c", file]);
     let profile = stdio.open();
     assert_eq!(profile["result"]["serverInfo"]["name"], "maps", "{profile}");
-    stdio.call(1, "ping", json!({}));
+    stdio.call(1, "ping", &json!({}));
     assert_eq!(stdio.answer(1)["result"], json!({}));
     assert_eq!(stdio.end(), 0);
 }
