@@ -14,7 +14,11 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::{CallError, Calls, Opened, Part, Silence, render};
+use super::error::{CallError, Silence};
+use super::open::Opened;
+use super::part::Part;
+use super::render;
+use super::service::Calls;
 use crate::account::Account;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};

@@ -31,10 +31,11 @@ use tracing::Level;
 
 use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
+use crate::calls::answer::Answer;
 use crate::calls::callid::shown_topic;
+use crate::calls::error::CallError;
 use crate::calls::failure::Failure;
 use crate::calls::reply::spring;
-use crate::calls::{Answer, CallError};
 use crate::seldom::{LogLimits, Seldom};
 pub(crate) use requester::Requester;
 use room::Hold;

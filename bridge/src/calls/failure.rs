@@ -15,7 +15,7 @@ use a2abus_plugin::{Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::calls::{Bound, CallError, NotTaken, Silence};
+use crate::calls::error::{Bound, CallError, NotTaken, Silence};
 
 /// Why a request failed, in no dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -501,7 +501,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::calls::Bound;
+    use crate::calls::error::Bound;
     use crate::route::NamedBy;
     use a2abus_plugin::{Hint, Limits, decode};
     use a2abus_transports::TransportErrorKind;

@@ -12,7 +12,8 @@ use a2abus_transports::{Address, Header};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Bound, CallError, Calls, DOOR, Request, Silence};
+use super::error::{Bound, CallError, Silence};
+use super::service::{Calls, DOOR, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, Purse};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, ToAnswer};

@@ -20,8 +20,9 @@ use super::sync::{AtomicUsize, DashMap, Mutex};
 use crate::budget::{Charge, Purse};
 use crate::bus::BusId;
 use crate::calls::callid::{CallId, ReplyId};
+use crate::calls::error::CallError;
+use crate::calls::part::Part;
 use crate::calls::reply_token::Rejection;
-use crate::calls::{CallError, Part};
 use crate::shares::Share;
 
 /// Calls that wait for an answer, by call id.

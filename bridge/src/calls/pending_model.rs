@@ -25,7 +25,8 @@ use tokio::sync::mpsc;
 use self::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
 use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
-use crate::calls::{CallError, Part};
+use crate::calls::error::CallError;
+use crate::calls::part::Part;
 
 /// Schedules of each kind that are tried.
 const SCHEDULES: usize = 3_000;

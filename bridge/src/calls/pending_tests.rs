@@ -9,8 +9,9 @@ use tokio::sync::mpsc;
 
 use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
+use crate::calls::error::CallError;
+use crate::calls::part::Part;
 use crate::calls::pending::{Asked, Entry, Fingerprint, Form, Handed, Parts, PendingCalls, Piece};
-use crate::calls::{CallError, Part};
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Piece>) {
     let (parts, receiver) = mpsc::channel(capacity);

@@ -15,7 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Calls, Request, Silence};
+use super::error::{CallError, Silence};
+use super::service::{Calls, Request};
 use crate::account::{self, Line};
 use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::Calls;
+use super::service::Calls;
 use crate::calls::callid::ReplyId;
 use crate::calls::pending::{Form, Piece};
 

@@ -26,8 +26,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use smallvec::smallvec;
 
+use super::error::CallError;
+use super::part::Part;
 use super::said::{Body, Said};
-use super::{CallError, Part};
 use crate::calls::callid::ReplyId;
 use crate::calls::pending::{Asked, Form, Parts, Progress};
 

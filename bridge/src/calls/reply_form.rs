@@ -7,9 +7,9 @@ use a2abus_plugin::{
 };
 use bytes::Bytes;
 
-use crate::calls::Part;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
+use crate::calls::part::Part;
 
 /// How answers to one request are written as events.
 #[derive(Debug, Clone)]

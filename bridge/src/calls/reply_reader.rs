@@ -10,9 +10,9 @@ use a2abus_transports::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Calls;
 use super::reply::ReplyLeg;
 use super::resolve::{ReadAt, Reader};
+use super::service::Calls;
 use crate::bus::Bus;
 use crate::readiness::Readiness;
 use crate::restart::{CLOSE, not_too_soon, start};

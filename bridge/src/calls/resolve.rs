@@ -9,13 +9,16 @@ use a2abus_transports::content_mode::{self, Binding, Content, ContentMode};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Topic};
 
 use crate::bus::BusId;
+use crate::calls::answered::{Answered, Unanswerable};
 use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
+use crate::calls::error::CallError;
 use crate::calls::pending::{Asked, Handed, Parts, Progress};
+use crate::calls::render;
 use crate::calls::reply::{FORWARDS, spring};
 use crate::calls::reply_place::attribute_header;
 use crate::calls::reply_token::Rejection;
 use crate::calls::said::{self, Body, Said};
-use crate::calls::{Answered, CallError, Calls, Unanswerable, render};
+use crate::calls::service::Calls;
 use crate::rules::Rules;
 
 /// Where a message was read.

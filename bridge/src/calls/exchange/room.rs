@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use a2abus_plugin::Text;
 
-use crate::calls::Bound;
+use crate::calls::error::Bound;
 use crate::shares::{Share, Shares};
 
 /// What the waiting requests of one binding hold of its budget.

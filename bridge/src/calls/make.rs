@@ -1,0 +1,63 @@
+//! How a call begins, and how one of another replica goes on here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2abus_plugin::Text;
+use tokio::sync::mpsc;
+
+use super::answer::{Answer, Prepared};
+use super::callid::CallId;
+use super::error::CallError;
+use super::pending::Piece;
+use super::question::Abilities;
+use super::service::{Calls, Request};
+use crate::account::Account;
+
+// === impl Calls ===
+
+impl Calls {
+    /// Publishes a request and returns its answer to wait for. What the bus takes at once is handed over when this
+    /// returns.
+    ///
+    /// # Errors
+    /// By kind. What goes wrong after this returns is an error of [`Answer::next`].
+    pub async fn call(self: &Arc<Self>, request: Request) -> Result<Answer, CallError> {
+        self.prepare(request, None)?.publish().await
+    }
+
+    /// Registers the call of a request, which is to be published. With `client`, the caller takes other messages before
+    /// the answer, and can be asked something: such an answer may take as long as a streamed one.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        request: Request,
+        client: Option<Abilities>,
+    ) -> Result<Prepared, CallError> {
+        let call = self.id_of(&request)?;
+        let mut account = Account::open(&self.metrics, call, request.caller.clone());
+        let (opened, copies) = match self.begin(call, request, client, &mut account) {
+            Ok(begun) => begun,
+            Err(error) => {
+                account.failed(&error);
+                return Err(error);
+            }
+        };
+        let answer = opened.answer(account, self);
+        Ok(Prepared { answer, copies })
+    }
+
+    /// The answer to a call of another replica, whose parts come from a record: those after the first `taken`. It may take
+    /// `left` more.
+    pub(crate) fn resume(
+        self: &Arc<Self>,
+        call: CallId,
+        (agent, left): (Text, Duration),
+        taken: usize,
+        parts: mpsc::Receiver<Piece>,
+    ) -> Answer {
+        let account = Account::open(&self.metrics, call, agent);
+        let mut answer = Answer::resumed(call, left, parts, account, self);
+        answer.taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        answer
+    }
+}
