@@ -19,6 +19,19 @@ pub(crate) struct Needed {
     /// Who needs it, as `binding requests`.
     pub(crate) whose: BTreeSet<String>,
     pub(crate) settings: Vec<Setting>,
+    pub(crate) at_start: AtStart,
+}
+
+/// What the bridge does when it starts and the thing is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AtStart {
+    /// It waits until somebody creates it.
+    #[default]
+    Waits,
+    /// It creates it with its partitions; the rest is what brokers do by default.
+    CreatesPartitions,
+    /// It creates it with all its settings.
+    Creates,
 }
 
 /// What it is.
@@ -67,6 +80,8 @@ pub(crate) struct Defaults {
 
 /// What brokers take by default: a larger message needs a topic that says so.
 const DEFAULT_MESSAGE_BYTES: u64 = 1_048_588;
+/// Settings of topics that are right when the bridge gives the partitions and the broker its defaults.
+const RIGHT_BY_DEFAULT: [&str; 3] = ["cleanup.policy", "partitions", "retention.ms"];
 /// The settings of JetStream that are durations.
 const NANOSECONDS: [&str; 3] = ["ack_wait", "duplicate_window", "max_age"];
 /// How long answers are kept: nobody reads them later.
@@ -106,72 +121,91 @@ fn kafka_topics(
         match &used.what {
             What::Read { topics, .. } => {
                 for topic in topics.iter().filter_map(|filter| filter.as_topic()) {
-                    needs.add(&topic, &used.whose, Vec::new());
+                    needs.add(&topic, &used.whose, AtStart::Waits, Vec::new());
                 }
             }
             What::Durable { .. } => {}
             What::Write(write) => match &write.topic {
                 Some(topic) => {
-                    let mut settings = vec![message_bytes(bytes)];
+                    let (mut at_start, mut settings) = (AtStart::Waits, vec![message_bytes(bytes)]);
                     if write.storage != Storage::Readers {
+                        at_start = AtStart::CreatesPartitions;
                         settings.push(Setting::created("partitions", Some(json!(1))));
                     }
-                    needs.add(topic, &used.whose, settings);
+                    needs.add(topic, &used.whose, at_start, settings);
                 }
                 None => named.push(Needed::named(write, &used.whose)),
             },
             What::Replies(topic) => {
-                needs.add(topic, &used.whose, reply_settings(config, bytes));
+                let settings = reply_settings(config, bytes);
+                needs.add(topic, &used.whose, AtStart::CreatesPartitions, settings);
             }
             What::State {
                 spec,
                 place: LogLocation::Topic(topic),
-                ..
-            } => needs.add(topic, &used.whose, log_settings(spec, bytes, defaults)),
+                is_created,
+            } => {
+                let settings = log_settings(spec, bytes, defaults);
+                needs.add(topic, &used.whose, created(*is_created), settings);
+            }
             What::State { .. } => {}
         }
     }
     needs.with(defaults).chain(named).collect()
 }
 
-/// The topics that are needed: whose they are, and their settings.
+/// The topics that are needed.
 #[cfg(feature = "kafka")]
 #[derive(Default)]
-struct TopicNeeds(BTreeMap<Topic, (BTreeSet<String>, Vec<Setting>)>);
+struct TopicNeeds(BTreeMap<Topic, TopicNeed>);
+
+/// One of them: whose it is, what the bridge does without it, and its settings.
+#[cfg(feature = "kafka")]
+#[derive(Default)]
+struct TopicNeed {
+    whose: BTreeSet<String>,
+    at_start: AtStart,
+    settings: Vec<Setting>,
+}
 
 #[cfg(feature = "kafka")]
 impl TopicNeeds {
     /// One more use of a topic. Its settings win over those of earlier uses.
-    fn add(&mut self, topic: &Topic, whose: &str, more: Vec<Setting>) {
-        let (owners, settings) = self.0.entry(topic.clone()).or_default();
-        owners.insert(whose.to_owned());
+    fn add(&mut self, topic: &Topic, whose: &str, at_start: AtStart, more: Vec<Setting>) {
+        let need = self.0.entry(topic.clone()).or_default();
+        need.whose.insert(whose.to_owned());
+        need.at_start = need.at_start.max(at_start);
         for setting in more {
-            put(settings, setting);
+            put(&mut need.settings, setting);
         }
     }
 
     /// The topics with all their settings.
     fn with(self, defaults: Defaults) -> impl Iterator<Item = Needed> {
-        self.0
-            .into_iter()
-            .map(move |(topic, (whose, mut settings))| {
-                if settings.iter().all(|setting| setting.name != "partitions") {
-                    settings.push(Setting::asked("partitions", defaults.partitions));
-                }
-                settings.push(Setting::asked("replicas", defaults.replicas));
-                if settings
-                    .iter()
-                    .all(|setting| setting.name != "cleanup.policy")
-                {
-                    // Compaction would drop all but the last message of a key.
-                    settings.push(Setting::be("cleanup.policy", json!("delete")));
-                }
-                Needed {
-                    thing: Thing::Topic(topic),
-                    whose,
-                    settings,
-                }
-            })
+        self.0.into_iter().map(move |(topic, need)| {
+            let TopicNeed {
+                whose,
+                at_start,
+                mut settings,
+            } = need;
+            if settings.iter().all(|setting| setting.name != "partitions") {
+                settings.push(Setting::asked("partitions", defaults.partitions));
+            }
+            settings.push(Setting::asked("replicas", defaults.replicas));
+            if settings
+                .iter()
+                .all(|setting| setting.name != "cleanup.policy")
+            {
+                // Compaction would drop all but the last message of a key.
+                settings.push(Setting::be("cleanup.policy", json!("delete")));
+            }
+            Needed {
+                thing: Thing::Topic(topic),
+                whose,
+                settings,
+                at_start,
+            }
+        })
     }
 }
 
@@ -237,7 +271,9 @@ fn nats_streams(
     defaults: Defaults,
 ) -> Vec<Needed> {
     let copies = defaults.replicas;
-    let mut streams: Vec<Needed> = nats.jetstream.streams.iter().map(listed).collect();
+    let at_start = created(nats.jetstream.manage);
+    let streams = nats.jetstream.streams.iter();
+    let mut streams: Vec<Needed> = streams.map(|stream| listed(stream, at_start)).collect();
     let mut consumers = Vec::new();
     let bindings = config.bindings.iter();
     for binding in bindings.filter(|binding| binding.transport == *transport) {
@@ -256,12 +292,21 @@ fn nats_streams(
             },
             whose: BTreeSet::from([whose]),
             settings: consumer(&nats.jetstream, &topics, binding.budget_messages),
+            at_start,
         });
     }
     for used in uses {
         match &used.what {
-            What::State { spec, place, .. } => {
-                streams.extend(log_stream(spec, place, &used.whose, copies));
+            What::State {
+                spec,
+                place,
+                is_created,
+            } => {
+                let log = log_stream(spec, place, &used.whose, copies);
+                streams.extend(log.map(|log| Needed {
+                    at_start: created(*is_created),
+                    ..log
+                }));
             }
             // A subject of core NATS needs nothing.
             What::Write(write) if write.storage != Storage::Readers => {
@@ -362,7 +407,7 @@ pub(crate) fn of_log(config: &Config, transport: &TransportConfig, used: &Use) -
 
 /// A stream as the configuration lists it.
 #[cfg(feature = "nats")]
-fn listed(stream: &a2abus_transports::nats::StreamConfig) -> Needed {
+fn listed(stream: &a2abus_transports::nats::StreamConfig, at_start: AtStart) -> Needed {
     let storage = match stream.storage {
         a2abus_transports::nats::StreamStorage::File => "file",
         a2abus_transports::nats::StreamStorage::Memory => "memory",
@@ -388,6 +433,7 @@ fn listed(stream: &a2abus_transports::nats::StreamConfig) -> Needed {
                 json!(nanoseconds(stream.duplicate_window)),
             ),
         ],
+        at_start,
     }
 }
 
@@ -454,6 +500,7 @@ impl Needed {
             thing: Thing::Named(write.place.clone()),
             whose: BTreeSet::from([whose.to_owned()]),
             settings: Vec::new(),
+            at_start: AtStart::Waits,
         }
     }
 
@@ -478,6 +525,7 @@ impl Needed {
                 Setting::created("storage", Some(json!("file"))),
                 Setting::asked("num_replicas", copies),
             ],
+            at_start: AtStart::Waits,
         }
     }
 
@@ -507,12 +555,37 @@ impl Needed {
             .collect()
     }
 
+    /// What it lacks if the bridge creates it when it starts, as `max.message.bytes=2000000`; `None` when the bridge does
+    /// not create it.
+    pub(crate) fn lacks_at_start(&self) -> Option<Vec<String>> {
+        let is_left_out = |setting: &&Setting| match (self.at_start, &setting.must) {
+            (_, Must::Anything) => false,
+            (AtStart::CreatesPartitions, _) => !RIGHT_BY_DEFAULT.contains(&setting.name),
+            // Somebody asks for more copies than the configuration.
+            (_, Must::AtLeast(_)) => setting.name.ends_with("replicas"),
+            _ => false,
+        };
+        let words = |setting: &Setting| {
+            let (name, value) = (setting.name, setting.create.as_ref()?);
+            Some(format!("{name}={}", words(name, value)))
+        };
+        let left_out = self.settings.iter().filter(is_left_out);
+        (self.at_start != AtStart::Waits).then(|| left_out.filter_map(words).collect())
+    }
+
     /// Where a thing that exists is not as it has to be, in words.
     pub(crate) fn differences(&self, found: &Map<String, Value>) -> Vec<String> {
         let settings = self.settings.iter();
         settings
             .filter_map(|setting| setting.difference(found))
             .collect()
+    }
+}
+
+fn created(is_created: bool) -> AtStart {
+    match is_created {
+        true => AtStart::Creates,
+        false => AtStart::Waits,
     }
 }
 
@@ -646,6 +719,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_bridge_creates_lacks_what_a_broker_does_not_do_by_default() {
+        let mut needed = Needed {
+            thing: Thing::Topic(Topic::from_static("t")),
+            whose: BTreeSet::new(),
+            settings: vec![
+                Setting::at_least("partitions", 32, Some(json!(32))),
+                Setting::at_least("retention.ms", 10, Some(json!(10))),
+                Setting::be("cleanup.policy", json!("delete")),
+                message_bytes(DEFAULT_MESSAGE_BYTES),
+            ],
+            at_start: AtStart::CreatesPartitions,
+        };
+        assert_eq!(needed.lacks_at_start(), Some(Vec::new()));
+        put(&mut needed.settings, message_bytes(2_000_000));
+        let lacks = vec!["max.message.bytes=2000000".to_owned()];
+        assert_eq!(needed.lacks_at_start(), Some(lacks));
+        needed.at_start = AtStart::Creates;
+        assert_eq!(needed.lacks_at_start(), Some(Vec::new()));
+        needed.at_start = AtStart::Waits;
+        assert_eq!(needed.lacks_at_start(), None);
+    }
+
+    #[test]
     fn differences_name_what_is_and_what_must_be() {
         let needed = Needed {
             thing: Thing::Topic(Topic::from_static("t")),
@@ -656,6 +752,7 @@ mod tests {
                 Setting::be("cleanup.policy", json!("delete")),
                 Setting::created("replicas", Some(json!(3))),
             ],
+            at_start: AtStart::CreatesPartitions,
         };
         let found = json!({"partitions": 3, "retention.ms": -1, "cleanup.policy": "compact"});
         assert_eq!(

@@ -48,6 +48,29 @@ async fn planned(file: &Path, checked: &str) -> String {
     text
 }
 
+/// `topics apply` says which permission is missing and how to get it, and does so at once.
+async fn apply_is_refused(file: &Path, wanted: &[&str]) {
+    let output = Command::new(program())
+        .args(["topics", "apply", "-c"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = within("apply ends", output).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(!text.contains("timed_out"), "{text}");
+    for wanted in wanted {
+        let line = text.lines().find(|line| line.starts_with(wanted));
+        let says = line.is_some_and(|line| {
+            line.contains("unauthorised")
+                && line.contains("lacks a permission")
+                && line.contains("a2abus topics plan --acls")
+        });
+        assert!(says, "{wanted}\n{text}");
+    }
+}
+
 /// The permissions are enough for `topics plan`, and everything is as it says.
 async fn is_planned(file: &Path) {
     let output = Command::new(program())
@@ -149,6 +172,12 @@ state: {{ log: bus }}
         text.contains("untested bus: topics agents.{targetagent} (route default): "),
         "{text}"
     );
+
+    let refused = [
+        "FAILED   bus: topic a2abus.dlq (",
+        "FAILED   bus: topic in (",
+    ];
+    apply_is_refused(&file, &refused).await;
 
     let plaintext = broker.address();
     grant(&planned(&file, &text).await, &sasl, &plaintext).await;
@@ -291,6 +320,11 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
     assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
     assert!(text.contains("ok       bus: permissions\n"), "{text}");
     is_planned(&file).await;
+    // They are not enough to create.
+    let more = config(&address).replace("topic: stored,", "topic: new,");
+    std::fs::write(&file, more).unwrap();
+    let refused = "FAILED   bus: stream NEW (route stored): ask JetStream for STREAM.CREATE.NEW: NATS does not permit user bridge to publish $JS.API.STREAM.CREATE.NEW (";
+    apply_is_refused(&file, &[refused]).await;
 
     let bridge = Running::start(&config(&address)).await;
     let mut agents = admin.subscribe("agents.weather").await.unwrap();

@@ -91,6 +91,15 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
 
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("MISSING"), 1), "{text}");
+    // The bridge would create two of them, but not for messages as large as its own.
+    let without = "the bridge would create it without max.message.bytes=2000000";
+    assert_eq!(text.matches(without).count(), 2, "{text}");
+    let (said, status) = check(&file).await;
+    assert!(status == 1, "{said}");
+    for topic in ["dlq (dead letters of binding in)", "replies (answers)"] {
+        let failed = format!("FAILED   bus: settings of topic {u}.{topic}: {without}");
+        assert!(said.contains(&failed), "{failed}\n{said}");
+    }
     let (text, status) = topics(&["apply", "--partitions", "3", "--replicas", "1"], &file).await;
     assert_eq!((states(&text), status), (needed("created"), 0), "{text}");
     assert!(text.contains("max.message.bytes=2000000"), "{text}");
@@ -134,6 +143,58 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     assert!(text.contains(&failed) && status == 1, "{text}");
     let same = format!("ok       bus: settings of topic {u}.in (binding in)\n");
     assert!(text.contains(&same), "{text}");
+}
+
+/// What is missing and the bridge creates is not missed: plan, check and the bridge agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_bridge_creates_when_it_starts_is_planned_so_on_kafka() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (directory, u) = (tempfile::tempdir().unwrap(), unique("start"));
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{u}.in], group: {u}, dead_letter: {{ topic: {u}.dlq }} }}]
+default_route: [{{ transport: bus, topic: '{u}.agents.{{targetagent}}' }}]
+calls: {{ reply_topic: {u}.replies, reply_partitions: 2 }}
+state: {{ log: bus, create: true, prefix: {u} }}
+"
+    );
+    Plain::new(&kafka).create(&format!("{u}.in"), 1).await;
+    let file = written(&directory, &config);
+    let needed = |state: &str| {
+        let ours = |topic: &str| format!("{state} bus: topic {u}.{topic}");
+        vec![
+            ours("dlq"),
+            format!("ok bus: topic {u}.in"),
+            ours("replies"),
+            ours("results"),
+            ours("tasks"),
+            format!("unknown bus: topics {u}.agents.{{targetagent}}"),
+        ]
+    };
+    let (text, status) = topics(&["plan"], &file).await;
+    assert_eq!((states(&text), status), (needed("at start"), 0), "{text}");
+    let says = text
+        .lines()
+        .find(|line| line.contains(&format!("{u}.replies")));
+    let says = says.is_some_and(|line| line.ends_with("; the bridge creates it when it starts"));
+    assert!(says, "{text}");
+    let (text, status) = check(&file).await;
+    assert_eq!(status, 0, "{text}");
+    // More copies than the broker makes by itself have to be asked for.
+    let (text, status) = topics(&["plan", "--replicas", "1"], &file).await;
+    assert!(text.contains("MISSING") && status == 1, "{text}");
+
+    let bridge = Running::start(&config).await;
+    bridge.stop().await;
+    let (text, status) = topics(&["plan"], &file).await;
+    // Without an agent that A2A clients know there are no tasks.
+    let mut wanted = needed("ok");
+    wanted[4] = needed("at start")[4].clone();
+    assert_eq!((states(&text), status), (wanted, 0), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,6 +252,10 @@ calls: {{ reply_topic: {u}.replies }}
     assert!(text.contains(&failed) && status == 1, "{text}");
     // A bridge that manages its streams changes what can be changed.
     let managed = config("2h").replace("jetstream: {", "jetstream: { manage: true,");
+    let new = managed.replace("_kept, subjects: ['", "_new, subjects: ['new.");
+    let (text, _) = topics(&["plan"], &written(&directory, &new)).await;
+    let made = format!("at start bus: stream {u}_new");
+    assert!(states(&text).contains(&made), "{made}\n{text}");
     let (text, status) = check(&written(&directory, &managed)).await;
     let warning = format!("WARNING  {test}max_age is 1h, must be 2h: the bridge updates it");
     assert!(text.contains(&warning) && status == 0, "{text}");

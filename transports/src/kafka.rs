@@ -288,7 +288,11 @@ impl Kafka {
         drop(tokio::task::spawn_blocking(move || drop(admin)));
         let results = created.map_err(|error| failed(&*what, error))?;
         match results.into_iter().find_map(Result::err) {
-            None | Some((_, Code::TopicAlreadyExists)) => Ok(()),
+            None | Some((_, Code::TopicAlreadyExists)) => {
+                // Brokers hear of it a moment later: whoever looks next would miss it.
+                drop(self.look_up(topic, QUESTION).await);
+                Ok(())
+            }
             Some((_, code)) => Err(TransportError::new(error::kind(code), what).caused_by(code)),
         }
     }

@@ -138,7 +138,7 @@ impl Nats {
             config.ack_timeout,
             stop.clone(),
         ));
-        let api = Api::new(client.clone(), config.jetstream);
+        let api = Api::new(client.clone(), Arc::clone(&link), config.jetstream);
         let replies = Replies {
             client: client.clone(),
             link: Arc::clone(&link),

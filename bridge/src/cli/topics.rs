@@ -4,7 +4,7 @@ mod manifests;
 
 use std::path::PathBuf;
 
-use a2abus_transports::AnyTransport;
+use a2abus_transports::{AnyTransport, TransportError, TransportErrorKind};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -34,8 +34,9 @@ enum TopicsCommand {
   a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
   a2abus topics plan --output nack                                Stream and Consumer
 
-The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs. With --acls, \
-strimzi and nack it does not connect.")]
+The permissions that --acls prints are enough for plan. Exit status 1 when something is missing or differs; what the \
+bridge creates when it starts (`at start`) does not count. With --acls, strimzi and nack it does not connect. The manifests \
+for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
     Plan(PlanArgs),
     /// Creates what is missing; what exists is not changed, only its differences are shown.
     #[command(after_help = "Examples:
@@ -92,7 +93,7 @@ enum Format {
     Human,
     /// One JSON object.
     Json,
-    /// Manifests for Strimzi: KafkaTopic.
+    /// Manifests for Strimzi 0.49 or newer: KafkaTopic.
     Strimzi,
     /// Manifests for NACK, the JetStream controller: Stream, Consumer.
     Nack,
@@ -118,7 +119,13 @@ struct Item {
 enum State {
     /// It exists and has the needed settings.
     Ok,
-    Missing,
+    Missing {
+        /// What it would lack if the bridge created it when it starts.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        lacks_at_start: Vec<String>,
+    },
+    /// It is missing, and the bridge creates it when it starts.
+    AtStart,
     Created,
     Differs {
         differences: Vec<String>,
@@ -134,6 +141,10 @@ enum State {
 
 /// What is said of topics that nobody knows yet.
 const NAMED: &str = "their names come from events: create them when you deploy the agents";
+
+/// What is said of a right that this user does not have.
+const GRANT: &str = "this user lacks a permission: `a2abus topics plan --acls` prints those that the bridge needs; apply \
+    also needs to create (`a2abus topics apply --help`)";
 
 /// Shows or creates.
 ///
@@ -272,8 +283,11 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
             cause: NAMED.to_owned(),
         };
     }
-    let failed = |error| State::Failed {
-        cause: chain(&error),
+    let failed = |error: TransportError| State::Failed {
+        cause: match error.kind() {
+            TransportErrorKind::Unauthorised => format!("{}: {GRANT}", chain(&error)),
+            _ => chain(&error),
+        },
     };
     match on_bus::find(connected, needed).await {
         Ok(Found::There(same)) if same.is_empty() => State::Ok,
@@ -282,7 +296,12 @@ async fn state(connected: &AnyTransport, needed: &Needed, is_apply: bool) -> Sta
             let created = on_bus::create(connected, needed).await;
             created.map_or_else(failed, |()| State::Created)
         }
-        Ok(Found::Missing) => State::Missing,
+        Ok(Found::Missing) => match needed.lacks_at_start() {
+            Some(lacks) if lacks.is_empty() => State::AtStart,
+            lacks => State::Missing {
+                lacks_at_start: lacks.unwrap_or_default(),
+            },
+        },
         Err(error) => failed(error),
     }
 }
@@ -302,7 +321,10 @@ impl Common {
 
 impl State {
     fn is_right(&self) -> bool {
-        matches!(self, Self::Ok | Self::Created | Self::Unknown { .. })
+        matches!(
+            self,
+            Self::Ok | Self::AtStart | Self::Created | Self::Unknown { .. }
+        )
     }
 }
 
@@ -315,7 +337,7 @@ impl Item {
             // It has the name that it is created with.
             (
                 Thing::Stream { name, .. },
-                State::Missing | State::Created | State::Failed { .. },
+                State::Missing { .. } | State::AtStart | State::Created | State::Failed { .. },
             ) => ("stream", name.clone()),
             (thing, _) => thing.names(),
         };
@@ -337,7 +359,21 @@ impl Item {
         };
         let (word, detail) = match &self.state {
             State::Ok => ("ok", String::new()),
-            State::Missing => ("MISSING", format!(": {}", settings())),
+            State::Missing { lacks_at_start } if lacks_at_start.is_empty() => {
+                ("MISSING", format!(": {}", settings()))
+            }
+            State::Missing { lacks_at_start } => {
+                let lacks = lacks_at_start.join(" ");
+                let detail = format!(
+                    ": {}; the bridge would create it without {lacks}",
+                    settings()
+                );
+                ("MISSING", detail)
+            }
+            State::AtStart => {
+                let detail = format!(": {}; the bridge creates it when it starts", settings());
+                ("at start", detail)
+            }
             State::Created => ("created", format!(": {}", settings())),
             State::Differs { differences } => ("DIFFERS", format!(": {}", differences.join("; "))),
             State::Unknown { cause } => ("unknown", format!(": {cause}")),

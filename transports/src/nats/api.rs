@@ -6,8 +6,10 @@ use std::time::Duration;
 use async_nats::{Client, RequestErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 
 use super::config::{JetStreamConfig, StreamConfig};
+use super::link::{Link, Refusal};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
@@ -59,6 +61,7 @@ impl ApiError {
 #[derive(Debug, Clone)]
 pub(super) struct Api {
     client: Client,
+    link: Arc<Link>,
     prefix: String,
     config: Arc<JetStreamConfig>,
 }
@@ -66,9 +69,10 @@ pub(super) struct Api {
 // === impl Api ===
 
 impl Api {
-    pub(super) fn new(client: Client, config: JetStreamConfig) -> Self {
+    pub(super) fn new(client: Client, link: Arc<Link>, config: JetStreamConfig) -> Self {
         Self {
             client,
+            link,
             prefix: config.api_prefix(),
             config: Arc::new(config),
         }
@@ -88,31 +92,41 @@ impl Api {
         format!("{}.{request}", self.prefix)
     }
 
-    /// Asks, and returns the answer or the API's error. The client's request timeout applies.
+    /// Asks, and returns the answer or the API's error. The client's request timeout applies. A question that the server
+    /// does not permit has no answer: it fails with `Unauthorised` at once.
     pub(super) async fn ask(
         &self,
         request: &str,
         body: &Value,
     ) -> Result<Result<Value, ApiError>, TransportError> {
         let what = || format!("ask JetStream for {request}");
-        let answer = self
+        let subject = self.subject(request);
+        let refusals = self.link.refusals();
+        let asked = self
             .client
-            .request(self.subject(request), body.to_string().into())
-            .await
-            .map_err(|error| {
-                let kind = match error.kind() {
-                    RequestErrorKind::TimedOut => TransportErrorKind::TimedOut,
-                    RequestErrorKind::NoResponders => TransportErrorKind::BadConfig,
-                    RequestErrorKind::InvalidSubject => TransportErrorKind::BadConfig,
-                    RequestErrorKind::MaxPayloadExceeded => TransportErrorKind::TooLarge,
-                    RequestErrorKind::Other => TransportErrorKind::Disconnected,
-                };
-                let hint = match kind {
-                    TransportErrorKind::BadConfig => ": the server has no JetStream for this user",
-                    _ => "",
-                };
-                TransportError::new(kind, what() + hint).caused_by(error)
-            })?;
+            .request(subject.clone(), body.to_string().into());
+        let answer = tokio::select! {
+            answer = asked => answer,
+            () = forbidden(refusals, &subject) => {
+                let user = self.link.user();
+                let what = format!("{}: NATS does not permit {user} to publish {subject}", what());
+                return Err(TransportError::new(TransportErrorKind::Unauthorised, what));
+            }
+        };
+        let answer = answer.map_err(|error| {
+            let kind = match error.kind() {
+                RequestErrorKind::TimedOut => TransportErrorKind::TimedOut,
+                RequestErrorKind::NoResponders => TransportErrorKind::BadConfig,
+                RequestErrorKind::InvalidSubject => TransportErrorKind::BadConfig,
+                RequestErrorKind::MaxPayloadExceeded => TransportErrorKind::TooLarge,
+                RequestErrorKind::Other => TransportErrorKind::Disconnected,
+            };
+            let hint = match kind {
+                TransportErrorKind::BadConfig => ": the server has no JetStream for this user",
+                _ => "",
+            };
+            TransportError::new(kind, what() + hint).caused_by(error)
+        })?;
         let mut answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| {
             TransportError::new(TransportErrorKind::Other, what()).caused_by(error)
         })?;
@@ -226,6 +240,18 @@ impl Api {
             &json!({ "stream_name": stream, "config": config }),
         )
         .await
+    }
+}
+
+/// Until the server refuses to take something on this subject.
+async fn forbidden(mut refusals: broadcast::Receiver<Refusal>, subject: &str) {
+    loop {
+        match refusals.recv().await {
+            Ok(Refusal::Publish(refused)) if refused == *subject => return,
+            // Others, and refusals missed among many others.
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 

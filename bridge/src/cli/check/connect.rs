@@ -209,7 +209,16 @@ impl Tester<'_> {
         let whose = Vec::from_iter(needed.whose.iter().map(String::as_str)).join(", ");
         let test = format!("settings of {kind} {name} ({whose})");
         match on_bus::find(transport, needed).await {
-            Ok(Found::Missing) => {}
+            Ok(Found::Missing) => match needed.lacks_at_start() {
+                Some(lacks) if !lacks.is_empty() => {
+                    let lacks = lacks.join(" ");
+                    let detail = format!(
+                        "the bridge would create it without {lacks}: see `a2abus topics apply`"
+                    );
+                    self.note(test, TestResult::Failed, Some(detail));
+                }
+                _ => {}
+            },
             Ok(Found::There(same)) if same.is_empty() => self.note(test, TestResult::Ok, None),
             Ok(Found::There(differences)) if is_updated(config, &needed.thing, &differences) => {
                 let differences = differences.join("; ");

@@ -10,7 +10,7 @@ use crate::access;
 use crate::config::{Config, Name, TransportConfig, TransportType};
 use crate::topics::{self, Thing};
 
-/// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs.
+/// Prints a KafkaTopic for each topic, and, with --acls, the KafkaUser with its ACLs, as Strimzi has them since 0.49.
 pub(super) fn strimzi(
     config: &Config,
     transports: &[(&Name, &TransportConfig)],
@@ -70,7 +70,7 @@ pub(super) fn strimzi(
 
 fn strimzi_resource(kind: &str, name: &str, cluster: &str, spec: &Value) -> Value {
     json!({
-        "apiVersion": "kafka.strimzi.io/v1beta2",
+        "apiVersion": "kafka.strimzi.io/v1",
         "kind": kind,
         "metadata": {"name": name, "labels": {"strimzi.io/cluster": cluster}},
         "spec": spec,
