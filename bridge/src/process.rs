@@ -64,8 +64,7 @@ struct Process {
     registry: Arc<Registry>,
     readiness: Arc<Readiness>,
     log: LogLimits,
-    /// Its views end with the process.
-    _state: Arc<Logs>,
+    state: Arc<Logs>,
     grace: Duration,
     order: Stop,
     /// The bindings of events, which end first.
@@ -127,7 +126,7 @@ impl Bridge {
             registry,
             readiness,
             log,
-            _state: state,
+            state,
             grace: http.drain_grace.0,
             order: Stop::default(),
             events: JoinSet::new(),
@@ -440,6 +439,7 @@ impl Process {
         if timeout(CLOSE, end(&mut self.rest)).await.is_err() {
             self.rest.shutdown().await;
         }
+        self.state.close().await;
         self.buses.close(CLOSE).await;
         self.log.flush();
         tracing::info!("stopped");

@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
-use crate::config::{Change, Config, ConfigErrors, changes};
+use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
 use crate::doors::a2a::Settings;
 use crate::metrics::{ConfigReload, Metrics};
 use crate::readiness::Readiness;
@@ -371,7 +371,7 @@ impl Reload {
 
     fn report(&self, applied: usize, later: &[Later]) {
         for Later { path, why } in later.iter().take(MAX_LINES) {
-            tracing::warn!(setting = path, why, "a changed setting is not in use");
+            tracing::warn!(target: TARGET, setting = path, why, "a changed setting is not in use");
         }
         let file = self.file.display();
         tracing::info!(
@@ -398,19 +398,39 @@ impl Reload {
     }
 
     fn refuse(&mut self, refusal: Refusal) {
-        let text = format!("{:#}", anyhow::Error::new(refusal));
-        for problem in text.lines().take(MAX_LINES) {
-            tracing::error!("{problem}");
+        let (errors, warnings) = refusal.lines();
+        for warning in warnings.iter().take(MAX_LINES) {
+            tracing::warn!("{warning}");
+        }
+        for error in errors.iter().take(MAX_LINES) {
+            tracing::error!("{error}");
         }
         let file = self.file.display();
         tracing::error!(%file, "the changed configuration is invalid: nothing has changed");
         self.metrics.config_reload(ConfigReload::Refused);
-        let first = text.lines().next().unwrap_or_default();
+        let first = errors.first().map(String::as_str).unwrap_or_default();
         let cause = format!("the changed file is invalid and not in use: {first}");
         self.readiness.degraded(CONFIGURATION, cause);
         if let Some(workflows) = &mut self.workflows {
             workflows.refused();
         }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The errors, and the warnings beside them, each in one line.
+    fn lines(self) -> (Vec<String>, Vec<String>) {
+        let Self::Config(problems) = self else {
+            return (vec![format!("{:#}", anyhow::Error::new(self))], Vec::new());
+        };
+        let all = problems.problems().iter();
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            all.partition(|problem| problem.severity == Severity::Error);
+        let line = |problem: &Problem| problem.in_file(problems.file()).to_string();
+        let lines = |some: Vec<&Problem>| some.into_iter().map(line).collect();
+        (lines(errors), lines(warnings))
     }
 }
 

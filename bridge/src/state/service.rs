@@ -146,6 +146,15 @@ impl Logs {
         Ok(view)
     }
 
+    /// Ends the views. Before the buses close: a log that ends while it is read is one that failed.
+    pub(crate) async fn close(&self) {
+        let mut tasks = {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *tasks)
+        };
+        tasks.shutdown().await;
+    }
+
     /// Whether other replicas may have the same state.
     #[must_use]
     pub fn is_shared(&self) -> bool {

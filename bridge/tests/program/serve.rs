@@ -208,8 +208,39 @@ fn what_a_reload_has_changed_is_logged_with_any_level() {
         let read = served.next_line(|line| line["message"] == "the configuration was read again");
         assert_eq!(read["level"], "INFO");
     }
+    let config = CONFIG.replace("log_format", "log: error, log_format");
+    let config = format!("{config}calls: {{ timeout: 7s }}\nlimits: {{ max_hops: 7 }}\n");
+    std::fs::write(served.directory.path().join("a2abus.yaml"), config).unwrap();
+    served.signal(&["HUP"]);
+    let waits = served.next_line(|line| line["message"] == "a changed setting is not in use");
+    assert_eq!(waits["setting"], "calls.timeout");
     served.signal(&["TERM"]);
     assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn a_refused_reload_names_an_error_and_not_the_warning_before_it() {
+    let served = Served::start(CONFIG);
+    let file = served.directory.path().join("a2abus.yaml");
+    let wrong = format!("state: {{ directory: /tmp }}{CONFIG}limits: {{ max_hops: many }}\n");
+    std::fs::write(&file, wrong).unwrap();
+    served.signal(&["HUP"]);
+    for (level, part) in [
+        ("WARN", "a2abus.yaml:1:21: warning: state.directory: "),
+        ("ERROR", "a2abus.yaml:7:21: limits.max_hops: "),
+        ("ERROR", "the changed configuration is invalid"),
+    ] {
+        let line = served.next_line(|line| line["level"] == "WARN" || line["level"] == "ERROR");
+        let message = line["message"].as_str().unwrap_or_default();
+        assert!(line["level"] == level && message.contains(part), "{line}");
+    }
+    let report = get(&served.admin, "/readyz");
+    let cause = "the changed file is invalid and not in use: ";
+    assert!(
+        report.contains(cause) && report.contains("limits.max_hops"),
+        "{report}"
+    );
+    assert!(!report.contains("state.directory"), "{report}");
 }
 
 #[test]
