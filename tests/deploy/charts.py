@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -29,7 +30,7 @@ REFUSED = [
     ([*BUS, "--set", "existingConfigMap=other"], "give the configuration once"),
     ([*BUS, "--set", "replica=3"], "replica"),
     ([*BUS, "--set", "replicas=0"], "replicas"),
-    ([*BUS, "--set", "replicas=40"], "reply_partitions"),
+    (["--set-json", f"config={NAMED}", "--set", "persistence.enabled=true,replicas=40"], "reply_partitions"),
     ([*BUS, "--set", "autoscaling.enabled=true", "--set-json", 'keda={"enabled":true,"triggers":[{"type":"cron","metadata":{}}]}'], "cannot both decide"),
     ([*BUS, "--set", "keda.enabled=true"], "nothing waits"),
     ([*BUS, "--set", "terminationGracePeriodSeconds=30"], "the drain would be cut off"),
@@ -56,6 +57,37 @@ REFUSED = [
     (["--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
     (["--set", "mode=sidecar", "--set", "persistence.enabled=true", *BUS], "`persistence` needs `mode: workload`"),
     (["--set", "mode=sidecar", "--set-json", f"config={NAMED}", "--set", "config.calls=null"], "`transports.kafka.instance_id` is the name of one process"),
+]
+# A Kafka transport more, and its twin by the name of its variable.
+TWINS = 'config.transports={"a-b":{"type":"kafka","brokers":"kafka"},"a_b":{"type":"kafka","brokers":"kafka"}}'
+SIDECAR = [*BUS, "--set", "mode=sidecar"]
+REFUSED += [
+    ([*BUS, "--set", "ports.admin=8080"], "`ports.http` and `ports.admin` are both 8080"),
+    ([*BUS, "--set", "config.http.enabled=false,ingress.enabled=true,ingress.hosts={a.example.com}"], "`ingress` leads to the Service for callers"),
+    ([*BUS, "--set", "config.http.enabled=false,gateway.enabled=true,gateway.hostnames={a.example.com},gateway.parentRefs[0].name=a"], "`gateway` leads to the Service for callers"),
+    ([*BUS, "--set", "autoscaling.enabled=true,resources.requests.cpu=null"], "`resources.requests.cpu`, which is not set"),
+    ([*BUS, "--set", "resources.limits.memory=512m"], "at '/resources/limits/memory'"),
+    ([*BUS, "--set", "resources.requests.memory=1.5m"], "at '/resources/requests/memory'"),
+    ([*BUS, "--set", "persistence.size=5GB"], "at '/persistence/size'"),
+    ([*BUS, "--set", "podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=1"], "has both `minAvailable` and `maxUnavailable`"),
+    ([*BUS, "--set", "podDisruptionBudget.maxUnavailable=150%"], "at '/podDisruptionBudget/maxUnavailable'"),
+    ([*BUS, "--set-string", "podDisruptionBudget.maxUnavailable=1"], "at '/podDisruptionBudget/maxUnavailable'"),
+    ([*BUS, "--set", "podDisruptionBudget.minAvailable=2"], "no node could ever be drained"),
+    ([*BUS, "--set", "podDisruptionBudget.minAvailable=100%"], "no node could ever be drained"),
+    ([*BUS, "--set", "fullnameOverride=Bridge"], "fullnameOverride"),
+    ([*BUS, "--set", "fullnameOverride=1bridge"], "fullnameOverride"),
+    ([*BUS, "--set", f"fullnameOverride={53 * 'a'}"], "fullnameOverride"),
+    ([*BUS, "--set", "serviceAccount.name=a_b"], "at '/serviceAccount/name'"),
+    ([*BUS, "--set", "secrets[0].name=a..b"], "at '/secrets/0/name'"),
+    ([*BUS, "--set", "secrets[0].name=kafka,csiSecrets[0].name=kafka,csiSecrets[0].secretProviderClass=a"], "`kafka` is twice among"),
+    ([*BUS, "--set", "extraVolumes[0].name=a2abus-config"], 'there is another volume "a2abus-config"'),
+    ([*BUS, "--set", "secrets[0].name=kafka,extraVolumeMounts[0].mountPath=/run/secrets/kafka,extraVolumeMounts[0].name=a"], "something else is mounted"),
+    (["--set-json", TWINS, "--set", "persistence.enabled=true"], "have one environment variable, A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
+    ([*BUS, "--set", "networkPolicy.enabled=true,serviceMonitor.enabled=true"], "set `networkPolicy.monitoring`"),
+    *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"`{name}` needs `mode: workload`")
+      for name in ("ingress", "gateway", "networkPolicy", "autoscaling", "keda", "serviceMonitor", "prometheusRule", "dashboard")),
+    ([*SIDECAR, "--set", "podLabels.team=agents"], "`podLabels` needs `mode: workload`"),
+    ([*SIDECAR, "--set", "imagePullSecrets[0].name=registry"], "`imagePullSecrets` needs `mode: workload`"),
 ]
 # Manifests of an example, and what prints them.
 PRINTED = [
@@ -87,9 +119,18 @@ def main():
     alerts()
     for more, message in REFUSED:
         refused(more, message)
+    refused(BUS, "set `fullnameOverride`", release="1bus")
+    refused(BUS, "set `fullnameOverride`", release="my.bus")
     environments()
     written_otherwise()
+    names_of_secrets()
+    disruptions()
+    admitted()
+    restarts_beside_an_agent()
     file_as_it_is()
+    for path in sorted((REPO / "examples").glob("*/README.md")):
+        as_written(path)
+    newcomer()
 
 
 def lint(name, chart, values):
@@ -229,9 +270,9 @@ def printed(name, path, options):
     same(f"{name}: {path.name} as a2abus topics plan prints it", path, done.stdout)
 
 
-def refused(more, message):
+def refused(more, message, release="bus"):
     try:
-        render(CHART, None, VERSIONS[1], *more)
+        render(CHART, None, VERSIONS[1], *more, release=release)
         faults = ["it is rendered"]
     except ValueError as error:
         faults = [] if message in str(error) else [str(error)]
@@ -275,14 +316,127 @@ def written_otherwise():
     policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
     ports = sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
     report("NetworkPolicy: brokers without a port", [] if ports == [4222, 9092, 9093] else [ports])
+    config = '{"transports":{"nats":{"type":"nats","servers":"nats://a:4333, nats://b"}}}'
+    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={config}", "--set", "networkPolicy.enabled=true,replicas=40"))
+    policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
+    ports = sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
+    report("servers as a text, and as many replicas on NATS as anybody wants", [] if ports == [4222, 4333] else [ports])
+
+
+def names_of_secrets():
+    """Each Secret has a volume whose name Kubernetes takes, however long its own name is, or with dots."""
+    long = 70 * "a"
+    names = ["plain", "ca.example.com", f"{long}-1", f"{long}-2", f"{'b' * 55}-1", f"{'b' * 55}-2", "a.b", "a-b"]
+    secrets = json.dumps([{"name": name} for name in names])
+    pod, container = bridge_of(objects(render(CHART, None, VERSIONS[1], *BUS, "--set-json", f"secrets={secrets}")))
+    volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    faults = [name for name in volumes if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)]
+    mounted = {mount["mountPath"]: volumes.get(mount["name"]) for mount in container["volumeMounts"]}
+    faults += [f"{name}: {mounted.get(f'/run/secrets/{name}')}" for name in names if mounted.get(f"/run/secrets/{name}") != name]
+    report("Secrets with long names and with dots", faults)
+
+
+def disruptions():
+    """A PodDisruptionBudget has one of its two members."""
+    faults = []
+    for more, wanted in (
+        ([], {"maxUnavailable": 1}),
+        (["--set", "podDisruptionBudget.maxUnavailable=0"], {"maxUnavailable": 0}),
+        (["--set", "podDisruptionBudget.maxUnavailable=25%"], {"maxUnavailable": "25%"}),
+        (["--set", "podDisruptionBudget.minAvailable=1"], {"minAvailable": 1}),
+        (["--set", "podDisruptionBudget.minAvailable=50%"], {"minAvailable": "50%"}),
+    ):
+        documents = objects(render(CHART, None, VERSIONS[1], *BUS, *more))
+        spec = next(document["spec"] for document in documents if document["kind"] == "PodDisruptionBudget")
+        found = {key: spec[key] for key in spec if key.endswith("vailable")}
+        faults += [f"{more}: {found}"] * (found != wanted)
+    report("PodDisruptionBudget: a number or a percentage", faults)
+
+
+def admitted():
+    """The NetworkPolicy lets in the pod of `helm test`, the pod that NOTES suggest, and no pod without those labels."""
+    for name, values in (("helm-full", CHART / "ci/full-values.yaml"), ("helm-existing", CHART / "ci/existing-values.yaml")):
+        documents = objects(render(CHART, values, VERSIONS[1]))
+        policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
+        test = next(document for document in documents if document["kind"] == "Pod")["metadata"]["labels"]
+        suggested = re.search(r" --labels=(\S+) ", (GOLDEN / f"notes-{name}.txt").read_text()).group(1)
+        suggested = dict(label.split("=") for label in suggested.split(","))
+        (peers,) = [rule["from"] for rule in policy["spec"]["ingress"] if rule["ports"][0]["port"] == "http"]
+        faults = [f"not let in: {labels}" for labels in (test, suggested) if not any(chooses(peer, labels) for peer in peers)]
+        is_open = any(chooses(peer, {}) for peer in peers)
+        if is_open != (name == "helm-existing"):
+            faults.append("other pods of the namespace: " + ("let in" if is_open else "not let in"))
+        report(f"{name}: NetworkPolicy and the pods of helm test and NOTES", faults)
+
+
+def chooses(peer, labels):
+    """Whether a NetworkPolicyPeer is a pod of the same namespace with these labels."""
+    wanted = peer.get("podSelector", {}).get("matchLabels", {})
+    return "podSelector" in peer and "namespaceSelector" not in peer and wanted.items() <= labels.items()
+
+
+def restarts_beside_an_agent():
+    """A configuration that needs a restart makes new pods of the agent; one that does not makes none."""
+    marks = []
+    for more in ([], ["--set", "a2abus.config.limits.max_hops=5"], ["--set", "a2abus.config.calls.timeout=5s"]):
+        documents = objects(render(REPO / "examples/sidecar", None, VERSIONS[1], *more))
+        (agent,) = [document for document in documents if document["kind"] == "Deployment"]
+        marks.append(agent["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+    first, same, other = marks
+    report("sidecar: new pods where the configuration needs them", [] if first == same != other else marks)
 
 
 def file_as_it_is():
-    """--set-file configFile keeps the file, comments included."""
-    path = REPO / "bridge/examples/a2abus.yaml"
-    documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}"))
-    maps = [document["data"]["a2abus.yaml"] for document in documents if document["kind"] == "ConfigMap"]
-    report("the file of --set-file configFile as it is", [] if maps == [path.read_text()] else maps)
+    """--set-file configFile keeps the file, comments and indentation included."""
+    indented = RUN / "indented.yaml"
+    indented.write_text("    # a comment\n\n  # another\ntransports:\n  nats: {type: nats, servers: [nats://nats]}\n")
+    for path in (REPO / "bridge/examples/a2abus.yaml", indented):
+        documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}"))
+        maps = [document["data"]["a2abus.yaml"] for document in documents if document["kind"] == "ConfigMap"]
+        report(f"{path.name} of --set-file configFile as it is", [] if maps == [path.read_text()] else maps)
+
+
+def commands(text):
+    """The commands of a README's console blocks, with continued lines joined."""
+    blocks = "\n".join(re.findall(r"^```console\n(.*?)^```", text, re.M | re.S)).replace("\\\n", " ")
+    return [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
+
+
+def as_written(path):
+    """The commands of an example: what Helm installs is rendered, files are there, and so is each namespace."""
+    text, faults = path.read_text(), []
+    there = set(re.findall(r"in the\s+namespace\s+`(\S+)`", text))
+    for command in commands(text):
+        words = shlex.split(command)
+        there |= set(re.findall(r"create namespace (\S+)", command))
+        used = words[words.index("-n") + 1] if "-n" in words else None
+        if used and used not in there and "--create-namespace" not in words:
+            faults.append(f"no namespace {used}: {command}")
+        there.add(used)
+        for option, value in zip(words, words[1:]):
+            if option == "-f" and value.endswith(".yaml") and not (path.parent / value).exists():
+                faults.append(f"no file {value}: {command}")
+        if "ownerReferences" not in command and re.search(r"get secret.*-o yaml.*apply", command):
+            faults.append(f"copies ownerReferences: {command}")
+        if words[:3] == ["helm", "upgrade", "--install"]:
+            done = call(HELM, "template", *words[3:], "--kube-version", VERSIONS[1], cwd=path.parent)
+            faults += [done.stderr] * done.returncode
+    report(f"{path.parent.name}: the commands of its README", faults)
+
+
+def newcomer():
+    """The five minutes of the README: its file is right, and its command renders it."""
+    text = (REPO / "README.md").read_text()
+    section = re.search(r"^## On Kubernetes$(.*?)^## ", text, re.M | re.S).group(1)
+    place = RUN / "newcomer"
+    place.mkdir()
+    (place / "helm").symlink_to(REPO / "helm")
+    (place / "a2abus.yaml").write_text(re.search(r"<<'END'\n(.*?)^END$", section, re.M | re.S).group(1))
+    done = call(PROGRAM, "check", "-c", place / "a2abus.yaml")
+    faults = [done.stdout] * done.returncode
+    (install,) = [shlex.split(command) for command in commands(section) if command.startswith("helm upgrade")]
+    done = call(HELM, "template", *install[3:], "--kube-version", VERSIONS[1], cwd=place)
+    report("README: Kubernetes in five minutes", faults + [done.stderr] * done.returncode)
 
 
 if __name__ == "__main__":

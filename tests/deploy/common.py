@@ -139,13 +139,16 @@ class Process:
         return [f"not ready: {last}", *self.output().splitlines()[-10:]]
 
     def stop(self, seconds):
-        """SIGTERM, as the platform sends it; faults where it does not end well in that time."""
+        """SIGTERM, as the platform sends it; faults where it does not end well in that time, or warns of its own end."""
         self.child.terminate()
         try:
             status = self.child.wait(seconds)
         except subprocess.TimeoutExpired:
             return [f"still there {seconds} s after SIGTERM"]
-        return [] if status == 0 else [f"status {status}", *self.output().splitlines()[-10:]]
+        if status != 0:
+            return [f"status {status}", *self.output().splitlines()[-10:]]
+        last = self.output().rpartition("draining")[2]
+        return [line for line in last.splitlines() if re.search(r'\b(WARN|ERROR)\b', line)]
 
 
 def get(url, data=None, headers=None):

@@ -1,6 +1,7 @@
 """The commands that are shipped, as processes on a real Kafka and NATS: the pods of the chart, the systemd unit of the
 Debian package. Each is called."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import sys
 import time
 
 import confluent_kafka.admin
+import nats
 import promql_parser
 import yaml
 
@@ -44,6 +46,17 @@ def main():
         left = admin.list_topics(timeout=60).topics
         for gone in admin.delete_topics([topic for topic in left if topic.startswith(UNIQUE)]).values():
             gone.exception(60)
+        asyncio.run(delete_streams())
+
+
+async def delete_streams():
+    """Those of the state."""
+    connection = await nats.connect(NATS)
+    streams = connection.jetstream()
+    for stream in await streams.streams_info():
+        if stream.config.name.startswith(UNIQUE.upper()):
+            await streams.delete_stream(stream.config.name)
+    await connection.close()
 
 
 def configuration():
@@ -53,6 +66,8 @@ def configuration():
         "routes": [{"name": "weather", "when": {"targetagent": "weather"}, "to": [{"transport": "kafka", "topic": f"{UNIQUE}.weather"}]}],
         "default_route": [{"transport": "nats", "topic": UNIQUE + ".agents.{targetagent}", "names": "escape"}],
         "calls": {"reply_topic": f"{UNIQUE}.replies", "reply_partitions": 2},
+        "agents": {"weather": {"description": "Knows the weather", "to": {"transport": "kafka", "topic": f"{UNIQUE}.weather"}}},
+        "state": {"log": "nats", "create": True, "prefix": UNIQUE},
     }
 
 

@@ -112,38 +112,27 @@ bridge would refuse; files/keys.json has those of each section.
 {{- toJson $config }}
 {{- end }}
 
-{{/* Refuses values that do not fit together. */}}
-{{- define "a2abus.check" -}}
-{{- $config := include "a2abus.config" . | fromJson }}
-{{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod ask the admin listener" }}{{ end }}
-{{- if eq .Values.mode "workload" }}{{ include "a2abus.checkWorkload" . }}
-{{- else if .Values.persistence.enabled }}{{ fail "`persistence` needs `mode: workload`: the pods of a sidecar are those of the agent, and their volumes too (`extraVolumes`, `extraVolumeMounts`)" }}
-{{- end }}
-{{- if not .Values.persistence.enabled }}
-{{- if hasKey ($config.calls | default dict) "replica" }}{{ fail "`calls.replica` is the number of one replica, but all pods read this configuration: leave it out; with `persistence.enabled` each pod of a workload gets its own" }}{{ end }}
-{{- range $name, $transport := $config.transports }}
-{{- if hasKey $transport "instance_id" }}{{ fail (printf "`transports.%s.instance_id` is the name of one process, but all pods read this configuration, and each would end the subscriptions of the others: leave it out; with `persistence.enabled` each pod of a workload gets its own" $name) }}{{ end }}
-{{- end }}
+{{/* The name of a volume for a Secret: short names as they are, others with a hash, so that they stay different. */}}
+{{- define "a2abus.volumeName" -}}
+{{- if regexMatch "^[-a-z0-9]{1,56}$" . }}{{ printf "secret-%s" . }}
+{{- else }}{{ printf "secret-%s-%s" (replace "." "-" . | trunc 40 | trimSuffix "-") (sha256sum . | trunc 8) }}
 {{- end }}
 {{- end }}
 
-{{- define "a2abus.checkWorkload" -}}
-{{- $config := include "a2abus.config" . | fromJson }}
-{{- if and .Values.autoscaling.enabled .Values.keda.enabled }}{{ fail "`autoscaling` and `keda` cannot both decide the number of replicas" }}{{ end }}
-{{- $most := .Values.replicas }}
-{{- range $name := list "autoscaling" "keda" }}
-{{- $scaling := get $.Values $name }}
-{{- if $scaling.enabled }}
-{{- $most = $scaling.maxReplicas }}
-{{- if gt (int $scaling.minReplicas) (int $most) }}{{ fail (printf "`%s.minReplicas` (%d) is more than `%s.maxReplicas` (%d)" $name (int $scaling.minReplicas) $name (int $most)) }}{{ end }}
+{{/* A name as it stands in a variable. */}}
+{{- define "a2abus.variable" -}}
+{{- regexReplaceAll "[-.]" . "_" | upper }}
 {{- end }}
+
+{{/* A list that may be written as text with commas, as JSON. */}}
+{{- define "a2abus.list" -}}
+{{- if kindIs "string" . }}{{ splitList "," . | toJson }}{{ else }}{{ . | default list | toJson }}{{ end }}
 {{- end }}
-{{- if eq "embedded" (dig "state" "log" "" $config) }}
-{{- if not .Values.persistence.enabled }}{{ fail "`state.log` is `embedded`: its files need `persistence.enabled`" }}{{ end }}
-{{- if gt (int $most) 1 }}{{ fail "`state.log` is `embedded`: each replica would have tasks of its own; run one replica, or name a Kafka or NATS transport in `state.log`" }}{{ end }}
-{{- end }}
-{{- $partitions := dig "calls" "reply_partitions" 32 $config }}
-{{- if gt (int $most) (int $partitions) }}{{ fail (printf "%d replicas are more than `calls.reply_partitions` (%d): replicas without a reply partition of their own share one" (int $most) (int $partitions)) }}{{ end }}
+
+{{/* The labels of pods that the NetworkPolicy admits as callers wherever others are named: that of `helm test`. */}}
+{{- define "a2abus.testLabels" -}}
+app.kubernetes.io/name: {{ include "a2abus.name" . }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Whether there is a listener for callers: `true` or empty. */}}
@@ -168,12 +157,13 @@ bridge would refuse; files/keys.json has those of each section.
 {{- div (add $total 999) 1000 }}
 {{- end }}
 
-{{/* The pod must live as long as preStop and the drain take. */}}
+{{/* The pod must live as long as preStop and the drain take. Beside a sidecar the agent stops first, with the 30 s that
+Kubernetes gives by default. */}}
 {{- define "a2abus.gracePeriod" -}}
 {{- $drain := dig "http" "drain_grace" "25s" (include "a2abus.config" . | fromJson) | toString }}
 {{- $need := add (int .Values.preStopSeconds) (include "a2abus.seconds" $drain | int) }}
 {{- $given := .Values.terminationGracePeriodSeconds }}
-{{- if kindIs "invalid" $given }}{{ add $need 10 }}
+{{- if kindIs "invalid" $given }}{{ add $need (eq .Values.mode "sidecar" | ternary 30 10) }}
 {{- else if le (int $given) (int $need) }}{{ fail (printf "`terminationGracePeriodSeconds` is %d, but preStopSeconds and `http.drain_grace` (%s) take %d s: the drain would be cut off" (int $given) $drain (int $need)) }}
 {{- else }}{{ $given }}
 {{- end }}

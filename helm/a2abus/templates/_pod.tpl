@@ -43,7 +43,7 @@ env:
   {{- range $name, $transport := $config.transports }}
   {{- if eq (toString $transport.type) "kafka" }}
   # A pod that restarts keeps its partitions.
-  - {name: A2ABUS_TRANSPORTS__{{ regexReplaceAll "[-.]" $name "_" | upper }}__INSTANCE_ID, value: $(POD_NAME)}
+  - {name: A2ABUS_TRANSPORTS__{{ include "a2abus.variable" $name }}__INSTANCE_ID, value: $(POD_NAME)}
   {{- end }}
   {{- end }}
   {{- end }}
@@ -77,7 +77,7 @@ volumeMounts:
   - {name: data, mountPath: /var/lib/a2abus}
   {{- end }}
   {{- range concat $values.secrets $values.externalSecrets $values.csiSecrets }}
-  - {name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}, mountPath: /run/secrets/{{ .name }}, readOnly: true}
+  - {name: {{ include "a2abus.volumeName" .name }}, mountPath: /run/secrets/{{ .name }}, readOnly: true}
   {{- end }}
   {{- with $values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
@@ -89,11 +89,11 @@ volumeMounts:
 - name: a2abus-config
   configMap: {name: {{ include "a2abus.configMapName" . }}}
 {{- range concat .Values.secrets .Values.externalSecrets }}
-- name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}
+- name: {{ include "a2abus.volumeName" .name }}
   secret: {secretName: {{ .name }}, defaultMode: 0440}
 {{- end }}
 {{- range .Values.csiSecrets }}
-- name: {{ printf "secret-%s" .name | trunc 63 | trimSuffix "-" }}
+- name: {{ include "a2abus.volumeName" .name }}
   csi:
     driver: secrets-store.csi.k8s.io
     readOnly: true
@@ -101,6 +101,13 @@ volumeMounts:
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Annotations of the pod: a changed configuration that needs a restart makes a new pod. */}}
+{{- define "a2abus.annotations" -}}
+{{- if .Values.restartOnConfigChange -}}
+checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
 {{- end }}
 {{- end }}
 
@@ -114,8 +121,8 @@ metadata:
     {{- end }}
   annotations:
     kubectl.kubernetes.io/default-container: a2abus
-    {{- if .Values.restartOnConfigChange }}
-    checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
+    {{- with include "a2abus.annotations" . }}
+    {{- . | nindent 4 }}
     {{- end }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
