@@ -99,6 +99,10 @@ def compose():
                 faults.append(f"{name}: no file {volume}")
         if ("image" in service) == ("build" in service):
             faults.append(f"{name}: one of image and build")
+        if "build" in service:
+            # Docker looks for a Dockerfile, and for this file of what it leaves out; podman reads the latter, too.
+            context = folder / service["build"]["context"]
+            faults += [f"{name}: no file {needed}" for needed in (service["build"]["dockerfile"], ".dockerignore") if not (context / needed).exists()]
     variables = {"PATH": "/usr/bin:/bin"} | services["a2abus"].get("environment", {})
     order = services["topics"]["command"][:-2]
     done = call(PROGRAM, *order, "--help")
