@@ -1,6 +1,7 @@
 //! Many clients that wait: what each costs in memory, and that none costs a thread.
 //!
-//! `A2ABUS_TEST_CROWD` is how many there are of each kind: `ulimit -n 20000; A2ABUS_TEST_CROWD=10000 cargo test --test floods crowd`.
+//! `A2ABUS_TEST_CROWD` is how many there are of each kind: `A2ABUS_TEST_CROWD=10000 cargo test --test floods crowd`, with
+//! `--release` for the bound of an optimised program. The hard limit of open files (`ulimit -Hn`) has to allow that.
 
 use std::net::SocketAddr;
 
@@ -24,6 +25,25 @@ const MOST_CLIENTS: usize = 10_000;
 const AT_A_TIME: usize = 64;
 /// Calls on one connection of HTTP/2.
 const PER_CONNECTION: usize = 32;
+
+/// Raises the limit of open files of this process, and of the bridge that it starts.
+fn raise_open_files(needed: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    assert!(
+        limit.maximum.is_none_or(|most| most >= needed),
+        "{needed} open files are needed, and the hard limit (ulimit -Hn) is {:?}",
+        limit.maximum
+    );
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+}
 
 /// Every bound is above what the crowd needs.
 fn config(nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> String {
@@ -97,6 +117,8 @@ async fn a_crowd_that_waits_costs_little_memory_and_no_threads() {
         return;
     };
     let count = std::env::var("A2ABUS_TEST_CROWD").map_or(500, |count| count.parse().unwrap());
+    // One for each stream, and for the connections of the calls, the broker, and what is left over.
+    raise_open_files(count as u64 + (count / PER_CONNECTION) as u64 + 500);
     let target = Target::start(&nats, config).await;
     for _ in 0..100 {
         target.serves_others().await;
