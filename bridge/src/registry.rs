@@ -608,7 +608,7 @@ impl Announcements {
                 known.is_none_or(|known| known.card.is_some() && !known.is_of(entry))
             }
             (None, Some(body)) => {
-                if let Err(faults) = Announced::read(&record.key, body, record.time) {
+                if let Err(faults) = Announced::read(record, body) {
                     self.metrics.registry(RegistryEvent::Refused);
                     self.refused(&record.key, &Refused::Invalid(faults));
                 }
@@ -687,13 +687,16 @@ impl Announcements {
         name: &Text,
         is_old: impl Fn(&Announced) -> bool,
     ) -> Result<(), StateError> {
-        let (still_old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
-            agents.get(name).is_some_and(is_old)
+        let (old, mut following) = self.view.follow(Some(name), BEHIND, |agents| {
+            let old = agents.get(name).filter(|agent| is_old(agent));
+            old.map(|agent| agent.at)
         });
-        if !still_old {
-            return Ok(());
-        }
-        let removed = self.view.commit(name, None, APPLIED).await?;
+        let Some(old) = old else { return Ok(()) };
+        let removed = match self.view.commit_next(name, None, Some(old), APPLIED).await {
+            Ok(removed) => removed,
+            Err(StateError::Overtaken { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let mut again = None;
         while let Some(record) = following.now() {
             if record.position < removed {
@@ -707,21 +710,35 @@ impl Announcements {
     }
 }
 
-/// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log has no compare-and-set, and keeps the last record of a key whatever
-/// others make of it. So a record that another replica has written meanwhile is looked for afterwards, and what is wanted
-/// over that one, or the record itself where nothing is, is written in the end. A log that drops what is overwritten at
-/// once may not show it: there the last of two replicas wins.
+/// Writes what is wanted over the announcement that is there, if its lease has not run out; `None` removes it. The log
+/// keeps the last record of a key whatever others make of it. JetStream refuses a record that overwrites one that this
+/// replica has not seen: then it looks again. Elsewhere a record that another replica has written meanwhile is looked for
+/// afterwards, and what is wanted over that one, or the record itself where nothing is, is written in the end.
 async fn store(
     view: &View<AgentFold>,
     leases: Leases,
     name: &str,
     wanted: impl Fn(Option<&Announced>) -> Result<Option<Bytes>, Refused>,
 ) -> Result<(), Refused> {
-    let (there, mut following) =
-        view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
-    let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
-    let stored = view.commit(name, body.clone(), APPLIED).await;
-    let stored = stored.map_err(Refused::NotStored)?;
+    let mut seen = None;
+    let (stored, body, mut following) = loop {
+        let (there, following) =
+            view.follow(Some(name), BEHIND, |agents| agents.get(name).cloned());
+        let last = seen.max(there.as_ref().map(|agent| agent.at));
+        let body = wanted(there.filter(|agent| is_live(agent, leases)).as_ref())?;
+        match view.commit_next(name, body.clone(), last, APPLIED).await {
+            Ok(stored) => break (stored, body, following),
+            // It may be a removal, which leaves no entry.
+            Err(StateError::Overtaken {
+                last: Some(last), ..
+            }) if seen < Some(last) => {
+                let applied = view.applied(last, APPLIED).await;
+                applied.map_err(Refused::NotStored)?;
+                seen = Some(last);
+            }
+            Err(error) => return Err(Refused::NotStored(error)),
+        }
+    };
     let mut overtaken = None;
     while let Some(record) = following.now() {
         if record.position < stored {
@@ -732,7 +749,7 @@ async fn store(
         return Ok(());
     };
     let there = record.body.as_ref();
-    let there = there.and_then(|body| Announced::read(name, body, record.time).ok());
+    let there = there.and_then(|body| Announced::read(&record, body).ok());
     let (right, done) = match wanted(there.filter(|agent| is_live(agent, leases)).as_ref()) {
         Ok(right) => (right, Ok(())),
         Err(refused) => (record.body, Err(refused)),

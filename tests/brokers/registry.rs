@@ -104,6 +104,66 @@ async fn replicas_agree(config: &str, announce: &impl AsyncFn(&str, String)) {
     third.stop().await;
 }
 
+/// Two owners announce an agent of one name at the same moment, each to another replica: one of them has it, and the other
+/// knows that. The name was free, or its agent was removed before.
+async fn one_of_two_owners_has_a_name(config: &str) {
+    let bridges = [Running::start(config).await, Running::start(config).await];
+    let client = reqwest::Client::new();
+    let owners = ["one", "two"];
+    let url = |bridge: &Running, agent: &str, owner: &str| {
+        format!("{}/a2a/agents/{agent}?org_id={owner}", bridge.door)
+    };
+    for round in 0..30 {
+        let agent = format!("twice-{}", round % 3);
+        let sent = [0, 1].map(|number| {
+            let put = client
+                .put(url(&bridges[number], &agent, owners[number]))
+                .body(card(&agent, "10m"))
+                .send();
+            async { put.await.unwrap() }
+        });
+        let answers = futures_util::future::join_all(sent).await;
+        let statuses: Vec<u16> = answers.iter().map(|it| it.status().as_u16()).collect();
+        let won = statuses.iter().position(|status| *status == 200);
+        let won = won.unwrap_or_else(|| panic!("{round}: {statuses:?}"));
+        assert_eq!(statuses[1 - won], 400, "{round}: {statuses:?}");
+        let winner = url(&bridges[1 - won], &agent, owners[won]);
+        let removed = async {
+            // The other replica may not have read yet who has it.
+            while client.delete(&winner).send().await.unwrap().status() != 204 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        within("the winner is the owner everywhere", removed).await;
+        until(&bridges[won], &agent, StatusCode::NOT_FOUND).await;
+    }
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_owners_has_a_name_over_nats() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let u = unique("owners").replace('.', "-");
+    let transport = format!("{{ type: nats, servers: ['{nats}'] }}");
+    one_of_two_owners_has_a_name(&config(&u, &transport, &format!("{u}.discovery"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_owners_has_a_name_over_kafka() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let u = unique("owners");
+    let topic = format!("{u}.discovery");
+    Plain::new(&kafka).create(&topic, 2).await;
+    let transport = format!("{{ type: kafka, brokers: ['{kafka}'] }}");
+    one_of_two_owners_has_a_name(&config(&u, &transport, &topic)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_agree_on_agents_over_kafka() {
     let Some(kafka) = named(Kind::Kafka) else {

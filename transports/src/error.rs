@@ -40,6 +40,8 @@ pub enum TransportErrorKind {
     Fatal,
     /// Another process goes by our name: to try again at once would only take the place from it, and it from us.
     Fenced,
+    /// Something else was stored first.
+    Overtaken,
     /// The transport is closed.
     Closed,
     /// Anything else the client reported.
@@ -62,6 +64,7 @@ impl TransportErrorKind {
             Self::BadConfig => "bad_config",
             Self::Fatal => "fatal",
             Self::Fenced => "fenced",
+            Self::Overtaken => "overtaken",
             Self::Closed => "closed",
             Self::Other => "other",
         }
@@ -75,6 +78,7 @@ impl TransportErrorKind {
             | Self::TimedOut
             | Self::Saturated
             | Self::Fatal
+            | Self::Overtaken
             | Self::Closed
             | Self::Other => Disposition::Retry,
             Self::TooLarge | Self::BadMessage => Disposition::DeadLetter,
@@ -92,6 +96,7 @@ impl TransportErrorKind {
 pub struct TransportError {
     kind: TransportErrorKind,
     what: String,
+    last_sequence: Option<u64>,
     cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -127,6 +132,7 @@ impl TransportError {
         Self {
             kind,
             what: what.into(),
+            last_sequence: None,
             cause: None,
         }
     }
@@ -149,6 +155,14 @@ impl TransportError {
         )
     }
 
+    /// Something else was stored first, at this sequence if that is known.
+    pub(crate) fn overtaken(what: impl Into<String>, last_sequence: Option<u64>) -> Self {
+        Self {
+            last_sequence,
+            ..Self::new(TransportErrorKind::Overtaken, what)
+        }
+    }
+
     /// The same error with its cause.
     #[must_use]
     pub fn caused_by(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -160,6 +174,12 @@ impl TransportError {
     #[must_use]
     pub fn kind(&self) -> TransportErrorKind {
         self.kind
+    }
+
+    /// The sequence of what was stored first, where something was and the stream said so.
+    #[must_use]
+    pub fn last_sequence(&self) -> Option<u64> {
+        self.last_sequence
     }
 
     /// What to do about it.

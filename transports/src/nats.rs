@@ -231,12 +231,21 @@ impl Transport for Nats {
         let bytes = message.content_bytes();
         let out = match &to.guarantee {
             Guarantee::Default => core::outbound(to, message, None)?,
-            Guarantee::Stored { message_id } => core::outbound(to, message, message_id.as_ref())?,
+            Guarantee::Stored { message_id } => {
+                let id = message_id.as_ref().map(|id| ("Nats-Msg-Id", id.as_str()));
+                core::outbound(to, message, id)?
+            }
+            Guarantee::StoredNext { after } => {
+                let last = ("Nats-Expected-Last-Subject-Sequence", &*after.to_string());
+                core::outbound(to, message, Some(last))?
+            }
         };
         let (verdict, waiting) = oneshot::channel();
         match &to.guarantee {
             Guarantee::Default => inner.send_core(out, bytes, verdict).await?,
-            Guarantee::Stored { .. } => inner.send_stored(to, out, bytes, verdict).await?,
+            Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
+                inner.send_stored(to, out, bytes, verdict).await?
+            }
         }
         Ok(Confirmation::waiting(waiting))
     }

@@ -158,6 +158,12 @@ pub enum Guarantee {
         /// The `Nats-Msg-Id`.
         message_id: Option<Text>,
     },
+    /// NATS: as `Stored`, if nothing has been stored on the subject since; else it fails with
+    /// [`TransportErrorKind::Overtaken`]. Elsewhere as `Default`.
+    StoredNext {
+        /// The sequence of the last message on the subject, 0 where there is none.
+        after: u64,
+    },
 }
 
 /// Proof that the transport has the message.

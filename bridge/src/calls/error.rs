@@ -152,7 +152,9 @@ impl CallError {
                 return Self::Refused(format!("{name}: {error}").into());
             }
             TransportErrorKind::UnknownTopic => match copy.address.guarantee {
-                Guarantee::Stored { .. } => format!("no JetStream stream stores {name}"),
+                Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
+                    format!("no JetStream stream stores {name}")
+                }
                 Guarantee::Default => format!("{name} does not exist"),
             },
             TransportErrorKind::Unauthorised => format!("the bridge may not publish to {name}"),

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::card::{Card, Faults, check_name};
 use crate::clock;
 use crate::names::Name;
-use crate::state::{Applied, Fold, Record};
+use crate::state::{Applied, Fold, Position, Record};
 
 /// The largest card in the log, whatever a replica takes itself: all have to come to the same state.
 const LARGEST: usize = 512 << 10;
@@ -36,6 +36,8 @@ pub(crate) struct Announced {
     lease: Option<Duration>,
     /// In milliseconds since 1970.
     pub(crate) renewed: u64,
+    /// Where the record is.
+    pub(super) at: Position,
 }
 
 /// Whose agent it is, where that is said: the organisation and its unit.
@@ -101,7 +103,8 @@ impl Announced {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn read(agent: &str, body: &Bytes, time: u64) -> Result<Self, Faults> {
+    pub(crate) fn read(record: &Record, body: &Bytes) -> Result<Self, Faults> {
+        let agent = record.key.as_str();
         check_name(agent).map_err(Faults::one)?;
         let written: Option<Written<'_>> = serde_json::from_slice(body).ok();
         let document = match &written {
@@ -124,7 +127,8 @@ impl Announced {
                 document,
                 owner: Owner::default(),
                 transport: None,
-                renewed: time,
+                renewed: record.time,
+                at: record.position,
             });
         };
         let transport = written.transport.as_deref();
@@ -138,7 +142,8 @@ impl Announced {
                 unit: written.unit.map(Text::from),
             },
             transport: transport.and_then(|name| Name::new(name).ok()),
-            renewed: time,
+            renewed: record.time,
+            at: record.position,
         })
     }
 
@@ -178,10 +183,11 @@ impl Fold for AgentFold {
             && known.body == *body
         {
             known.renewed = record.time;
+            known.at = record.position;
             return Applied::Changed;
         }
         // Followers read one that is wrong again, and say why.
-        *entry = Announced::read(&record.key, body, record.time).ok();
+        *entry = Announced::read(record, body).ok();
         Applied::Changed
     }
 
@@ -193,7 +199,6 @@ impl Fold for AgentFold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Position;
 
     const CARD: &str = r#"{"name":"weather","description":"The weather."}"#;
     const LEASES: Leases = Leases {
@@ -252,7 +257,7 @@ mod tests {
             Some(LEASES.longest * 9),
         )
         .unwrap();
-        let state = Announced::read("weather", &body, 0).unwrap();
+        let state = Announced::read(&record(0, 0, ""), &body).unwrap();
         assert_eq!(state.expires(LEASES), 600_000);
         assert_eq!(state.document, CARD);
         let future = folded(&[record(0, 4_000_000, CARD)]).unwrap();
@@ -261,7 +266,11 @@ mod tests {
 
     #[test]
     fn a_card_under_another_key_is_forged() {
-        let forged = Announced::read("maps", &Bytes::from_static(CARD.as_bytes()), 0);
+        let other = Record {
+            key: "maps".into(),
+            ..record(0, 0, CARD)
+        };
+        let forged = Announced::read(&other, &Bytes::from_static(CARD.as_bytes()));
         assert!(forged.unwrap_err().to_string().contains("maps"));
     }
 }

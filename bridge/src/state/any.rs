@@ -57,6 +57,18 @@ impl Log for AnyLog {
         }
     }
 
+    async fn append_next(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        last: Option<Position>,
+    ) -> Result<Position, StateError> {
+        match self {
+            Self::Bus(log) => log.append_next(key, body, last).await,
+            Self::Memory(_) | Self::Embedded(_) => self.append(key, body).await,
+        }
+    }
+
     async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
         match self {
             Self::Memory(log) => log.read(from).await,

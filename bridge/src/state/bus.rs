@@ -80,10 +80,30 @@ impl BusLog {
     }
 
     fn failed(&self, error: TransportError) -> StateError {
-        StateError::Bus {
-            name: self.0.spec.name,
-            error,
+        let name = self.0.spec.name;
+        if error.kind() == TransportErrorKind::Overtaken {
+            let last = error.last_sequence().map(|offset| Position {
+                partition: 0,
+                offset,
+            });
+            return StateError::Overtaken { name, last };
         }
+        StateError::Bus { name, error }
+    }
+
+    async fn send(&self, to: &Address, message: Message) -> Result<Position, StateError> {
+        let sent = self.0.transport.send(to, message).await;
+        let confirmation = sent.map_err(|error| self.failed(error))?;
+        let receipt = confirmation.await.map_err(|error| self.failed(error))?;
+        let unknown = || {
+            let what = "append a record: the bus did not say where it is";
+            self.failed(TransportError::new(TransportErrorKind::TimedOut, what))
+        };
+        let origin = receipt.position.as_ref().ok_or_else(unknown)?;
+        self.check_stream(origin)
+            .map_err(|error| self.failed(error))?;
+        let position = receipt.log_position().ok_or_else(unknown)?;
+        Ok(ours(position))
     }
 
     /// The stream that stored a record has to be the one that is read.
@@ -111,23 +131,25 @@ impl Log for BusLog {
 
     async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
         check_key(key)?;
-        let (to, message) = self
-            .0
-            .place
-            .message(key, body)
-            .map_err(|e| self.failed(e))?;
-        let sent = self.0.transport.send(&to, message).await;
-        let confirmation = sent.map_err(|error| self.failed(error))?;
-        let receipt = confirmation.await.map_err(|error| self.failed(error))?;
-        let unknown = || {
-            let what = "append a record: the bus did not say where it is";
-            self.failed(TransportError::new(TransportErrorKind::TimedOut, what))
-        };
-        let origin = receipt.position.as_ref().ok_or_else(unknown)?;
-        self.check_stream(origin)
-            .map_err(|error| self.failed(error))?;
-        let position = receipt.log_position().ok_or_else(unknown)?;
-        Ok(ours(position))
+        let message = self.0.place.message(key, body);
+        let (to, message) = message.map_err(|error| self.failed(error))?;
+        self.send(&to, message).await
+    }
+
+    async fn append_next(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        last: Option<Position>,
+    ) -> Result<Position, StateError> {
+        check_key(key)?;
+        let message = self.0.place.message(key, body);
+        let (mut to, message) = message.map_err(|error| self.failed(error))?;
+        if let LogLocation::Stream { .. } = &self.0.place {
+            let after = last.map_or(0, |last| last.offset);
+            to.guarantee = Guarantee::StoredNext { after };
+        }
+        self.send(&to, message).await
     }
 
     async fn read(&self, from: Cursor) -> Result<Reader, StateError> {

@@ -39,6 +39,20 @@ pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
         body: Option<Bytes>,
     ) -> impl Future<Output = Result<Position, StateError>> + Send;
 
+    /// Appends a record if `last` is the last one of its key (`None`: there is none). Only a stream of JetStream can tell;
+    /// other logs append it, and their readers see what came between.
+    ///
+    /// # Errors
+    /// [`StateError::Overtaken`] if it is not; else as [`Log::append`].
+    fn append_next(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        _last: Option<Position>,
+    ) -> impl Future<Output = Result<Position, StateError>> + Send {
+        self.append(key, body)
+    }
+
     /// Reads the records from a cursor on, then each new one as it is appended. Records that the log no longer has are
     /// left out. Who retries: the reader, forever; it ends when it is dropped or the log is closed.
     ///
@@ -169,6 +183,14 @@ pub enum StateError {
         /// How long somebody waited.
         waited: Duration,
     },
+    /// Another replica has appended a record of the key.
+    #[error("another replica has written to the state {name} at the same moment")]
+    Overtaken {
+        /// The log.
+        name: &'static str,
+        /// That record, if it is known.
+        last: Option<Position>,
+    },
     /// The log or the view was closed, or the log is another one than before.
     #[error("the state {0} was closed or replaced")]
     Closed(&'static str),
@@ -203,9 +225,11 @@ impl StateError {
         match self {
             Self::BadKey(_) | Self::Full { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
-            Self::NotApplied { .. } | Self::Behind { .. } | Self::Closed(_) | Self::Disk { .. } => {
-                true
-            }
+            Self::NotApplied { .. }
+            | Self::Behind { .. }
+            | Self::Overtaken { .. }
+            | Self::Closed(_)
+            | Self::Disk { .. } => true,
         }
     }
 }
@@ -344,7 +368,11 @@ impl StateError {
             ),
             // What the disk has of it, it shows when it works again.
             Self::Disk { .. } => true,
-            Self::BadKey(_) | Self::Full { .. } | Self::Behind { .. } | Self::Closed(_) => false,
+            Self::BadKey(_)
+            | Self::Full { .. }
+            | Self::Behind { .. }
+            | Self::Overtaken { .. }
+            | Self::Closed(_) => false,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::any::AnyLog;
 use super::entries::Entries;
 use super::fold::{Applied, Fold};
 use super::follow::{Followers, Following};
-use super::log::{Batch, Bounds, Cursor, Kind, Log as _, Position, StateError};
+use super::log::{Batch, Bounds, Cursor, Kind, Log, Position, StateError};
 use crate::clock;
 
 /// The bounds of a view.
@@ -134,6 +134,27 @@ impl<F: Fold> View<F> {
     ) -> Result<Position, StateError> {
         let until = Instant::now() + deadline;
         let position = self.append(key, body).await?;
+        self.applied(position, until.saturating_duration_since(Instant::now()))
+            .await?;
+        Ok(position)
+    }
+
+    /// As [`View::commit`], if `last` is the last record of the key: see [`Log::append_next`].
+    ///
+    /// # Errors
+    /// [`StateError::Overtaken`] if it is not; else as [`View::commit`].
+    pub async fn commit_next(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+        last: Option<Position>,
+        deadline: Duration,
+    ) -> Result<Position, StateError> {
+        let until = Instant::now() + deadline;
+        if body.is_some() {
+            self.shared.check_room(key)?;
+        }
+        let position = self.shared.log.append_next(key, body, last).await?;
         self.applied(position, until.saturating_duration_since(Instant::now()))
             .await?;
         Ok(position)

@@ -35,6 +35,8 @@ const ACCOUNT_RESOURCES_EXCEEDED: u32 = 10_002;
 const MESSAGE_EXCEEDS_MAXIMUM: u32 = 10_054;
 const NOT_ENABLED: u32 = 10_076;
 const STORE_FAILED: u32 = 10_077;
+/// With the last sequence in its description, and without.
+const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
 const HEADER_EXCEEDS_MAXIMUM: u32 = 10_097;
 
 // === impl ApiError ===
@@ -46,6 +48,7 @@ impl ApiError {
             STREAM_NOT_FOUND | CONSUMER_NOT_FOUND => TransportErrorKind::UnknownTopic,
             NOT_ENABLED | NOT_ENABLED_FOR_ACCOUNT => TransportErrorKind::BadConfig,
             STORE_FAILED => TransportErrorKind::Full,
+            code if WRONG_LAST_SEQUENCE.contains(&code) => TransportErrorKind::Overtaken,
             INSUFFICIENT_RESOURCES
             | ACCOUNT_RESOURCES_EXCEEDED
             | MEMORY_RESOURCES_EXCEEDED
@@ -53,6 +56,11 @@ impl ApiError {
             _ if self.code == 400 => TransportErrorKind::BadConfig,
             _ => TransportErrorKind::Other,
         }
+    }
+
+    /// The sequence that it names: `wrong last sequence: 17`.
+    pub(super) fn last_sequence(&self) -> Option<u64> {
+        self.description.rsplit_once(": ")?.1.parse().ok()
     }
 }
 

@@ -50,16 +50,16 @@ pub(super) struct Written {
     pub(super) confirm: Waiter,
 }
 
-/// What a message becomes on NATS.
+/// What a message becomes on NATS, with a header of our own for the server.
 pub(super) fn outbound(
     to: &Address,
     message: &Message,
-    message_id: Option<&Text>,
+    own: Option<(&str, &str)>,
 ) -> Result<OutboundMessage, TransportError> {
     Ok(OutboundMessage {
         subject: Subject::from(to.topic.as_str()),
         reply: to.reply_to.as_ref().map(|to| Subject::from(to.as_str())),
-        headers: headers::write(&message.headers, message_id)?,
+        headers: headers::write(&message.headers, own)?,
         payload: message.body.clone().unwrap_or_default(),
     })
 }

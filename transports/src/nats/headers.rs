@@ -34,15 +34,15 @@ const SPEC_VERSION: HeaderName = HeaderName::from_static("ce-specversion");
 /// `BadMessage`, naming the header, when a name or value cannot be a NATS header.
 pub(super) fn write(
     headers: &Headers,
-    message_id: Option<&Text>,
+    own: Option<(&str, &str)>,
 ) -> Result<Option<HeaderMap>, TransportError> {
     let sent = headers.iter().filter(|header| !is_reserved(&header.name));
     let sent = sent.filter_map(|header| Some((header.name.as_str(), &header.value.as_ref()?[..])));
-    let id = message_id.map(|id| ("Nats-Msg-Id", id.as_bytes()));
+    let own = own.map(|(name, value)| (name, value.as_bytes()));
     let size = |(name, value): (&str, &[u8])| name.len() + value.len() + ": \r\n".len();
-    let mut lines = String::with_capacity(sent.clone().chain(id).map(size).sum());
+    let mut lines = String::with_capacity(sent.clone().chain(own).map(size).sum());
     let mut first = None;
-    for (name, value) in sent.chain(id) {
+    for (name, value) in sent.chain(own) {
         let value = checked(name, value)?;
         if first.is_some() {
             for part in ["\r\n", name, ": "] {
@@ -177,7 +177,8 @@ mod tests {
 
     /// What a client reads of headers that were written as ours writes them.
     fn sent(headers: &Headers, id: Option<&Text>) -> Result<Option<HeaderMap>, TransportError> {
-        let Some(written) = write(headers, id)? else {
+        let own = id.map(|id| ("Nats-Msg-Id", id.as_str()));
+        let Some(written) = write(headers, own)? else {
             return Ok(None);
         };
         let mut map = HeaderMap::new();
@@ -229,7 +230,7 @@ mod tests {
             assert_eq!(error.kind(), TransportErrorKind::BadMessage, "{name:?}");
             assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
         }
-        let error = write(&Headers::new(), Some(&Text::from("a\r\nb"))).unwrap_err();
+        let error = write(&Headers::new(), Some(("Nats-Msg-Id", "a\r\nb"))).unwrap_err();
         assert_eq!(error.kind(), TransportErrorKind::BadMessage);
     }
 

@@ -233,6 +233,9 @@ fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, 
             let limit = format!("max_msg_size of the stream of {} is less", expected.subject);
             Err(TransportError::too_large(expected.bytes, limit).caused_by(error))
         }
+        Some(error) if error.kind() == TransportErrorKind::Overtaken => {
+            Err(TransportError::overtaken(what, error.last_sequence()).caused_by(error))
+        }
         Some(error) => Err(TransportError::new(error.kind(), what).caused_by(error)),
         // A duplicate is stored too: at the sequence of the first.
         None => Ok(Receipt {
@@ -292,6 +295,18 @@ mod tests {
             assert_eq!(check(&body), Err(kind));
         }
         assert_eq!(check("not json"), Err(TransportErrorKind::Other));
+        let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
+        for (err_code, description, last) in [
+            (10_071, "wrong last sequence: 17", Some(17)),
+            (10_164, "wrong last sequence", None),
+        ] {
+            let body = format!(
+                r#"{{"error":{{"code":400,"err_code":{err_code},"description":"{description}"}}}}"#
+            );
+            let error = stored(&expected, &answer(&body)).unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::Overtaken);
+            assert_eq!(error.last_sequence(), last);
+        }
     }
 
     #[tokio::test(start_paused = true)]
