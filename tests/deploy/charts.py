@@ -130,7 +130,8 @@ def main():
     file_as_it_is()
     for path in sorted((REPO / "examples").glob("*/README.md")):
         as_written(path)
-    newcomer()
+    kubernetes_in_five_minutes()
+    systemd_in_five_minutes()
 
 
 def lint(name, chart, values):
@@ -292,6 +293,8 @@ def environments():
     report("persistence: name and number of the pod win over the file", [f"{name}: {pods.get(name)}" for name, value in wanted if pods.get(name) != value])
     ours = {"POD_NAME", "A2ABUS_HTTP__LISTEN", "A2ABUS_ADMIN__LISTEN"}
     others = variables("--set", "existingConfigMap=other")
+    (shown,) = objects(render(RUN / "notes", None, VERSIONS[1], "-s", "templates/notes.yaml", "--set", "existingConfigMap=other,persistence.enabled=true"))
+    report("existingConfigMap: NOTES say what an embedded state needs", [] if "state.directory: /var/lib/a2abus" in shown["notes"] else [shown["notes"]])
     report("existingConfigMap: the file decides all but the addresses", [] if set(others) == ours else [sorted(others)])
 
 
@@ -424,19 +427,40 @@ def as_written(path):
     report(f"{path.parent.name}: the commands of its README", faults)
 
 
-def newcomer():
-    """The five minutes of the README: its file is right, and its command renders it."""
-    text = (REPO / "README.md").read_text()
-    section = re.search(r"^## On Kubernetes$(.*?)^## ", text, re.M | re.S).group(1)
+def section(title):
+    """A section of the README."""
+    return re.search(rf"^## {title}$(.*?)^## ", (REPO / "README.md").read_text(), re.M | re.S).group(1)
+
+
+def kubernetes_in_five_minutes():
+    """The file of the README is right, and its command renders it."""
+    text = section("On Kubernetes")
     place = RUN / "newcomer"
     place.mkdir()
     (place / "helm").symlink_to(REPO / "helm")
-    (place / "a2abus.yaml").write_text(re.search(r"<<'END'\n(.*?)^END$", section, re.M | re.S).group(1))
+    (place / "a2abus.yaml").write_text(re.search(r"<<'END'\n(.*?)^END$", text, re.M | re.S).group(1))
     done = call(PROGRAM, "check", "-c", place / "a2abus.yaml")
     faults = [done.stdout] * done.returncode
-    (install,) = [shlex.split(command) for command in commands(section) if command.startswith("helm upgrade")]
+    (install,) = [shlex.split(command) for command in commands(text) if command.startswith("helm upgrade")]
     done = call(HELM, "template", *install[3:], "--kube-version", VERSIONS[1], cwd=place)
     report("README: Kubernetes in five minutes", faults + [done.stderr] * done.returncode)
+
+
+def systemd_in_five_minutes():
+    """The files that the README installs by hand are where the unit looks for them, and the configuration is right."""
+    place = RUN / "by-hand"
+    unit = (REPO / "packaging/a2abus.service").read_text()
+    faults = [f"nothing of the unit is at {path}" for path in ("/usr/bin/a2abus", "/etc/a2abus/a2abus.yaml") if path not in unit]
+    for words in map(shlex.split, commands(section("On Debian"))):
+        if words[0] == "install":
+            source, target = words[-2:]
+            faults += [f"no file {source}"] * (not source.startswith("target/") and not (REPO / source).exists())
+            target = place / target.removeprefix("/")
+            stand_in = PROGRAM if source.startswith("target/") else REPO / source
+            done = call(*words[:-2], stand_in, target)
+            faults += [done.stderr] * done.returncode + [f"nothing is at {target}"] * (not target.exists())
+    done = call(place / "usr/bin/a2abus", "check", "-c", place / "etc/a2abus/a2abus.yaml")
+    report("README: systemd in five minutes", faults + [done.stdout] * done.returncode)
 
 
 if __name__ == "__main__":
