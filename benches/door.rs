@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const CONNECTIONS: usize = 32;
@@ -89,7 +90,7 @@ async fn agent(memory: Memory, mut requests: Consumer) {
     }
 }
 
-async fn bridge(stop: &CancellationToken) -> SocketAddr {
+async fn bridge(stop: &CancellationToken) -> (SocketAddr, JoinHandle<()>) {
     let memory = Memory::default();
     let config = Config::read("bench", CONFIG, []).unwrap_or_else(|problems| panic!("{problems}"));
     let name = config.transports.keys().next().expect("a bus").clone();
@@ -106,13 +107,13 @@ async fn bridge(stop: &CancellationToken) -> SocketAddr {
     tokio::spawn(agent(memory.connect(), requests.await.expect("subscribed")));
     let address = bridge.door_address().expect("the listener is open");
     let readiness = Arc::clone(bridge.readiness());
-    tokio::spawn(bridge.run(stop.clone()));
+    let running = tokio::spawn(bridge.run(stop.clone()));
     let begun = Instant::now();
     while !readiness.is_ready() {
         assert!(begun.elapsed() < READY, "{:?}", readiness.report());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    address
+    (address, running)
 }
 
 async fn echo() -> SocketAddr {
@@ -227,7 +228,8 @@ fn main() {
     let stop = CancellationToken::new();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let (echo, bridge) = (echo().await, bridge(&stop).await);
+        let echo = echo().await;
+        let (bridge, running) = bridge(&stop).await;
         const AGENT: &str = "/a2a/agents/weather";
         let plain = message("message/send", "message");
         let task = message("message/send", "task");
@@ -267,6 +269,7 @@ fn main() {
                 at(99)
             );
         }
+        stop.cancel();
+        running.await.expect("the bridge ends in order");
     });
-    stop.cancel();
 }

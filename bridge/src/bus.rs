@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_transports::{AnyTransport, Transport as _};
-use tokio::task::JoinSet;
+use futures_util::future::join_all;
 
 use crate::metrics::TransportMetrics;
 use crate::names::Name;
@@ -76,14 +76,11 @@ impl Buses {
 
     /// Flushes and closes all of them side by side, each within the deadline.
     pub async fn close(&self, deadline: Duration) {
-        let mut closing = JoinSet::new();
-        for bus in self.list.iter().cloned() {
-            closing.spawn(async move {
-                if let Err(error) = bus.transport.close(deadline).await {
-                    tracing::error!(transport = %bus.name, %error, "closed with messages unconfirmed");
-                }
-            });
-        }
-        closing.join_all().await;
+        let closing = self.list.iter().map(|bus| async move {
+            if let Err(error) = bus.transport.close(deadline).await {
+                tracing::error!(transport = %bus.name, %error, "closed with messages unconfirmed");
+            }
+        });
+        join_all(closing).await;
     }
 }

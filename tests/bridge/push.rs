@@ -158,6 +158,9 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
         "id": id, "url": hook.url, "authentication": { "schemes": ["Basic"] },
     }});
     assert_eq!(set["result"], former);
+    let get = json!({ "id": id, "pushNotificationConfigId": "default" });
+    let get = bus.ask("tasks/pushNotificationConfig/get", get).await;
+    assert_eq!(get["result"], former);
     // HTTP+JSON of A2A 1.0.
     let path = format!("{AGENT}/tasks/{id}/pushNotificationConfigs");
     let set = bus

@@ -89,6 +89,7 @@ impl Turn<'_> {
         let (task, id) = params.names();
         let task = task.ok_or_else(|| Failure::bad_params("params name no task"))?;
         let kept = self.task(&task).await?;
+        let id = id.map(|id| push.named(&task, id));
         let is_1_0 = self.ask.dialect == Dialect::A2a10;
         match what {
             Push::Set => {
@@ -184,6 +185,15 @@ impl PushSettings {
         Err(Failure::bad_params(&format!(
             "the task has {most} push notification configurations already (a2a.push_notifications.max_per_task): delete one"
         )))
+    }
+
+    /// The id of the webhook that a client names. The compatibility kit of A2A 0.3 calls one `default` that it has set
+    /// without an id.
+    fn named(&self, task: &str, id: String) -> String {
+        match id.as_str() {
+            "default" if self.webhooks.get(task, &id).is_none() => task.to_owned(),
+            _ => id,
+        }
     }
 
     fn check(&self, wire: Wire, is_1_0: bool) -> Result<Checked, Failure> {
