@@ -269,15 +269,12 @@ impl Turn<'_> {
                     .map_or_else(|| self.new_id("context"), |task| task.context.clone());
                 match addressed.context_id {
                     // It is there, and null.
-                    Some(null) => edits.push((
-                        place_of(bytes, null.get()),
-                        json!(context.as_str()).to_string(),
-                    )),
+                    Some(null) => edits.push((place_of(bytes, null.get()), quoted(&context))),
                     None => {
                         let start = place_of(bytes, raw).start + 1;
                         edits.push((
                             start..start,
-                            format!(r#""contextId":{},"#, json!(context.as_str())),
+                            format!(r#""contextId":{},"#, quoted(&context)),
                         ));
                     }
                 }
@@ -288,10 +285,7 @@ impl Turn<'_> {
             &task_id,
             task.as_ref().and_then(|task| task.agents_id.as_ref()),
         ) {
-            edits.push((
-                place_of(bytes, token.get()),
-                json!(own.as_str()).to_string(),
-            ));
+            edits.push((place_of(bytes, token.get()), quoted(own)));
         }
         let goes_on = task.is_some();
         let unit = self.rewritten(edits)?;
@@ -440,6 +434,11 @@ fn bad_message(error: &BadMessage) -> Failure {
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
     serde_json::from_slice(bytes).map_err(|error| Failure::bad_params(&error.to_string()))
+}
+
+/// A text as JSON.
+fn quoted(text: &Text) -> String {
+    json!(text.as_str()).to_string()
 }
 
 /// An id in a message, with its token; `None` where it is absent or null.
