@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use a2abus_transports::content_mode::Binding;
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
@@ -178,6 +179,9 @@ impl Follower {
             bytes: 0,
             began,
         };
+        // NATS forgets what is published while the connection is down: parts would get the numbers of those before them.
+        let may_miss = self.bus.transport.binding() == Binding::Nats;
+        let mut connection = self.bus.transport.health();
         // A slow log must not keep it from reading: what comes meanwhile might be lost.
         let mut recording = FuturesUnordered::new();
         let mut looks = interval(LOOK);
@@ -193,8 +197,20 @@ impl Follower {
                     recording.extend(self.look_through(&mut reading, room));
                 }
                 Some(recorded) = recording.next() => self.recorded(&mut reading, recorded),
+                Ok(()) = connection.changed(), if may_miss => return self.missed(&reading),
                 () = stop.cancelled() => return,
             }
+        }
+    }
+
+    /// Gives up all answers, because parts of them may be lost.
+    fn missed(&self, reading: &Reading) {
+        let answers = reading.heard.len();
+        self.metrics.followed_lost.inc_by(answers as u64);
+        if answers > 0
+            && let Some(suppressed) = self.lost.allow()
+        {
+            tracing::warn!(transport = %self.bus.name.text(), answers, suppressed, "answers to calls of other replicas are not followed any more: the connection was lost, and parts of them may be");
         }
     }
 
