@@ -199,31 +199,35 @@ impl Stage {
     }
 }
 
-fn sample_config(listen: SocketAddr) -> String {
+/// A bridge on the memory transport with these sections.
+fn config(instance: &str, listen: SocketAddr, sections: &str) -> String {
     format!(
         "
-instance: demo
+instance: {instance}
 transports:
   memory: {{ type: memory }}
-routes:
-  - name: agents
-    when: {{ targetagent: [echo, slow, stream] }}
-    to: [{{ transport: memory, topic: 'agents.{{targetagent}}' }}]
-agents:
-  stream: {{ description: Plans a trip., skills: [{{ id: plan, description: A plan for three days. }}] }}
 http: {{ listen: '{listen}', drain_grace: 2s }}
 admin: {{ enabled: false }}
-"
+{sections}"
     )
+}
+
+fn sample_config(listen: SocketAddr) -> String {
+    let sections = "
+routes:
+  - name: agents
+    when: { targetagent: [echo, slow, stream] }
+    to: [{ transport: memory, topic: 'agents.{targetagent}' }]
+agents:
+  stream: { description: Plans a trip., skills: [{ id: plan, description: A plan for three days. }] }
+";
+    config("demo", listen, sections)
 }
 
 fn kit_config(listen: SocketAddr) -> String {
     let name = tck::NAME;
-    format!(
+    let sections = format!(
         "
-instance: {name}
-transports:
-  memory: {{ type: memory }}
 agents:
   {name}:
     description: Acts on how a messageId begins, as the A2A compatibility kits expect.
@@ -237,27 +241,22 @@ a2a:
   max_requests_per_client: 1000
   max_tasks_per_context: 1000
   push_notifications: {{ enabled: true, public_urls: false, allowed_urls: ['https://example.com'], give_up_after: 0s }}
-http: {{ listen: '{listen}', drain_grace: 2s }}
-admin: {{ enabled: false }}
 "
-    )
+    );
+    config(name, listen, &sections)
 }
 
 fn everything_config(listen: SocketAddr) -> String {
     let name = everything::NAME;
-    format!(
+    let sections = format!(
         "
-instance: {name}
-transports:
-  memory: {{ type: memory }}
 agents:
   {name}:
     description: An MCP server with all that the conformance kit of MCP asks for.
     to: {{ transport: memory, topic: agents.{name} }}
-http: {{ listen: '{listen}', drain_grace: 2s }}
-admin: {{ enabled: false }}
 "
-    )
+    );
+    config(name, listen, &sections)
 }
 
 async fn until_ready(readiness: &Readiness) -> anyhow::Result<()> {

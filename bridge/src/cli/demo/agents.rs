@@ -101,7 +101,18 @@ async fn serve(
     })
 }
 
-pub(super) fn read(delivery: &Delivery) -> anyhow::Result<Request> {
+/// Reads and settles a request, before it is worked on: that may take long, and a request that is lost with this process
+/// has no caller any more. What cannot be read is logged.
+pub(super) fn take(agent: &str, delivery: Delivery) -> Option<Request> {
+    let request = read(&delivery)
+        .inspect_err(|error| tracing::error!(agent, %error, "a request could not be read"));
+    if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
+        tracing::error!(agent, %error, "a request was not settled");
+    }
+    request.ok()
+}
+
+fn read(delivery: &Delivery) -> anyhow::Result<Request> {
     let content = content_mode::read(Binding::Memory, &delivery.message, &Limits::default())?;
     let Content::Event(event) = content else {
         anyhow::bail!("not a CloudEvent")

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::{Text, extension};
+use a2abus_transports::Consumer;
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{Consumer, Outcome};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Request, publish, read, result};
+use super::agents::{Request, publish, result, take};
 
 mod lists;
 mod rounds;
@@ -52,16 +52,9 @@ pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: Cancellati
             () = stop.cancelled() => return,
         };
         let Some(delivery) = delivery else { return };
-        let request = match read(&delivery) {
-            Ok(request) => request,
-            Err(error) => {
-                tracing::error!(agent = NAME, %error, "a request could not be read");
-                continue;
-            }
+        let Some(request) = take(NAME, delivery) else {
+            continue;
         };
-        if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
-            tracing::error!(agent = NAME, %error, "a request was not settled");
-        }
         let memory = memory.clone();
         if let Some(turn) = Turn::of(memory, request, &questions) {
             works.spawn(turn.done());

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use a2abus_transports::Consumer;
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{Consumer, Outcome};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Request, publish, read, result};
+use super::agents::{Request, publish, result, take};
 
 /// Its name.
 pub(super) const NAME: &str = "tck";
@@ -116,17 +116,9 @@ pub(super) async fn run(memory: Memory, mut consumer: Consumer, stop: Cancellati
             () = stop.cancelled() => return,
         };
         let Some(delivery) = delivery else { return };
-        let request = match read(&delivery) {
-            Ok(request) => request,
-            Err(error) => {
-                tracing::error!(agent = NAME, %error, "a request could not be read");
-                continue;
-            }
+        let Some(request) = take(NAME, delivery) else {
+            continue;
         };
-        // It may work long, and a request that is lost with this process has no caller any more.
-        if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
-            tracing::error!(agent = NAME, %error, "a request was not settled");
-        }
         count += 1;
         let work = Work::of(&request.body, count);
         let cancelled = CancellationToken::new();
