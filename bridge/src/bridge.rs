@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::access;
+use crate::attached::AttachedBinding;
 use crate::bus::delivery::{Destinations, Publisher};
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
@@ -186,13 +187,14 @@ impl Bridge {
             log: &log,
         };
         let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
-        let bindings = parts.bindings(workflows.as_ref())?;
+        let results = results(&config, &state, &log).await?;
+        let bindings = parts.bindings(workflows.as_ref(), results.as_ref())?;
         let reload = Reload::new(&config, &outbound, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
         let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
-        let results = results(door.is_some(), &state, &log).await?;
+
         Ok(Self {
             buses,
             calls,
@@ -296,6 +298,8 @@ pub(crate) enum Work {
     Workflows(Box<WorkflowBinding>),
     /// They are announcements of agents.
     Discovery(Box<DiscoveryBinding>),
+    /// They are requests for an attached agent.
+    Agent(Box<AttachedBinding>),
 }
 
 // === impl Work ===
@@ -307,6 +311,7 @@ impl Work {
             Self::Pipeline(pipeline) => &pipeline.intake,
             Self::Workflows(binding) => &binding.intake,
             Self::Discovery(binding) => &binding.intake,
+            Self::Agent(binding) => &binding.intake,
         }
     }
 
@@ -326,6 +331,7 @@ impl Work {
             Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
             Self::Workflows(binding) => binding.run(consumer, stop).await,
             Self::Discovery(binding) => binding.run(consumer, stop).await,
+            Self::Agent(binding) => binding.run(consumer, stop).await,
         }
     }
 }
@@ -519,13 +525,14 @@ fn metrics(config: &Config) -> Result<Arc<Metrics>, BridgeError> {
     Ok(Arc::new(metrics))
 }
 
-/// The answers to requests with a key, if there is a listener for them.
+/// The answers to requests with a key and to those of attached agents, if there is anybody who asks.
 async fn results(
-    has_listener: bool,
+    config: &Config,
     state: &Logs,
     log: &LogLimits,
 ) -> Result<Option<Arc<Results>>, BridgeError> {
-    if !has_listener {
+    let mut bindings = config.bindings.iter();
+    if !config.http.enabled && !bindings.any(|binding| binding.role == Role::Agent) {
         return Ok(None);
     }
     Ok(Some(Results::open(state, log).await?))

@@ -44,6 +44,6 @@ pub use answer::Answer;
 pub(crate) use answer::{Prepared, Reached};
 pub use answered::{Answered, Unanswerable};
 pub use error::{Bound, CallError, NotTaken, Silence};
-pub(crate) use open::{Exchange, Opened};
+pub(crate) use open::{Exchange, Opened, with_token};
 pub use part::Part;
 pub use service::{CallLimits, Calls, DOOR, Request, UNKNOWN_CALLER};

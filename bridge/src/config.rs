@@ -10,6 +10,7 @@
 //! the structs of this module.
 
 mod agents;
+mod attach;
 mod binding;
 mod changes;
 mod condition;
@@ -43,6 +44,7 @@ use std::path::Path;
 use serde_json::Value;
 
 pub use self::agents::{A2aConfig, AgentCardConfig, PushConfig, SkillConfig};
+pub use self::attach::AttachConfig;
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,
     Notifications, OnUnknown, Role, StreamMcptype,

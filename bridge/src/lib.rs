@@ -6,6 +6,7 @@
 
 mod access;
 pub(crate) mod account;
+mod attached;
 mod bridge;
 pub mod budget;
 pub mod bus;

@@ -99,6 +99,7 @@ pub struct Metrics {
     reload: ReloadMetrics,
     workflows: WorkflowMetrics,
     state: StateFamilies,
+    attached: IntCounterVec,
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
@@ -203,6 +204,7 @@ impl Metrics {
             reload: ReloadMetrics::new(&mut on)?,
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
+            attached: on.counters(ATTACHED)?,
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
             doors: DoorMetrics::new(&mut on)?,
@@ -346,6 +348,11 @@ impl Metrics {
     /// Counts a task that begins.
     pub(crate) fn task_started(&self) {
         self.a2a.task_started();
+    }
+
+    /// How often the program of an attached agent was started.
+    pub(crate) fn attached_starts(&self, agent: &str) -> IntCounter {
+        self.attached.with_label_values(&[agent])
     }
 
     /// Counts a task that has ended in this state.
@@ -496,6 +503,12 @@ fn per_unit(units: &IntCounterVec) -> Result<Vec<IntCounter>, Error> {
 
 // === the metrics ===
 
+const ATTACHED: Definition = Definition {
+    name: "a2abus_attached_starts_total",
+    unit: "starts",
+    labels: &["agent"],
+    help: "Starts of the program of an attached agent: 1, and one for each time it has ended.",
+};
 const RECEIVED: Definition = Definition {
     name: "a2abus_received_total",
     unit: "messages",

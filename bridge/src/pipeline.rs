@@ -21,6 +21,7 @@ pub mod adapt;
 pub(crate) mod claims;
 mod copies;
 mod events;
+pub(crate) mod held;
 pub(crate) mod intake;
 mod lane;
 mod refused;
@@ -198,7 +199,7 @@ impl Pipeline {
         let mut routed = Routed::default();
         match self.role {
             Role::Responses => self.answers(at, &mut routed),
-            Role::Events | Role::Workflows | Role::Discovery => {
+            Role::Events | Role::Workflows | Role::Discovery | Role::Agent => {
                 let context = || self.context(at.origin);
                 let take = |read| match read {
                     Read::CloudEvent(event, unit) => {

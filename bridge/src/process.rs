@@ -296,6 +296,10 @@ impl Process {
             grace: self.grace,
         };
         self.readiness.starting(runner.condition());
+        if let Work::Agent(agent) = &runner.work {
+            let server = Arc::clone(agent.server());
+            self.rest.spawn(server.run(self.order.rest.clone()));
+        }
         let readiness = Arc::clone(&self.readiness);
         if runner.work.is_of_events() {
             self.events

@@ -323,6 +323,9 @@ impl Reload {
         if is_in(change, &ROUTES) {
             return unreachable.map(str::to_owned);
         }
+        if change.is_about(AGENTS, "attach") {
+            return Some(format!("its program {RESTART}"));
+        }
         let shown = A2A
             .into_iter()
             .chain([AGENTS])

@@ -10,6 +10,7 @@
 mod a2a;
 mod adapters;
 mod answers;
+mod attached;
 mod binding;
 mod calls;
 mod delivery;

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod attached;
 mod executions;
 mod kafka;
 mod missing;

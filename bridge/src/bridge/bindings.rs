@@ -8,6 +8,7 @@ use a2abus_transports::Subscription;
 use a2abus_transports::content_mode::Binding;
 
 use super::{BridgeError, Work};
+use crate::attached::{AttachedBinding, Bounds, Postman, Server};
 use crate::bus::deadletter::{DeadLetters, Log};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
@@ -17,13 +18,14 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_place::ReplyPlaces;
 use crate::calls::{Calls, DOOR, UNKNOWN_CALLER};
-use crate::config::{BindingConfig, Config, Name, OnUnknown, Role};
+use crate::config::{AgentCardConfig, BindingConfig, Config, Name, OnUnknown, Role};
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
+use crate::results::Results;
 use crate::seldom::LogLimits;
 use crate::workflows::Workflows;
 use crate::workflows::bus::{Answers, WorkflowBinding};
@@ -47,12 +49,14 @@ impl Parts<'_> {
     pub(super) fn bindings(
         &self,
         workflows: Option<&Workflows>,
+        results: Option<&Arc<Results>>,
     ) -> Result<Vec<(Work, Subscription)>, BridgeError> {
         let mut bindings = self.misplaced_answers()?;
         for binding in &self.config.bindings {
             let work = match binding.role {
                 Role::Workflows => self.executor(binding, workflows)?,
                 Role::Discovery => self.discovery(binding)?,
+                Role::Agent => self.agent(binding, results)?,
                 Role::Events | Role::Responses => self.pipeline(binding)?.into(),
             };
             bindings.push((work, binding.subscription()));
@@ -192,6 +196,44 @@ impl Parts<'_> {
         let instance = self.config.instance.text();
         let binding = WorkflowBinding::new(intake, answers, binding, workflows, instance, self.log);
         Ok(Work::Workflows(Box::new(binding)))
+    }
+
+    /// An attached agent.
+    fn agent(
+        &self,
+        binding: &BindingConfig,
+        results: Option<&Arc<Results>>,
+    ) -> Result<Work, BridgeError> {
+        let name = AgentCardConfig::attached_by(&binding.name).unwrap_or_default();
+        let agents = self.config.agents.iter();
+        let mut agents = agents.filter(|(agent, _)| agent.as_str() == name);
+        let attach = agents
+            .next()
+            .and_then(|(name, agent)| Some((name, agent.attach.as_ref()?)));
+        let (Some((name, attach)), Some(results)) = (attach, results) else {
+            return Err(in_binding(binding)("no agent is attached"));
+        };
+        let intake = self.intake(binding)?;
+        let places = self.reply_places(binding, &intake)?;
+        let server = Server::new(name.text(), attach, self.metrics, self.log);
+        let binding = AttachedBinding::new(
+            Arc::new(server),
+            intake,
+            Postman {
+                places,
+                passed: passed(binding)?,
+                publisher: self.publisher.clone(),
+                source: format!("/a2abus/{}/{name}", self.config.instance.text()).into(),
+                agent: name.text().clone(),
+            },
+            Arc::clone(results),
+            Bounds {
+                concurrency: attach.concurrency as usize,
+                longest: self.config.calls.max_timeout.0,
+            },
+            self.log,
+        );
+        Ok(Work::Agent(Box::new(binding)))
     }
 
     /// What reads announcements of agents.

@@ -152,7 +152,12 @@ impl Calls {
                     return Err(CallError::not_a_request());
                 };
                 let progress = message.progress.as_deref();
-                event.set_data(Some(Data::from(with_call_id(bytes, own, progress, &id))));
+                event.set_data(Some(Data::from(with_token(
+                    bytes,
+                    own,
+                    progress,
+                    &format!("\"{id}\""),
+                ))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
                     takes_questions: false,
@@ -383,11 +388,10 @@ const OVERRULED: [&str; 8] = [
     extension::EXPIRY_TIME,
 ];
 
-/// The bytes of a JSON-RPC request with the call id in place of its id and, where it has one, of its progress token.
-fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> Bytes {
-    let token = format!("\"{call}\"");
+/// The bytes of a JSON-RPC request with a JSON token in place of its id and, where it has one, of its progress token.
+pub(crate) fn with_token(bytes: &Bytes, id: &Id, progress: Option<&Id>, token: &str) -> Bytes {
     let Some(progress) = progress else {
-        return splice(bytes, id.span(), &token);
+        return splice(bytes, id.span(), token);
     };
     // The later one first, so that the place of the other stays what it is.
     let (first, second) = if id.span().start < progress.span().start {
@@ -395,6 +399,6 @@ fn with_call_id(bytes: &Bytes, id: &Id, progress: Option<&Id>, call: &str) -> By
     } else {
         (progress, id)
     };
-    let body = splice(bytes, second.span(), &token);
-    splice(&body, first.span(), &token)
+    let body = splice(bytes, second.span(), token);
+    splice(&body, first.span(), token)
 }

@@ -9,6 +9,8 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::attach::AttachConfig;
+use super::binding::BindingConfig;
 use super::routing::{ConditionConfig, DestinationConfig, RouteConfig};
 use super::value::AsText;
 use crate::names::{Attribute, Name, Pattern};
@@ -29,6 +31,8 @@ pub struct AgentCardConfig {
     ///
     /// Wrong: without it, and without a route that takes them, calls of this agent fail with `agent_not_found`.
     pub to: Option<DestinationConfig>,
+    /// A program that is the agent: the bridge starts it, reads the topic of `to`, and answers from there.
+    pub attach: Option<AttachConfig>,
     /// What it can do.
     #[serde(default)]
     pub skills: Vec<SkillConfig>,
@@ -178,6 +182,17 @@ impl AgentCardConfig {
             convert: None,
             validate: false,
         })
+    }
+
+    /// The binding that reads the requests of an attached agent; `None` of any other, or where it reads no single topic.
+    pub(super) fn binding(&self, name: &str) -> Option<BindingConfig> {
+        let name = Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?;
+        BindingConfig::attached(&name, self.to.as_ref()?, self.attach.as_ref()?)
+    }
+
+    /// The agent whose binding has this name.
+    pub(crate) fn attached_by(binding: &Name) -> Option<&str> {
+        binding.as_str().strip_prefix(ROUTE_PREFIX)
     }
 }
 

@@ -154,6 +154,9 @@ pub enum Role {
     Workflows,
     /// Announcements of agents: cards, and requests to the registry.
     Discovery,
+    /// Requests for an attached agent: the bridge makes such a binding of `agents.NAME.attach`.
+    #[serde(skip)]
+    Agent,
 }
 
 /// A family of payloads that a binding can be declared to carry.

@@ -34,6 +34,14 @@ impl Change {
         self.path.starts_with(&ValuePath::root().below(part))
     }
 
+    /// Whether it is about this member of some entry of a part of the file.
+    pub(crate) fn is_about(&self, part: &str, member: &str) -> bool {
+        let has = |value: &Option<Value>| value.as_ref().is_some_and(|it| it.get(member).is_some());
+        let path = self.path.to_string();
+        self.is_in(part)
+            && (path.contains(&format!(".{member}")) || has(&self.before) || has(&self.after))
+    }
+
     /// The value before, for people.
     pub(crate) fn before(&self) -> impl fmt::Display + use<> {
         shown(self.before.as_ref())

@@ -103,6 +103,12 @@ impl Sections {
             .transports
             .into_iter()
             .map(|(name, transport)| Some((Name::new(&name).ok()?, transport?)));
+        let attached = self
+            .agents
+            .iter()
+            .filter_map(|(name, agent)| agent.as_ref()?.binding(name));
+        let attached: Vec<_> = attached.map(Some).collect();
+        let bindings = self.bindings.into_iter().chain(attached);
         let agents = self
             .agents
             .into_iter()
@@ -112,7 +118,7 @@ impl Sections {
         Some(Config {
             instance: self.instance?,
             transports: transports.collect::<Option<_>>()?,
-            bindings: self.bindings.into_iter().collect::<Option<_>>()?,
+            bindings: bindings.collect::<Option<_>>()?,
             routes: routes.collect::<Option<_>>()?,
             default_route: self.default_route.into_iter().collect::<Option<_>>()?,
             agents: agents.collect::<Option<_>>()?,

@@ -165,7 +165,10 @@ impl<'a> Checker<'a> {
 
     fn something_to_do(&mut self) {
         let sections = self.sections;
-        let none = sections.bindings.is_empty() && !sections.is_broken("bindings");
+        let mut agents = sections.agents.values().flatten();
+        let none = sections.bindings.is_empty()
+            && !sections.is_broken("bindings")
+            && agents.all(|agent| agent.attach.is_none());
         if none && !self.has_door() {
             self.error(
                 ValuePath::root(),

@@ -136,6 +136,7 @@ impl Reader<'_> {
         Card {
             agent: agent.or(name).map(Text::from),
             shown: AgentCardConfig {
+                attach: None,
                 description: description.unwrap_or_default(),
                 version: version.unwrap_or_else(|| "1.0.0".to_owned()),
                 to: None,

@@ -1,10 +1,12 @@
 //! Can the agents of the `agents` section be reached, and can their cards be served?
 
 use super::{Checker, already};
+use crate::config::TransportType;
 use crate::config::path::ValuePath;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     names(checker);
+    attached(checker);
     skills(checker);
     default_agent(checker);
     public_url(checker);
@@ -30,6 +32,43 @@ fn names(checker: &mut Checker<'_>) {
                 route.name
             );
             checker.error(path.key("to"), message);
+        }
+    }
+}
+
+/// An attached agent reads one topic, which nobody else reads in its place.
+fn attached(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let section = ValuePath::root().key("agents");
+    for (name, agent) in &sections.agents {
+        let Some(agent) = agent.as_ref() else {
+            continue;
+        };
+        let (Some(attach), path) = (&agent.attach, section.key(name)) else {
+            continue;
+        };
+        let Some(to) = &agent.to else {
+            let message = "is missing: an attached agent reads its requests there";
+            checker.error(path.key("to"), message);
+            continue;
+        };
+        let transport = checker.transport_type(&to.transport);
+        match agent.binding(name) {
+            Some(binding) => checker.reading(&path.key("attach"), &binding),
+            None => checker.error(
+                path.key("to").key("topic"),
+                "must be one topic: an attached agent reads it",
+            ),
+        }
+        let is_stored = attach.durable.is_some() || transport != Some(TransportType::Nats);
+        if to.stored && !is_stored {
+            let message =
+                "is missing: to.stored needs a stream, so read it with stream and durable";
+            checker.error(path.key("attach").key("durable"), message);
+        }
+        if attach.command.first().is_some_and(String::is_empty) {
+            let path = path.key("attach").key("command").index(0);
+            checker.error(path, "is empty: write the program");
         }
     }
 }

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use super::ask::{Action, Cancel, Job};
 use super::client::WorkflowClient;
-use super::held::Held;
 use super::refused::Refused;
+use crate::pipeline::held::Held;
 
 /// How long the next line may take.
 const IDLE: Duration = Duration::from_secs(60);

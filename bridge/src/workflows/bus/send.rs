@@ -8,10 +8,10 @@ use super::WorkflowBinding;
 use super::answer::{Answer, ProgressMessage, Size};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
-use super::held::Held;
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError};
 use crate::calls::reply::spring;
+use crate::pipeline::held::Held;
 
 /// Why an answer is not on the bus, and never will be.
 #[derive(Debug, thiserror::Error)]

@@ -11,13 +11,13 @@ use crate::metrics::BindingMetrics;
 /// A delivery, held by everything that is still to be answered. It is settled when the last of them is done; if one is
 /// given up, or dropped, the source delivers it again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// The message, for its dead letter.
-    pub(super) message: Message,
+    pub(crate) message: Message,
     /// Where it was read.
-    pub(super) topic: Topic,
+    pub(crate) topic: Topic,
     /// Its position there.
-    pub(super) origin: Option<Text>,
+    pub(crate) origin: Option<Text>,
     acknowledger: Option<Acknowledger>,
     is_given_up: AtomicBool,
     metrics: BindingMetrics,
@@ -27,7 +27,7 @@ pub(super) struct Held {
 
 impl Held {
     /// Holds a delivery that is in flight; and where its sender listens for an answer.
-    pub(super) fn new(delivery: Delivery, metrics: BindingMetrics) -> (Arc<Self>, Option<Topic>) {
+    pub(crate) fn new(delivery: Delivery, metrics: BindingMetrics) -> (Arc<Self>, Option<Topic>) {
         let held = Self {
             message: delivery.message,
             topic: delivery.topic,
@@ -40,13 +40,13 @@ impl Held {
     }
 
     /// Whether it is still this bridge that has to answer it.
-    pub(super) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         let acknowledger = self.acknowledger.as_ref();
         acknowledger.is_none_or(Acknowledger::is_current)
     }
 
     /// One thing in it is answered.
-    pub(super) fn done(self: Arc<Self>) {
+    pub(crate) fn done(self: Arc<Self>) {
         let Some(mut held) = Arc::into_inner(self) else {
             return;
         };
@@ -60,13 +60,13 @@ impl Held {
         {
             Some(Ok(())) | None => held.metrics.settled.inc(),
             Some(Err(error)) => {
-                tracing::warn!(%error, "a workflow was not acknowledged: it may be redelivered");
+                tracing::warn!(%error, "a request was not acknowledged: it may be redelivered");
             }
         }
     }
 
     /// One thing in it is left to whoever it is delivered to next.
-    pub(super) fn give_up(self: Arc<Self>) {
+    pub(crate) fn give_up(self: Arc<Self>) {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 }

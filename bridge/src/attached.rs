@@ -1,0 +1,441 @@
+//! Attached agents: programs that the bridge starts, and puts on the bus as agents.
+//!
+//! ```text
+//! topic ─> Ask ─┬─ request ─> turn ─> claim ─> program ─> answer kept ─> published ─> settled
+//!               │                        └─ begun before: the kept answer ─┘
+//!               ├─ cancel ──> the request of this id
+//!               ├─ answer to a question, notification ─> program
+//!               └─ anything else ─> dead letter, and an error to whoever waits
+//! ```
+//!
+//! A request that may have an effect is claimed on the log `results` before it reaches the program, so that one that is
+//! delivered again is answered and not done again. What comes before an answer is published as it comes.
+//!
+//! Source: docs/protocols/mcp.md §11.
+
+mod ask;
+mod link;
+mod postman;
+mod server;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc;
+use a2abus_plugin::{Event, Ids, MapContext, Text};
+use a2abus_transports::{Consumer, Delivery, TransportError};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::Level;
+
+use self::ask::{Ask, Rejected, Request};
+use self::link::Parts;
+pub(crate) use self::postman::Postman;
+pub(crate) use self::server::Server;
+use self::server::Up;
+use crate::bus::deadletter::{Reason, Undelivered};
+use crate::calls::failure::{self, Failure, Recipient};
+use crate::clock;
+use crate::pipeline::held::Held;
+use crate::pipeline::intake::{Intake, Read};
+use crate::results::{Claim, Kept, Results, Standing};
+use crate::seldom::{LogLimits, Seldom};
+
+/// The requests for one attached agent.
+#[derive(Debug)]
+pub(crate) struct AttachedBinding {
+    /// How its messages are read.
+    pub(crate) intake: Intake,
+    server: Arc<Server>,
+    postman: Postman,
+    results: Arc<Results>,
+    turns: Semaphore,
+    longest: Duration,
+    /// The requests that are being answered, by the id that their requesters gave them.
+    running: Mutex<Running>,
+    log: Log,
+}
+
+/// What one agent may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Requests that its program works on at a time.
+    pub(crate) concurrency: usize,
+    /// How long one may take that says nothing else.
+    pub(crate) longest: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    last: u64,
+    by_id: HashMap<Text, HashMap<u64, CancellationToken>>,
+}
+
+/// The log lines that requesters can cause.
+#[derive(Debug)]
+struct Log {
+    refused: Seldom,
+    unanswered: Seldom,
+    unclaimed: Seldom,
+}
+
+/// Requests that are being served.
+type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
+
+/// Messages before an answer that wait for the bus.
+const QUEUE: usize = 64;
+/// Between two attempts to claim a request.
+const PAUSE: Duration = Duration::from_secs(1);
+
+// === impl AttachedBinding ===
+
+impl AttachedBinding {
+    pub(crate) fn new(
+        server: Arc<Server>,
+        intake: Intake,
+        postman: Postman,
+        results: Arc<Results>,
+        bounds: Bounds,
+        log: &LogLimits,
+    ) -> Self {
+        let seldom = |more| log.seldom_of(&intake.name, Level::WARN, more);
+        Self {
+            log: Log {
+                refused: seldom("more messages were no requests for this agent"),
+                unanswered: seldom("more answers were not delivered"),
+                unclaimed: seldom("more requests wait to be recorded"),
+            },
+            intake,
+            server,
+            postman,
+            results,
+            turns: Semaphore::new(bounds.concurrency),
+            longest: bounds.longest,
+            running: Mutex::default(),
+        }
+    }
+
+    /// The program.
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Runs until `stop`; then what was received is finished.
+    pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+        let mut work = Work::new();
+        let mut is_open = true;
+        loop {
+            tokio::select! {
+                biased;
+                Some(()) = work.next() => {}
+                () = stop.cancelled(), if is_open => {
+                    consumer.stop();
+                    // What was received and not looked at is abandoned as it is dropped.
+                    while consumer.try_recv().is_some() {}
+                    is_open = false;
+                }
+                delivery = consumer.recv(), if is_open => match delivery {
+                    Some(delivery) => self.receive(delivery, &work),
+                    None => is_open = false,
+                },
+                else => return consumer,
+            }
+        }
+    }
+
+    fn receive<'a>(&'a self, delivery: Delivery, work: &Work<'a>) {
+        let span = self.intake.receive(&delivery);
+        let _receive = span.entered();
+        let (held, inbox) = Held::new(delivery, self.intake.metrics.clone());
+        let limits = self.postman.publisher.outbound().rules().limits;
+        let new_id = clock::new_event_id;
+        let context = || MapContext {
+            source: self.intake.source.clone(),
+            time: None,
+            ids: Ids::Payload(&new_id),
+        };
+        let requester = |event: &Event| {
+            let (postman, inbox) = (&self.postman, inbox.as_ref());
+            postman.requester(&self.intake, event, &held.message, inbox)
+        };
+        let take = |read| {
+            let asked = match read {
+                Read::CloudEvent(event, _) => {
+                    let inside = self.intake.inside(&event, &self.intake.hint, &limits);
+                    let requester = requester(&event);
+                    Ask::of(&event, inside, requester, self.postman.agent())
+                }
+                Read::Mapped(mapped) => {
+                    let event = mapped.event.clone();
+                    let requester = requester(&event);
+                    Ask::of(&event, Some(mapped), requester, self.postman.agent())
+                }
+                Read::Refused(refusal) => {
+                    let requester = self.postman.unread(&held.message, inbox.as_ref());
+                    Err(Rejected::of(requester, &refusal))
+                }
+            };
+            self.begin(asked, Arc::clone(&held), work);
+        };
+        self.intake
+            .read(&held.message, &limits, None, context, take);
+        // What was done at once is settled here, the rest with the last of it.
+        held.done();
+    }
+
+    fn begin<'a>(&'a self, asked: Result<Ask, Box<Rejected>>, held: Arc<Held>, work: &Work<'a>) {
+        match asked {
+            Ok(Ask::Request(request)) => work.push(self.serve(request, held).boxed()),
+            Ok(Ask::Cancel(id)) => {
+                self.cancel(&id);
+                held.done();
+            }
+            Ok(Ask::Message(message)) => work.push(self.pass_on(message, held).boxed()),
+            Ok(Ask::Nothing) => held.done(),
+            Err(rejected) => work.push(self.reject(rejected, held).boxed()),
+        }
+    }
+
+    /// Brings a notification, or the answer to a question, to the program.
+    async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
+        match self.server.now_up() {
+            // It has ended meanwhile, as if it were not up.
+            Some(up) => drop(up.link.send(message).await),
+            None => {
+                tracing::debug!(binding = %self.intake.name, "a message for a program that is not running")
+            }
+        }
+        held.done();
+    }
+
+    /// Answers a request, then settles it.
+    async fn serve(&self, request: Box<Request>, held: Arc<Held>) {
+        let cancelled = CancellationToken::new();
+        let number = self.enter(&request.id, &cancelled);
+        let left = request.left.unwrap_or(self.longest).min(self.longest);
+        let until = Instant::now() + left;
+        let claim = request.claim(held.origin.as_ref(), left);
+        let answered = self.answered(&request, claim.as_ref(), until);
+        let answer = cancelled.run_until_cancelled(answered).await;
+        self.leave(&request.id, number);
+        match answer {
+            Some(answer) => {
+                let published = self
+                    .postman
+                    .answer(&self.intake, &request.requester, answer);
+                if let Err(error) = published.await {
+                    self.unanswered(&held, &error).await;
+                }
+            }
+            None => {
+                tracing::debug!(binding = %self.intake.name, "a request was cancelled");
+                if let Some((key, claim)) = &claim {
+                    self.results.give_up(key, &claim.call).await;
+                }
+            }
+        }
+        held.done();
+    }
+
+    /// The answer to a request: that of the program, the one that it gave before, or why there is none.
+    async fn answered(
+        &self,
+        request: &Request,
+        claim: Option<&(String, Claim)>,
+        until: Instant,
+    ) -> Bytes {
+        let failed = |failure: Failure| failure.render(&request.recipient());
+        let up = match timeout_at(until, self.server.up()).await {
+            Ok(Ok(up)) => up,
+            Ok(Err(failure)) => return failed(failure),
+            Err(_) => return failed(late("its program has not started in time")),
+        };
+        if request.method == "initialize" {
+            return jsonrpc::result(&request.id, up.profile.get());
+        }
+        let is_repeatable = request.is_repeatable(|tool| up.link.is_repeatable(tool));
+        drop(up);
+        let claim = claim.filter(|_| !is_repeatable);
+        loop {
+            let Ok(Ok(turn)) = timeout_at(until, self.turns.acquire()).await else {
+                return failed(late("the agent is busy with other requests"));
+            };
+            let Some((key, claim)) = claim else {
+                return self.worked(request, until).await;
+            };
+            match self.results.claim(key, claim).await {
+                Ok(Standing::Ours) => {
+                    let answer = self.worked(request, until).await;
+                    let text = String::from_utf8_lossy(&answer).into_owned();
+                    let kept = Kept {
+                        status: 200,
+                        headers: Vec::new(),
+                        body: text.into(),
+                    };
+                    self.results.keep(key, &claim.call, kept).await;
+                    return answer;
+                }
+                // Another request, at a place that was used before.
+                Ok(Standing::Differs(_)) => return self.worked(request, until).await,
+                Ok(Standing::Answered(kept)) => return Bytes::from(kept.body.to_string()),
+                Ok(Standing::Running(call)) => {
+                    drop(turn);
+                    let settled = self.results.until_settled(key, &call);
+                    if timeout_at(until, settled).await.is_err() {
+                        return failed(lost());
+                    }
+                }
+                Ok(Standing::Heard(_) | Standing::Lost(_) | Standing::Forgotten) => {
+                    return failed(lost());
+                }
+                Err(error) => {
+                    drop(turn);
+                    if let Some(suppressed) = self.log.unclaimed.allow() {
+                        tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded: it waits, so that it is not done twice");
+                    }
+                    if timeout_at(until, sleep(PAUSE)).await.is_err() {
+                        return failed(late("the request cannot be recorded"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the program answers, while what it says before is published.
+    async fn worked(&self, request: &Request, until: Instant) -> Bytes {
+        let (say, mut said) = mpsc::channel(QUEUE);
+        let parts = Parts {
+            say,
+            takes_all: request.requester.is_call(),
+        };
+        let work = async {
+            let up: Arc<Up> = self.server.up().await?;
+            let gone = |_| Failure::new(failure::Reason::AgentUnavailable, GONE);
+            let message = &request.message;
+            let waiting = up.link.request(&request.body, message, parts).await;
+            waiting.map_err(gone)?.answer().await.map_err(gone)
+        };
+        let publishing = async {
+            while let Some(part) = said.recv().await {
+                let published = self.postman.part(&self.intake, &request.requester, part);
+                if let Err(error) = published.await {
+                    tracing::debug!(binding = %self.intake.name, %error, "a message before an answer is not delivered");
+                }
+            }
+        };
+        // The parts end with the work; the last of them are published before the answer.
+        let both = async { tokio::join!(work, publishing).0 };
+        let answer = match timeout_at(until, both).await {
+            Ok(answer) => answer,
+            Err(_) => Err(late("its program has not answered in time")),
+        };
+        answer.unwrap_or_else(|failure| failure.render(&request.recipient()))
+    }
+
+    /// Makes a dead letter of what is no request for this agent; whoever waits gets the reason.
+    async fn reject(&self, rejected: Box<Rejected>, held: Arc<Held>) {
+        let Rejected {
+            reason,
+            body,
+            requester,
+            id,
+            failure,
+        } = *rejected;
+        if let Some(suppressed) = self.log.refused.allow() {
+            let origin = held.origin.as_deref().unwrap_or("unknown");
+            tracing::warn!(binding = %self.intake.name, origin, reason = reason.code, detail = reason.detail, suppressed, "a message is not for this agent");
+        }
+        self.dead_letter(&held, body, &reason).await;
+        if requester.waits() {
+            let id = id.unwrap_or(Text::from_static("null"));
+            let error = failure.render(&Recipient::new(id, Dialect::Mcp));
+            let published = self.postman.answer(&self.intake, &requester, error);
+            if let Err(error) = published.await {
+                tracing::debug!(binding = %self.intake.name, %error, "a refusal is not delivered");
+            }
+        }
+        held.done();
+    }
+
+    /// An answer that can go nowhere makes its request a dead letter: sent again, it gets the same answer.
+    async fn unanswered(&self, held: &Held, error: &postman::Undeliverable) {
+        if let Some(suppressed) = self.log.unanswered.allow() {
+            let origin = held.origin.as_deref().unwrap_or("unknown");
+            tracing::warn!(binding = %self.intake.name, origin, %error, suppressed, "an answer is not delivered");
+        }
+        self.dead_letter(held, None, &error.reason()).await;
+    }
+
+    async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
+        let of = Undelivered {
+            message: &held.message,
+            topic: &held.topic,
+            origin: held.origin.as_ref(),
+            agent: None,
+            call: None,
+        };
+        let letters = &self.intake.dead_letters;
+        let letter = letters.dead_letter(&of, body, reason);
+        let instead = |copy, error: &TransportError| letters.instead(copy, error);
+        // What can go nowhere is counted and logged there.
+        drop(self.postman.publisher.until_settled(letter, instead).await);
+    }
+
+    fn enter(&self, id: &Text, cancelled: &CancellationToken) -> u64 {
+        let mut running = self.running();
+        running.last += 1;
+        let number = running.last;
+        let same = running.by_id.entry(id.clone()).or_default();
+        same.insert(number, cancelled.clone());
+        number
+    }
+
+    fn leave(&self, id: &Text, number: u64) {
+        let mut running = self.running();
+        if let Some(same) = running.by_id.get_mut(id) {
+            same.remove(&number);
+            if same.is_empty() {
+                running.by_id.remove(id);
+            }
+        }
+    }
+
+    /// Cancels the request of this id. Of several nobody knows which is meant.
+    fn cancel(&self, id: &Text) {
+        let running = self.running();
+        let mut same = running.by_id.get(id).into_iter().flat_map(HashMap::values);
+        match (same.next(), same.next()) {
+            (Some(only), None) => only.cancel(),
+            (None, _) => {
+                tracing::debug!(binding = %self.intake.name, "a cancel for a request that is not here")
+            }
+            (Some(_), Some(_)) => {
+                tracing::warn!(binding = %self.intake.name, %id, "a cancel is not followed: several requests have this id")
+            }
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why the calls of a program fail that has ended.
+const GONE: &str = "the program of this agent has ended while it worked on the request, which may have been executed";
+
+fn late(why: &str) -> Failure {
+    let message = format!("no answer before the deadline: {why}");
+    Failure::new(failure::Reason::Timeout, message)
+}
+
+fn lost() -> Failure {
+    let message = "this request was begun before, and its answer is not known: it is not begun again, because it may have had an effect";
+    Failure::new(failure::Reason::AnswerLost, message)
+}

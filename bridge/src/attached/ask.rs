@@ -1,0 +1,243 @@
+//! What a message asks of an attached agent.
+
+use std::time::Duration;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc::JsonRpc;
+use a2abus_plugin::{Event, Mapped, Text, extension};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::postman::Requester;
+use crate::bus::deadletter::{Reason, Stage};
+use crate::calls::failure::{self, Failure, Recipient};
+use crate::clock;
+use crate::pipeline::intake::Refusal;
+use crate::results::{Claim, digest_of, key_of};
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Request(Box<Request>),
+    /// The request with this id, a JSON token, is to end.
+    Cancel(Text),
+    /// A message for the program, which has no answer.
+    Message(Bytes),
+    /// About a session, in which no agent takes part.
+    Nothing,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) body: Bytes,
+    pub(super) message: JsonRpc,
+    pub(super) method: String,
+    /// The requester's own id, as its JSON token.
+    pub(super) id: Text,
+    pub(super) requester: Requester,
+    /// How long the requester waits, where he says so.
+    pub(super) left: Option<Duration>,
+    /// The source, the id and the call of its event.
+    names: [Text; 3],
+    /// Where its event was read first.
+    origin: Option<Text>,
+    index: usize,
+}
+
+/// What is no request for the agent.
+#[derive(Debug)]
+pub(super) struct Rejected {
+    pub(super) reason: Reason,
+    pub(super) body: Option<Bytes>,
+    pub(super) requester: Requester,
+    pub(super) id: Option<Text>,
+    pub(super) failure: Failure,
+}
+
+/// The members of a message that are read.
+#[derive(Debug, Deserialize)]
+struct Message<'a> {
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default, borrow)]
+    params: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Params<'a> {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(rename = "requestId", default, borrow)]
+    request: Option<&'a RawValue>,
+}
+
+/// Methods that change nothing but what the program shows: doing them twice does no harm.
+const REPEATABLE: [&str; 15] = [
+    "completion/complete",
+    "initialize",
+    "logging/setLevel",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "server/discover",
+    "tasks/get",
+    "tasks/list",
+    "tools/list",
+];
+
+// === impl Ask ===
+
+impl Ask {
+    /// Reads what an event asks of `agent`; `inside` is what its data are.
+    pub(super) fn of(
+        event: &Event,
+        inside: Option<Mapped>,
+        requester: Requester,
+        agent: &Text,
+    ) -> Result<Self, Box<Rejected>> {
+        let found = inside.and_then(|it| Some((it.json_rpc?, it.bytes, it.index)));
+        let Some((message, body, index)) = found else {
+            let why = "this topic is for JSON-RPC requests, and this message is none";
+            return Err(Rejected::new(
+                "not_json_rpc",
+                why,
+                event.body(),
+                requester,
+                None,
+            ));
+        };
+        let id = message.id.as_ref().map(|id| id.token().clone());
+        let target = event.extension_text(extension::TARGET_AGENT);
+        if target.is_some_and(|target| target != agent) {
+            let why = "its targetagent is another agent than the one of this topic";
+            return Err(Rejected::new("other_agent", why, body, requester, id));
+        }
+        if !message.is_call() {
+            return Ok(Self::Message(body));
+        }
+        let read: Message<'_> = serde_json::from_slice(&body).unwrap_or(Message {
+            method: None,
+            params: None,
+        });
+        let method = read.method.unwrap_or_default();
+        let Some(id) = id else {
+            return Ok(match method.as_str() {
+                "notifications/cancelled" => match params(read.params).request {
+                    Some(request) => Self::Cancel(request.get().into()),
+                    None => Self::Nothing,
+                },
+                "notifications/initialized" | "notifications/roots/list_changed" => Self::Nothing,
+                _ => Self::Message(body),
+            });
+        };
+        if let Some(refused) = requester.refused() {
+            let why = refused.to_string();
+            let code = crate::calls::reply_place::Refused::REASON;
+            return Err(Rejected::new(code, &why, body, requester, Some(id)));
+        }
+        let text = |name| event.extension_text(name).cloned().unwrap_or_default();
+        Ok(Self::Request(Box::new(Request {
+            names: [
+                event.source().clone(),
+                event.id().clone(),
+                text(extension::CALL_ID),
+            ],
+            origin: event.extension_text(extension::ORIGIN).cloned(),
+            left: clock::time_left(event),
+            body,
+            message,
+            method,
+            id,
+            requester,
+            index,
+        })))
+    }
+}
+
+fn params(raw: Option<&RawValue>) -> Params<'_> {
+    let params = raw.map(|raw| serde_json::from_str(raw.get()));
+    params.and_then(Result::ok).unwrap_or_default()
+}
+
+// === impl Request ===
+
+impl Request {
+    pub(super) fn recipient(&self) -> Recipient {
+        Recipient::new(self.id.clone(), Dialect::Mcp)
+    }
+
+    /// Whether it may be done twice; `is_safe` says so of a tool.
+    pub(super) fn is_repeatable(&self, is_safe: impl Fn(&str) -> bool) -> bool {
+        if self.method != "tools/call" {
+            return REPEATABLE.contains(&self.method.as_str());
+        }
+        let read: Option<Message<'_>> = serde_json::from_slice(&self.body).ok();
+        let name = read.and_then(|read| params(read.params).name);
+        name.is_some_and(|name| is_safe(&name))
+    }
+
+    /// The claim of this request on the log, under its key: the same when it is delivered again, and of no other request.
+    /// A message without a position is not delivered again. `left` is how long its answer may take.
+    pub(super) fn claim(&self, place: Option<&Text>, left: Duration) -> Option<(String, Claim)> {
+        let place = format!("{}/{}", self.origin.as_ref().or(place)?, self.index);
+        let [source, id, call] = &self.names;
+        let names = [source, id, call].map(|name| name.as_bytes());
+        let [source, id, call] = names;
+        let name = digest_of([source, id, call, place.as_bytes()]);
+        let claim = Claim {
+            digest: digest_of([&self.body]),
+            call: Text::from(&*clock::new_event_id()),
+            until: clock::milliseconds(clock::now() + left),
+        };
+        Some((key_of("attached", &name), claim))
+    }
+}
+
+// === impl Rejected ===
+
+impl Rejected {
+    fn new(
+        code: &'static str,
+        why: &str,
+        body: Bytes,
+        requester: Requester,
+        id: Option<Text>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            reason: Reason {
+                code,
+                stage: Stage::Execute,
+                detail: why.to_owned(),
+                unit: None,
+            },
+            body: Some(body),
+            requester,
+            id,
+            failure: Failure::new(failure::Reason::InvalidRequest, why),
+        })
+    }
+
+    /// What does not become an event.
+    pub(super) fn of(requester: Requester, refusal: &Refusal) -> Box<Self> {
+        let reason = refusal.reason();
+        let unit = refusal.unit();
+        let failure = match unit {
+            Some(refused) => Failure::refused(refused),
+            None => Failure::new(failure::Reason::InvalidRequest, reason.detail.clone()),
+        };
+        Box::new(Self {
+            body: unit.map(|refused| refused.bytes.clone()),
+            id: unit.and_then(|refused| Some(refused.id.as_ref()?.token().clone())),
+            reason,
+            requester,
+            failure,
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Brings what an attached agent says to whoever asked.
+
+use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
+use a2abus_transports::{Address, Header, Message, Topic, TransportError};
+use bytes::Bytes;
+
+use crate::bus::deadletter::{Reason, Stage};
+use crate::bus::delivery::Publisher;
+use crate::bus::headers::PassedHeaders;
+use crate::bus::outbound::{Provenance, RoutingError};
+use crate::calls::reply::spring;
+use crate::calls::reply_place::{Refused, ReplyPlaces, named_by, named_in};
+use crate::clock;
+use crate::pipeline::intake::Intake;
+use crate::results::digest_of;
+
+/// Publishes the answers of one agent.
+#[derive(Debug)]
+pub(crate) struct Postman {
+    /// Where answers may go.
+    pub(crate) places: ReplyPlaces,
+    /// The headers that they keep.
+    pub(crate) passed: PassedHeaders,
+    /// What sends them.
+    pub(crate) publisher: Publisher,
+    /// The `source` of answers.
+    pub(crate) source: Text,
+    /// The agent.
+    pub(crate) agent: Text,
+}
+
+/// Who made a request.
+#[derive(Debug, Clone)]
+pub(super) struct Requester {
+    place: Option<Address>,
+    refused: Option<Refused>,
+    agent: Option<Text>,
+    call: Option<Text>,
+    collaboration: Option<Text>,
+    correlation: Option<Bytes>,
+    trace: Vec<(&'static str, Text)>,
+    /// The headers of the request that its answers keep.
+    headers: Vec<Header>,
+}
+
+/// Why an answer is not on the bus, and never will be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undeliverable {
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+    #[error("{0}")]
+    Transport(TransportError),
+}
+
+// === impl Requester ===
+
+impl Requester {
+    /// Whether a bridge made the request for a caller, who is shown all that the agent says.
+    pub(super) fn is_call(&self) -> bool {
+        self.call.is_some() && self.place.is_some()
+    }
+
+    /// Whether somebody waits at a place that is known.
+    pub(super) fn waits(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Why the place that the request names for its answer is not used.
+    pub(super) fn refused(&self) -> Option<&Refused> {
+        self.refused.as_ref()
+    }
+}
+
+// === impl Undeliverable ===
+
+impl Undeliverable {
+    pub(super) fn reason(&self) -> Reason {
+        let (code, stage) = match self {
+            Self::Routing(error) => (error.reason(), Stage::Route),
+            Self::Transport(error) => (error.kind().as_str(), Stage::Publish),
+        };
+        Reason {
+            code,
+            stage,
+            detail: format!("the answer: {self}"),
+            unit: None,
+        }
+    }
+}
+
+// === impl Postman ===
+
+impl Postman {
+    pub(super) fn agent(&self) -> &Text {
+        &self.agent
+    }
+
+    /// Who made the request of an event.
+    pub(super) fn requester(
+        &self,
+        intake: &Intake,
+        event: &Event,
+        message: &Message,
+        inbox: Option<&Topic>,
+    ) -> Requester {
+        let text = |name| event.extension_text(name).cloned();
+        let named = named_by(event, message);
+        let refused = named
+            .as_ref()
+            .and_then(|(name, _)| self.places.named(name, inbox).err());
+        let traced = [extension::TRACE_PARENT, extension::TRACE_STATE].into_iter();
+        Requester {
+            place: self.places.of_refused(named, inbox),
+            refused,
+            agent: text(extension::SOURCE_AGENT),
+            call: text(extension::CALL_ID),
+            collaboration: text(extension::COLLABORATION_ID),
+            correlation: message.headers.get(spring::CORRELATION_ID).cloned(),
+            trace: traced
+                .filter_map(|name| Some((name, text(name)?)))
+                .collect(),
+            headers: self.passed.of(intake.binding, message),
+        }
+    }
+
+    /// Who sent what does not become an event.
+    pub(super) fn unread(&self, message: &Message, inbox: Option<&Topic>) -> Requester {
+        Requester {
+            place: self.places.of_refused(named_in(message), inbox),
+            refused: None,
+            agent: None,
+            call: None,
+            collaboration: None,
+            correlation: message.headers.get(spring::CORRELATION_ID).cloned(),
+            trace: Vec::new(),
+            headers: Vec::new(),
+        }
+    }
+
+    /// Publishes an answer until the bus has confirmed it. Its id is the same however often it is published.
+    pub(super) async fn answer(
+        &self,
+        intake: &Intake,
+        requester: &Requester,
+        body: Bytes,
+    ) -> Result<(), Undeliverable> {
+        let call = requester
+            .call
+            .as_ref()
+            .map_or(&b""[..], |call| call.as_bytes());
+        let id = digest_of([call, &body]);
+        let event = self.event(intake, requester, (id, Kind::Response), body);
+        self.publish(intake, requester, event).await
+    }
+
+    /// Publishes what an agent says before its answer.
+    pub(super) async fn part(
+        &self,
+        intake: &Intake,
+        requester: &Requester,
+        body: Bytes,
+    ) -> Result<(), Undeliverable> {
+        let id = clock::new_event_id().into();
+        let event = self.event(intake, requester, (id, Kind::Notification), body);
+        self.publish(intake, requester, event).await
+    }
+
+    async fn publish(
+        &self,
+        intake: &Intake,
+        requester: &Requester,
+        event: Result<Event, EventError>,
+    ) -> Result<(), Undeliverable> {
+        let event = event.map_err(RoutingError::Unwritable)?;
+        let outbound = self.publisher.outbound();
+        let copies = match &requester.place {
+            Some(place) => {
+                let correlation = requester.correlation.iter();
+                let own =
+                    correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
+                let headers = (own.collect(), requester.headers.as_slice());
+                vec![outbound.to_address(intake.bus, &event, headers, place.clone())?]
+            }
+            None => {
+                let rules = outbound.rules();
+                let from = Provenance {
+                    rules: &rules,
+                    binding: &intake.name,
+                    key: None,
+                    origin: Some((event.id(), 0)),
+                    headers: &requester.headers,
+                };
+                outbound.route(&event, from, None)?
+            }
+        };
+        for copy in copies {
+            let sent = self.publisher.until_confirmed(&copy).await;
+            sent.map_err(Undeliverable::Transport)?;
+        }
+        Ok(())
+    }
+
+    fn event(
+        &self,
+        intake: &Intake,
+        requester: &Requester,
+        (id, kind): (Text, Kind),
+        body: Bytes,
+    ) -> Result<Event, EventError> {
+        let prefix = intake.options.type_prefix.text();
+        let ty = match kind {
+            Kind::Response => format!("{prefix}common.response"),
+            _ => format!("{prefix}common.notification"),
+        };
+        let mut event = Event::new(id, self.source.clone(), ty.into())?;
+        event.set("time", clock::rfc3339(clock::now()))?;
+        event.set("datacontenttype", "application/json")?;
+        event.set(extension::SOURCE_AGENT, self.agent.clone())?;
+        event.set(extension::MCP_TYPE, kind.as_str())?;
+        event.set(extension::PROTOCOL, "A2A")?;
+        event.set(extension::PROTOCOL_VERSION, "2.0")?;
+        if kind == Kind::Response {
+            event.set(extension::IS_FINAL, true)?;
+        }
+        let of_requester = [
+            (extension::TARGET_AGENT, &requester.agent),
+            (extension::CALL_ID, &requester.call),
+            (extension::COLLABORATION_ID, &requester.collaboration),
+        ];
+        for (name, value) in of_requester {
+            if let Some(value) = value {
+                event.set(name, value.clone())?;
+            }
+        }
+        for (name, value) in &requester.trace {
+            event.set(name, value.clone())?;
+        }
+        event.set_data(Some(Data::from(body)));
+        Ok(event)
+    }
+}

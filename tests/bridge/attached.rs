@@ -1,0 +1,278 @@
+//! Attached agents: a program on the bus, called through every door, and what becomes of its calls when it misbehaves.
+
+use std::path::PathBuf;
+
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{
+    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::a2a::read_events;
+use crate::http::{Front, SOON};
+
+/// A bridge with the fixture attached as the agent `fixture`.
+struct Attached {
+    front: Front,
+    directory: TempDir,
+}
+
+impl Attached {
+    async fn open(env: &str) -> Self {
+        Self::open_with(env, "").await
+    }
+
+    async fn open_with(env: &str, more: &str) -> Self {
+        let directory = TempDir::new().unwrap();
+        let server = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
+        let effects = directory.path().join("effects");
+        let config = format!(
+            "
+instance: test
+transports: {{ local: {{ type: memory }} }}
+agents:
+  fixture:
+    description: Misbehaves.
+    to: {{ transport: local, topic: attached.fixture }}
+    attach:
+      command: [python3, {server}]
+      env: {{ EFFECTS: {effects:?}{env} }}
+      directory: {directory:?}
+      {more}
+calls: {{ timeout: 15s }}
+http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
+admin: {{ listen: '127.0.0.1:0' }}
+",
+            directory = directory.path(),
+        );
+        let front = Front::open_with(&config).await;
+        Self { front, directory }
+    }
+
+    fn effects(&self) -> PathBuf {
+        self.directory.path().join("effects")
+    }
+
+    /// Waits until the effects are these.
+    async fn until_effects(&self, expected: &[&str]) {
+        let begun = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(self.effects()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            if lines == expected {
+                return;
+            }
+            assert!(begun.elapsed() < SOON, "{lines:?}, not {expected:?}");
+            sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> String {
+        let request = self.front.to(path, body.to_string());
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        request.send().await.unwrap().text().await.unwrap()
+    }
+
+    async fn call(&self, path: &str, tool: &str) -> Value {
+        let answer = self.post(path, &call(tool)).await;
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    async fn end(self) {
+        self.front.stop.cancel();
+        timeout(SOON, self.front.running).await.unwrap().unwrap();
+    }
+}
+
+fn call(tool: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": tool, "arguments": { "a": 1 } } })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attached_program_is_an_agent_at_every_door() {
+    let attached = Attached::open("").await;
+    for path in ["/rpc/fixture", "/mcp/agents/fixture", "/rpc/fixture/mcp"] {
+        let answer = attached.call(path, "echo").await;
+        let text = &answer["result"]["content"][0]["text"];
+        assert_eq!(text, r#"{"a": 1}"#, "{path}: {answer}");
+    }
+    let answer = attached.call("/mcp", "fixture.echo").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let list = json!({ "jsonrpc": "2.0", "id": "l", "method": "tools/list" });
+    let list: Value = serde_json::from_str(&attached.post("/mcp", &list).await).unwrap();
+    assert_eq!(list["result"]["tools"][0]["name"], "fixture.echo", "{list}");
+    // The program knows one client, the bridge: what it said to that is what everybody gets.
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+    let begin = json!({ "jsonrpc": "2.0", "id": 3, "method": "initialize", "params": params });
+    let profile: Value =
+        serde_json::from_str(&attached.post("/mcp/agents/fixture", &begin).await).unwrap();
+    assert_eq!(profile["result"]["serverInfo"]["version"], "7", "{profile}");
+    let answer = attached.call("/rpc/fixture", "tides").await;
+    assert_eq!(answer["error"]["code"], -32_602, "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_the_id_of_an_answer_changes() {
+    let attached = Attached::open("").await;
+    let mut request = call("exact");
+    request["id"] = json!("mine");
+    let answer = attached.post("/rpc/fixture", &request).await;
+    let expected = r#"{ "result" : {"n":1.0e2,  "s":"\u00e9"}, "id":"mine", "jsonrpc":"2.0" }"#;
+    assert_eq!(answer, expected);
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
+    let attached = Attached::open("").await;
+    let mut request = call("progress");
+    request["params"]["_meta"] = json!({ "progressToken": "mine" });
+    let request = attached
+        .front
+        .to("/mcp/agents/fixture", request.to_string());
+    let request = request
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream");
+    let stream = request.send().await.unwrap().text().await.unwrap();
+    let parts = read_events(&stream).into_iter();
+    let parts: Vec<Value> = parts.map(|event| event.json()).collect();
+    let steps: Vec<_> = parts
+        .iter()
+        .map(|part| &part["params"]["progress"])
+        .collect();
+    assert_eq!(steps[..2], [&json!(1), &json!(2)], "{parts:?}");
+    assert_eq!(parts[0]["params"]["progressToken"], "mine", "{parts:?}");
+    assert_eq!(parts[2]["id"], 1, "{parts:?}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
+    let attached = Attached::open("").await;
+    let begun = Instant::now();
+    let (hangs, crashes) = tokio::join!(attached.call("/rpc/fixture", "hang"), async {
+        attached.until_effects(&["begun"]).await;
+        attached.call("/rpc/fixture", "crash").await
+    });
+    for answer in [hangs, crashes] {
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("has ended while it worked"), "{answer}");
+    }
+    assert!(
+        begun.elapsed().as_secs() < 15,
+        "they waited for their deadline"
+    );
+    let answer = attached.call("/rpc/fixture", "echo").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let metrics = attached.front.admin("/metrics").await;
+    assert!(
+        metrics.contains("a2abus_attached_starts_total{agent=\"fixture\"} 2"),
+        "{metrics}"
+    );
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_and_a_flood_of_log_lines_disturb_no_call() {
+    let attached = Attached::open("").await;
+    for tool in ["garbage", "shout", "echo"] {
+        let answer = attached.call("/rpc/fixture", tool).await;
+        assert!(answer["result"].is_object(), "{tool}: {answer}");
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_ends_in_the_program() {
+    let attached = Attached::open("").await;
+    let request = call("hang");
+    let hanging = attached.post("/rpc/fixture", &request);
+    tokio::select! {
+        answer = hanging => panic!("it is answered: {answer}"),
+        () = attached.until_effects(&["begun"]) => {}
+    }
+    // The caller has gone.
+    attached.until_effects(&["begun", "cancelled"]).await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_gets_its_own_environment_and_directory() {
+    let attached = Attached::open(", OWN: yes").await;
+    let answer = attached.call("/rpc/fixture", "env").await;
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    let names: Vec<&str> = text.split(' ').collect();
+    assert!(names.contains(&"OWN") && names.contains(&"PATH"), "{text}");
+    assert!(
+        !names.iter().any(|name| name.starts_with("CARGO")),
+        "{text}"
+    );
+    let directory = attached.directory.path().canonicalize().unwrap();
+    assert!(text.ends_with(directory.to_str().unwrap()), "{text}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_ignores_the_end_of_its_input_and_sigterm_is_killed() {
+    let attached = Attached::open(", STUBBORN: yes").await;
+    assert!(attached.call("/rpc/fixture", "echo").await["result"].is_object());
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_program_that_does_not_start_say_why() {
+    let attached = Attached::open(", BROKEN: yes").await;
+    let answer = attached.call("/rpc/fixture", "echo").await;
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("does not start"), "{answer}");
+    assert_eq!(
+        answer["error"]["data"]["reason"], "agent_unavailable",
+        "{answer}"
+    );
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
+    let attached = Attached::open_with("", "reply_topics: [answers]").await;
+    let memory: &Memory = &attached.front.memory;
+    let subscription = |topic: &str| Subscription {
+        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
+        reading: Reading::Group("test".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    };
+    let mut letters = memory.subscribe(subscription("a2abus.dlq")).await.unwrap();
+    let mut answers = memory.subscribe(subscription("answers")).await.unwrap();
+    let address = Address::topic(Topic::new("attached.fixture").unwrap());
+    for (place, body) in [("answers", "no JSON"), ("answers", "{}"), ("elsewhere", "")] {
+        let body = if body.is_empty() {
+            call("effect").to_string()
+        } else {
+            body.to_owned()
+        };
+        let mut message = Message::plain(body.clone());
+        message.headers.push("ce-replyto", place);
+        memory.send(&address, message).await.unwrap().await.unwrap();
+        let letter = timeout(SOON, letters.recv()).await.unwrap().unwrap();
+        assert_eq!(letter.message.body.as_deref(), Some(body.as_bytes()));
+        letter.acknowledger.settle(Outcome::Settled).unwrap();
+        if place == "answers" {
+            let answer = timeout(SOON, answers.recv()).await.unwrap().unwrap();
+            let body = answer.message.body.clone().unwrap();
+            answer.acknowledger.settle(Outcome::Settled).unwrap();
+            let error: Value = serde_json::from_slice(&body).unwrap();
+            assert!(error["error"].is_object(), "{error}");
+        }
+    }
+    assert!(
+        !attached.effects().exists(),
+        "a request that wants its answer elsewhere is not done"
+    );
+    attached.end().await;
+}

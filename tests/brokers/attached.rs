@@ -1,0 +1,179 @@
+//! Attached agents on real buses: a program called by producers that know nothing of a bridge, and a request that comes
+//! again after its bridge has died.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+use tempfile::TempDir;
+
+use crate::plain::{Plain, next, unique};
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
+
+fn agent(directory: &Path, to: &str, more: &str) -> String {
+    let effects = directory.join("effects");
+    format!(
+        "
+agents:
+  fixture:
+    description: Misbehaves.
+    to: {to}
+    attach: {{ command: [python3, {SERVER}], env: {{ EFFECTS: {effects:?} }}, {more} }}"
+    )
+}
+
+fn call(tool: &str) -> String {
+    let params = json!({ "name": tool, "arguments": {} });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+}
+
+fn effects(directory: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(directory.join("effects")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Waits until the program has begun.
+async fn until_begun(directory: &Path) {
+    within("the effect", async {
+        while effects(directory).is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_nats_client_calls_an_attached_program() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+calls: {{ timeout: 1m, reply_topic: {name}.replies }}{}",
+        agent(directory.path(), &to, "concurrency: 2")
+    ))
+    .await;
+    let client = async_nats::connect(&nats).await.unwrap();
+    let subject = format!("{name}.fixture");
+    for tool in ["echo", "effect", "progress"] {
+        let mut request: Value = serde_json::from_str(&call(tool)).unwrap();
+        request["params"]["_meta"] = json!({ "progressToken": 7 });
+        let asked = client.request(subject.clone(), request.to_string().into());
+        let answer = within("the answer", asked).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+        // Who asks for progress gets it first.
+        let is_it = if tool == "progress" {
+            answer["params"]["progressToken"] == 7
+        } else {
+            answer["id"] == 1 && answer["result"].is_object()
+        };
+        assert!(is_it, "{tool}: {answer}");
+    }
+    let answer = bridge.post("/rpc/fixture", call("echo")).await;
+    assert!(answer.body.contains("result"), "{}", answer.body);
+    assert_eq!(effects(directory.path()), ["effect"]);
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_kafka_producer_calls_an_attached_program() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name, directory) = (
+        Plain::new(&kafka),
+        unique("attached"),
+        TempDir::new().unwrap(),
+    );
+    for word in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{word}"), 1).await;
+    }
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+        agent(directory.path(), &to, &more)
+    ))
+    .await;
+    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
+    let answers = plain.read(&place, 1);
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let headers = [
+        ("kafka_replyTopic", Some(place.as_str())),
+        ("kafka_correlationId", Some("c-1")),
+        ("traceparent", Some(trace)),
+    ];
+    for tool in ["effect", "tides"] {
+        plain.publish_with(&topic, &headers, &call(tool)).await;
+        let answer = within("the answer", next(&answers)).await;
+        assert_eq!(answer.headers["kafka_correlationId"], b"c-1");
+        assert_eq!(answer.headers["traceparent"], trace.as_bytes());
+        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer["id"], 1, "{answer}");
+        assert_eq!(answer["result"].is_object(), tool == "effect", "{answer}");
+    }
+    // A call of a bridge comes back at its own reply address.
+    let answer = bridge.post("/rpc/fixture", call("effect")).await;
+    assert!(answer.body.contains("done"), "{}", answer.body);
+    assert_eq!(effects(directory.path()), ["effect", "effect"]);
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_bridge_died_is_not_done_again() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name, directory) = (
+        Plain::new(&kafka),
+        unique("attached"),
+        TempDir::new().unwrap(),
+    );
+    for word in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{word}"), 1).await;
+    }
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+state: {{ log: bus, prefix: {name}.state }}
+calls: {{ timeout: 1m, max_timeout: 10s, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+        agent(directory.path(), &to, &more)
+    );
+    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
+    let answers = plain.read(&place, 1);
+    let headers = [("kafka_replyTopic", Some(place.as_str()))];
+    let first = config.clone();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let running = runtime.spawn(async move { Running::start(&first).await });
+    let bridge = running.await.unwrap();
+    plain.publish_with(&topic, &headers, &call("hang")).await;
+    until_begun(directory.path()).await;
+    // All of its tasks end where they are; nothing is settled or answered.
+    runtime.shutdown_background();
+    drop(bridge);
+    let bridge = Running::start(&config).await;
+    let answer = within("the answer", next(&answers)).await;
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
+    assert_eq!(effects(directory.path()), ["begun"]);
+    // What comes after it is served.
+    plain.publish_with(&topic, &headers, &call("again")).await;
+    let answer = within("the answer", next(&answers)).await;
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert!(answer["result"].is_object(), "{answer}");
+    assert_eq!(effects(directory.path()), ["begun", "again"]);
+    bridge.stop().await;
+}

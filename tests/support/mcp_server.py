@@ -1,0 +1,117 @@
+"""An MCP server over stdio with tools that misbehave. The file that EFFECTS names gets a line for each effect."""
+
+import json
+import os
+import signal
+import sys
+import threading
+
+if os.environ.get("STUBBORN"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ.get("BROKEN"):
+    sys.exit("this server does not start")
+lock = threading.Lock()
+cancelled = {}
+
+
+def say(message):
+    with lock:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def effect(line):
+    with open(os.environ["EFFECTS"], "a") as effects:
+        effects.write(line + "\n")
+
+
+def tool(name, **annotations):
+    return {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}
+
+
+TOOLS = [
+    tool("echo", readOnlyHint=True),
+    tool("again", idempotentHint=True),
+    *map(tool, ["env", "effect", "hang", "crash", "progress", "garbage", "shout", "exact"]),
+]
+
+
+def text(said):
+    return {"content": [{"type": "text", "text": said}]}
+
+
+def call(number, params):
+    name, arguments = params["name"], params.get("arguments", {})
+    if name == "echo":
+        return text(json.dumps(arguments))
+    if name == "env":
+        return text(" ".join(sorted(os.environ)) + " " + os.getcwd())
+    if name in ("effect", "again"):
+        effect(name)
+        return text("done")
+    if name == "hang":
+        effect("begun")
+        ended = cancelled.setdefault(number, threading.Event())
+        ended.wait()
+        effect("cancelled")
+        return None
+    if name == "crash":
+        effect("crash")
+        os._exit(3)
+    if name == "progress":
+        token = params["_meta"]["progressToken"]
+        for step in (1, 2):
+            progress = {"progressToken": token, "progress": step, "total": 2}
+            say({"method": "notifications/progress", "params": progress})
+        return text("done")
+    if name == "garbage":
+        with lock:
+            sys.stdout.write('this is no JSON\n{"jsonrpc":"2.0"}\n[]\n{"id":999999,"result":{}}\n')
+        return text("done")
+    if name == "shout":
+        for _ in range(10 * 1024):
+            sys.stderr.write("x" * 1023 + "\n")
+        sys.stderr.flush()
+        return text("done")
+    raise KeyError(name)
+
+
+def answer(number, method, params):
+    if method == "initialize":
+        return {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "fixture", "version": "7"},
+        }
+    if method == "tools/list":
+        return {"tools": TOOLS}
+    if method == "tools/call":
+        return call(number, params)
+    return {}
+
+
+def serve(message):
+    number, method, params = message["id"], message["method"], message.get("params", {})
+    if params.get("name") == "exact":
+        # Numbers and spaces that a parser would change.
+        with lock:
+            sys.stdout.write('{ "result" : {"n":1.0e2,  "s":"\\u00e9"}, "id":%s, "jsonrpc":"2.0" }\n' % json.dumps(number))
+            sys.stdout.flush()
+        return
+    try:
+        result = answer(number, method, params)
+    except KeyError as error:
+        say({"id": number, "error": {"code": -32602, "message": f"Unknown tool: {error}"}})
+    else:
+        if result is not None:
+            say({"id": number, "result": result})
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("method") == "notifications/cancelled":
+        cancelled.setdefault(message["params"]["requestId"], threading.Event()).set()
+    elif "id" in message:
+        threading.Thread(target=serve, args=(message,), daemon=True).start()
+if os.environ.get("STUBBORN"):
+    threading.Event().wait()
