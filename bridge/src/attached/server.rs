@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
 use prometheus::IntCounter;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
@@ -187,9 +189,9 @@ impl Server {
         let (input, queue) = mpsc::channel(QUEUE);
         let link = Link::new(input, self.config.concurrency == 1, Arc::clone(&self.log));
         let link = Arc::new(link);
-        let mut listening = std::pin::pin!(async {
-            tokio::join!(read(stdout, &link), self.drain(stderr));
-        });
+        let listening = async { tokio::join!(read(stdout, &link), self.drain(stderr)) };
+        // It may end before it is waited for again.
+        let mut listening = std::pin::pin!(listening.map(drop).fuse());
         // At the end of this its input is closed.
         let ended = tokio::select! {
             () = stop.cancelled() => Ended::Stopped,
@@ -198,7 +200,7 @@ impl Server {
             error = write(stdin, queue) => Ended::Failed(format!("it does not read its input: {error}")),
             why = self.greet(&link) => Ended::Failed(why),
         };
-        if matches!(ended, Ended::Failed(_)) {
+        if matches!(ended, Ended::Failed(_)) && !listening.is_terminated() {
             // Its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
         }
