@@ -262,13 +262,21 @@ impl AttachedBinding {
         }
         let is_repeatable = request.is_repeatable(|tool| up.link.is_repeatable(tool));
         drop(up);
-        let claim = claim.filter(|_| !is_repeatable);
+        match claim.filter(|_| !is_repeatable) {
+            Some((key, claim)) => self.once(request, (key, claim), until).await,
+            None => match timeout_at(until, self.turns.acquire()).await {
+                Ok(_turn) => self.worked(request, until).await,
+                Err(_) => failed(late(BUSY)),
+            },
+        }
+    }
+
+    /// The answer to a request that is done once, however often it is delivered.
+    async fn once(&self, request: &Request, (key, claim): (&str, &Claim), until: Instant) -> Bytes {
+        let failed = |failure: Failure| failure.render(&request.recipient());
         loop {
-            let Ok(Ok(turn)) = timeout_at(until, self.turns.acquire()).await else {
-                return failed(late("the agent is busy with other requests"));
-            };
-            let Some((key, claim)) = claim else {
-                return self.worked(request, until).await;
+            let Ok(turn) = timeout_at(until, self.turns.acquire()).await else {
+                return failed(late(BUSY));
             };
             match self.results.claim(key, claim).await {
                 Ok(Standing::Ours) => {
@@ -429,6 +437,9 @@ impl AttachedBinding {
 
 /// Why the calls of a program fail that has ended.
 const GONE: &str = "the program of this agent has ended while it worked on the request, which may have been executed";
+
+/// Why a request did not reach the program.
+const BUSY: &str = "the agent is busy with other requests";
 
 fn late(why: &str) -> Failure {
     let message = format!("no answer before the deadline: {why}");

@@ -148,8 +148,8 @@ async fn a_call_whose_bridge_died_is_not_done_again() {
         "
 instance: test
 transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-state: {{ log: bus, prefix: {name}.state }}
-calls: {{ timeout: 1m, max_timeout: 10s, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ timeout: 10s, stream_timeout: 10s, max_timeout: 10s, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
         agent(directory.path(), &to, &more)
     );
     let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));

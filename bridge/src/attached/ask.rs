@@ -128,27 +128,17 @@ impl Ask {
         });
         let method = read.method.unwrap_or_default();
         let Some(id) = id else {
-            return Ok(match method.as_str() {
-                "notifications/cancelled" => match params(read.params).request {
-                    Some(request) => Self::Cancel(request.get().into()),
-                    None => Self::Nothing,
-                },
-                "notifications/initialized" | "notifications/roots/list_changed" => Self::Nothing,
-                _ => Self::Message(body),
-            });
+            return Ok(Self::notified(&method, read.params, body.clone()));
         };
         if let Some(refused) = requester.refused() {
             let why = refused.to_string();
             let code = crate::calls::reply_place::Refused::REASON;
             return Err(Rejected::new(code, &why, body, requester, Some(id)));
         }
-        let text = |name| event.extension_text(name).cloned().unwrap_or_default();
+        let [source, name] = [event.source(), event.id()].map(Text::clone);
+        let call = event.extension_text(extension::CALL_ID).cloned();
         Ok(Self::Request(Box::new(Request {
-            names: [
-                event.source().clone(),
-                event.id().clone(),
-                text(extension::CALL_ID),
-            ],
+            names: [source, name, call.unwrap_or_default()],
             origin: event.extension_text(extension::ORIGIN).cloned(),
             left: clock::time_left(event),
             body,
@@ -158,6 +148,17 @@ impl Ask {
             requester,
             index,
         })))
+    }
+
+    fn notified(method: &str, raw: Option<&RawValue>, body: Bytes) -> Self {
+        match method {
+            "notifications/cancelled" => match params(raw).request {
+                Some(request) => Self::Cancel(request.get().into()),
+                None => Self::Nothing,
+            },
+            "notifications/initialized" | "notifications/roots/list_changed" => Self::Nothing,
+            _ => Self::Message(body),
+        }
     }
 }
 
