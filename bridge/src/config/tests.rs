@@ -962,3 +962,34 @@ agents:
         &["f:1:46: agents.w.to.transport: there is no transport x: did you mean k?"],
     );
 }
+
+#[test]
+fn an_attached_agent_reads_one_topic() {
+    check_more(
+        "
+agents:
+  a: {description: A, attach: {command: [x]}}
+  b: {description: B, to: {transport: k, topic: 'agents.{targetagent}'}, attach: {command: [x]}}
+  c: {description: C, to: {transport: k, topic: c}, attach: {command: [''], stream: s}}
+",
+        &[
+            "f:2:6: agents.a.to: is missing: an attached agent reads its requests there",
+            "f:3:49: agents.b.to.topic: must be one topic: an attached agent reads it",
+            "f:4:61: agents.c.attach.durable: is missing: stream needs it",
+            "f:4:72: agents.c.attach.command[0]: is empty: write the program",
+            "f:4:85: agents.c.attach.stream: is only for JetStream, on a transport of type nats",
+        ],
+    );
+    let config = read(
+        &format!(
+            "{BASE}agents: {{a: {{description: A, to: {{transport: k, topic: a}}, attach: {{command: [x]}}}}}}\n"
+        ),
+        &[],
+    );
+    let bindings = config.unwrap().bindings;
+    let attached = bindings.iter().find(|binding| binding.role == Role::Agent);
+    let attached = attached.unwrap();
+    assert_eq!(attached.name.as_str(), "agent-a");
+    assert_eq!(attached.group.as_str(), "agent-a");
+    assert_eq!(attached.topics[0].as_str(), "a");
+}
