@@ -73,15 +73,20 @@ fn cut(name: &str) -> &str {
 // === impl Account ===
 
 impl Account {
-    /// Of a call that begins now.
-    pub(crate) fn open(metrics: &Arc<Metrics>, call: CallId, caller: Text) -> Self {
+    /// Of a call whose request came at `arrived`.
+    pub(crate) fn open(
+        metrics: &Arc<Metrics>,
+        call: CallId,
+        caller: Text,
+        arrived: Instant,
+    ) -> Self {
         let span = stage::call(call, &caller);
         Self {
             call,
             caller,
             agent: Text::default(),
             method: Text::default(),
-            started: Instant::now(),
+            started: arrived,
             metrics: Arc::clone(metrics),
             in_flight: None,
             is_open: true,

@@ -116,6 +116,7 @@ impl World {
             call: None,
             target: None,
             timeout: None,
+            arrived: std::time::Instant::now(),
             caller: caller.into(),
             headers: Vec::new(),
         };

@@ -71,6 +71,7 @@ fn request(agent: &str, id: &str) -> Request {
         call: None,
         target: None,
         timeout: None,
+        arrived: std::time::Instant::now(),
         caller: "test".into(),
         headers: Vec::new(),
     }

@@ -409,6 +409,7 @@ async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> 
             call: None,
             target: None,
             timeout: None,
+            arrived: std::time::Instant::now(),
             caller: "test".into(),
             headers: Vec::new(),
         };

@@ -1,7 +1,7 @@
 //! How a call begins, and how one of another replica goes on here.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use tokio::sync::mpsc;
@@ -34,7 +34,8 @@ impl Calls {
         client: Option<Abilities>,
     ) -> Result<Prepared, CallError> {
         let call = self.id_of(&request)?;
-        let mut account = Account::open(&self.metrics, call, request.caller.clone());
+        let mut account =
+            Account::open(&self.metrics, call, request.caller.clone(), request.arrived);
         let (opened, copies) = match self.begin(call, request, client, &mut account) {
             Ok(begun) => begun,
             Err(error) => {
@@ -55,7 +56,7 @@ impl Calls {
         taken: usize,
         parts: mpsc::Receiver<Piece>,
     ) -> Answer {
-        let account = Account::open(&self.metrics, call, agent);
+        let account = Account::open(&self.metrics, call, agent, Instant::now());
         let mut answer = Answer::resumed(call, left, parts, account, self);
         answer.taken = u32::try_from(taken).unwrap_or(u32::MAX);
         answer

@@ -196,6 +196,7 @@ impl Calls {
             .flatten()
         {
             let request = Request {
+                arrived: Instant::now(),
                 unit,
                 data: None,
                 call: None,

@@ -80,6 +80,8 @@ pub struct Calls {
 /// One request to make.
 #[derive(Debug)]
 pub struct Request {
+    /// When it came: what the access log says of its time counts from here.
+    pub arrived: std::time::Instant,
     /// The request, decoded: JSON-RPC, or a message of another family, whose answer stays as its agent writes it.
     pub unit: Unit,
     /// What the data of a CloudEvent are, where `unit` is one and they are one message.

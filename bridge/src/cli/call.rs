@@ -138,6 +138,7 @@ async fn make(
         call: None,
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout.map(left),
+        arrived: std::time::Instant::now(),
         caller: Text::from_static("call"),
         headers: Vec::new(),
     };

@@ -1,6 +1,7 @@
 //! Requests that somebody on the bus waits for.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
@@ -177,7 +178,12 @@ impl Pipeline {
     ) -> Result<(Answer, Arc<Hold<Text>>), CallError> {
         self.mark(at, &mut event);
         let call = self.calls.new_call()?;
-        let mut account = Account::open(&self.intake.counts, call, self.intake.name.clone());
+        let mut account = Account::open(
+            &self.intake.counts,
+            call,
+            self.intake.name.clone(),
+            Instant::now(),
+        );
         let agent = account::agent_of(&event);
         account.is_for(&event, at.rules.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {

@@ -234,6 +234,7 @@ async fn answer(
         Err(_) => return Err(Failure::bad_params("the question cannot be written")),
     };
     let request = Request {
+        arrived: std::time::Instant::now(),
         unit,
         data: None,
         call: None,

@@ -219,6 +219,7 @@ impl Common {
         let in_payload = unit.json_rpc.as_ref().and_then(|rpc| rpc.timeout_millis);
         let timeout = self.timeout.or(in_payload.map(Duration::from_millis));
         Ok(calls::Request {
+            arrived: self.arrived.into_std(),
             unit,
             data: None,
             call,
