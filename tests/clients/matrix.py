@@ -16,6 +16,7 @@ import nats
 
 import requesters
 from agents import PARTS
+from attached import attached
 from cases import AGENTS, BEHAVIOURS, HOLDING, nonce_in, request, wrong
 from conformance import conformance
 from crowd import equal_ids, killed
@@ -173,6 +174,9 @@ async def everything(bridge, control, spring, report):
     if os.environ["CLIENTS_MCP_KIT"]:
         kit = conformance(bridge.program, bridge.directory, report)
         await step("the conformance kit of MCP", kit, report)
+    if os.environ["CLIENTS_MCP_SERVERS"] or os.environ["CLIENTS_MCP_TIME"]:
+        servers = attached(bridge.program, bridge.directory, report)
+        await step("attached MCP servers", servers, report)
     await step("the examples of the README", examples(bridge, report), report)
     if spring:
         await step("ReplyingKafkaTemplate", spring.asks(report), report)
