@@ -89,6 +89,37 @@ REFUSED += [
     ([*SIDECAR, "--set", "podLabels.team=agents"], "`podLabels` needs `mode: workload`"),
     ([*SIDECAR, "--set", "imagePullSecrets[0].name=registry"], "`imagePullSecrets` needs `mode: workload`"),
 ]
+POLICY = [*BUS, "--set", "networkPolicy.enabled=true"]
+ENABLED_NO = "transports: {nats: {type: nats\\, servers: [nats://nats]}}\nhttp: {enabled: no}\n"
+TOPICS = 'config={"transports":{"kafka":{"type":"kafka","brokers":"kafka"}},"bindings":[{"name":"a","transport":"kafka","topics":"x"}]}'
+REFUSED += [
+    ([*POLICY, "--set", "ingress.enabled=true,ingress.hosts={a.example.com}"], "keeps away what `ingress` lets in: set `networkPolicy.callers`"),
+    ([*POLICY, "--set", "gateway.enabled=true,gateway.hostnames={a.example.com},gateway.parentRefs[0].name=a"], "keeps away what `gateway` lets in"),
+    ([*POLICY, "--set", "service.type=LoadBalancer"], "keeps away what `service.type: LoadBalancer` lets in"),
+    *(([*BUS, "--set", f"env[0].name={name},env[0].value=x"], f"`env` has {name}, which the chart sets")
+      for name in ("A2ABUS_HTTP__LISTEN", "A2ABUS_INSTANCE", "A2ABUS_ADMIN__ALLOWED_HOSTS", "POD_NAME")),
+    ([*BUS, "--set", "persistence.enabled=true,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, which the chart sets"),
+    ([*BUS, "--set", "env[0].name=TOKEN,env[1].name=TOKEN"], "`env` has TOKEN twice"),
+    *(([*BUS, "--set", f"image.repository={name}"], "at '/image/repository'")
+      for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0", f"example.com/a2abus@sha256:{64 * '0'}")),
+    *(([*BUS, "--set", f"listenAddress={address}"], f"`listenAddress` is {address}, but")
+      for address in ("127.0.0.1", "127.1.2.3", "[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]")),
+    ([*SIDECAR, "--set", "listenAddress=127.0.0.1"], "`listenAddress` is 127.0.0.1, but"),
+    ([*BUS, "--set", "podDisruptionBudget.maxUnavailable=0"], "`podDisruptionBudget.maxUnavailable` is 0: no node"),
+    ([*BUS, "--set", "podDisruptionBudget.maxUnavailable=0%"], "`podDisruptionBudget.maxUnavailable` is 0%: no node"),
+    ([*BUS, "--set", "podDisruptionBudget.minAvailable=51%"], "`podDisruptionBudget.minAvailable` (51%) is all of 2 replicas"),
+    *(([*BUS, "--set", f"keda.nats.monitoringEndpoint={endpoint}"], "write host and port alone")
+      for endpoint in ("http://nats:8222", "nats", "nats:8222/jsz")),
+    ([*BUS, "--set-json", 'podLabels={"app.kubernetes.io/name":"x"}'], "`podLabels` has app.kubernetes.io/name, which the chart sets"),
+    ([*BUS, "--set-json", 'podAnnotations={"checksum/config":"x"}'], "`podAnnotations` has checksum/config, which the chart sets"),
+    ([*BUS, "--set-json", 'serviceMonitor.labels={"helm.sh/chart":"x"}'], "`serviceMonitor.labels` has helm.sh/chart"),
+    ([*BUS, "--set", "probes.liveness=null"], "liveness"),
+    ([*BUS, "--set", "probes=null"], "probes"),
+    ([*BUS, "--set", "ports.http=null"], "at '/ports'"),
+    (["--set-json", TOPICS, "--set", "keda.enabled=true"], "`bindings[0].topics` of the configuration must be a list"),
+    (["--set", f"configFile={ENABLED_NO}"], '`http.enabled` of the configuration is "no": the bridge takes true or false'),
+    ([*BUS, "--set-string", "config.workflows.enabled=true"], '`workflows.enabled` of the configuration is "true"'),
+]
 # Manifests of an example, and what prints them.
 PRINTED = [
     ("strimzi", "kafka.yaml", ["--output", "strimzi", "--acls", "--cluster", "agents", "--partitions", "12", "--replicas", "3"]),
@@ -126,6 +157,8 @@ def main():
     names_of_secrets()
     disruptions()
     admitted()
+    restarts()
+    admin_names()
     restarts_beside_an_agent()
     file_as_it_is()
     for path in sorted((REPO / "examples").glob("*/README.md")):
@@ -315,15 +348,32 @@ def written_otherwise():
             faults.append(str(error))
     report("sections without keys", faults)
     config = '{"transports":{"kafka":{"type":"kafka","brokers":"one, two:9093"},"nats":{"type":"nats","servers":["nats://nats"]}}}'
-    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={config}", "--set", "networkPolicy.enabled=true"))
-    policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
-    ports = sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
+    ports = broker_ports(config)
     report("NetworkPolicy: brokers without a port", [] if ports == [4222, 9092, 9093] else [ports])
-    config = '{"transports":{"nats":{"type":"nats","servers":"nats://a:4333, nats://b"}}}'
-    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={config}", "--set", "networkPolicy.enabled=true,replicas=40"))
-    policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
-    ports = sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
+    ports = broker_ports('{"transports":{"nats":{"type":"nats","servers":"nats://a:4333, nats://b"}}}', "--set", "replicas=40")
     report("servers as a text, and as many replicas on NATS as anybody wants", [] if ports == [4222, 4333] else [ports])
+    servers = ["nats://a:4333/", "tls://b:4334/path:1", "nats://[::1]:4335", "nats://[fd00::4336]", "nats://c/:7"]
+    ports = broker_ports(json.dumps({"transports": {"nats": {"type": "nats", "servers": servers}}}))
+    report("NetworkPolicy: servers with a path, and addresses of IPv6", [] if ports == [4222, 4333, 4334, 4335] else [ports])
+    images = set()
+    for name in ("a2abus", "localhost:5000/a2abus", "registry.example.com:443/agents/a2abus"):
+        images.add(bridge_of(objects(render(CHART, None, VERSIONS[1], *BUS, "--set", f"image.repository={name},image.tag=x")))[1]["image"])
+    wanted = {"a2abus:x", "localhost:5000/a2abus:x", "registry.example.com:443/agents/a2abus:x"}
+    report("images of a registry with a port", [] if images == wanted else [images])
+    words = RUN / "words.yaml"
+    words.write_text("# no\ntransports: {on: {type: nats, servers: [nats://nats]}}\nroutes:\n  - name: no\n    when: {country: no, say: 'yes: no, on'}\n    to: [{transport: on, topic: y}]\nhttp: {enabled: false}\n")
+    try:
+        kinds = [document["metadata"]["name"] for document in objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={words}"))]
+        report("`no` is a text, as the bridge reads it", [] if "bus-a2abus" in kinds and "bus-a2abus-test-call" not in kinds else kinds)
+    except ValueError as error:
+        report("`no` is a text, as the bridge reads it", [str(error)])
+
+
+def broker_ports(config, *more):
+    """The ports of brokers that the NetworkPolicy lets through."""
+    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={config}", "--set", "networkPolicy.enabled=true", *more))
+    policy = next(document for document in documents if document["kind"] == "NetworkPolicy")
+    return sorted(port["port"] for port in policy["spec"]["egress"][1]["ports"])
 
 
 def names_of_secrets():
@@ -344,10 +394,10 @@ def disruptions():
     faults = []
     for more, wanted in (
         ([], {"maxUnavailable": 1}),
-        (["--set", "podDisruptionBudget.maxUnavailable=0"], {"maxUnavailable": 0}),
         (["--set", "podDisruptionBudget.maxUnavailable=25%"], {"maxUnavailable": "25%"}),
         (["--set", "podDisruptionBudget.minAvailable=1"], {"minAvailable": 1}),
         (["--set", "podDisruptionBudget.minAvailable=50%"], {"minAvailable": "50%"}),
+        (["--set", "podDisruptionBudget.minAvailable=67%,replicas=4"], {"minAvailable": "67%"}),
     ):
         documents = objects(render(CHART, None, VERSIONS[1], *BUS, *more))
         spec = next(document["spec"] for document in documents if document["kind"] == "PodDisruptionBudget")
@@ -387,6 +437,55 @@ def restarts_beside_an_agent():
         marks.append(agent["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
     first, same, other = marks
     report("sidecar: new pods where the configuration needs them", [] if first == same != other else marks)
+
+
+def restarts():
+    """What a running bridge reads again makes no new pods: with an agent, also `agents` and `a2a` in part."""
+    card = {"description": "Weather", "to": {"transport": "nats", "topic": "agents.weather"}}
+    attached = {**card, "attach": {"command": ["weather"], "dead_letter": "agents.dlq"}}
+    base = {"agents": {"weather": card, "tool": attached}, "a2a": {"max_parts": 5}}
+    live = [
+        {"agents": {"weather": {**card, "description": "Other"}, "tool": attached}},
+        {"agents": {"weather": card, "second": card, "tool": attached}},
+        {"agents": {"weather": card, "tool": {**attached, "description": "Other"}}},
+        {"a2a": {"max_parts": 6, "public_url": "https://agents.example.com"}},
+        {"a2a": None},
+    ]
+    new_pods = [
+        {"agents": {"weather": card, "tool": {**attached, "attach": {"command": ["other"], "dead_letter": "agents.dlq"}}}},
+        {"agents": {"weather": card}},
+        {"agents": {"weather": attached, "tool": attached}},
+        {"a2a": {"push_notifications": {"enabled": True}}},
+        {"agents": {}},
+        {"registry": {"enabled": True}},
+    ]
+    mark = checksum(base)
+    faults = [f"restarts: {change}" for change in live if checksum({**base, **change}) != mark]
+    faults += [f"no restart: {change}" for change in new_pods if checksum({**base, **change}) == mark]
+    none = checksum({})
+    faults += ["no restart: the first agent"] * (checksum(base) == none)
+    report("new pods only where a changed `agents` or `a2a` needs them", faults)
+
+
+def checksum(config):
+    """The mark of the pods by which a configuration makes new ones."""
+    bus = {"transports": {"nats": {"type": "nats", "servers": ["nats://nats"]}}}
+    documents = objects(render(CHART, None, VERSIONS[1], "--set-json", f"config={json.dumps({**bus, **config})}"))
+    (workload,) = [document for document in documents if document["kind"] == "Deployment"]
+    return workload["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+
+def admin_names():
+    """The admin listener answers to the names of its Service, and of the pods of a StatefulSet."""
+    faults = []
+    for more, names in (
+        ([], {"bus-a2abus-admin", "bus-a2abus-admin.agents.svc.cluster.local"}),
+        (["--set", "persistence.enabled=true"], {"bus-a2abus-admin.agents.svc.cluster.local", "a2abus-0.bus-a2abus-admin.agents.svc.cluster.local"}),
+    ):
+        _, container = bridge_of(objects(render(CHART, None, VERSIONS[1], *BUS, *more)))
+        hosts = json.loads(environment_of(container, "a2abus-0")["A2ABUS_ADMIN__ALLOWED_HOSTS"])
+        faults += [f"{more}: {name} is not in {hosts}" for name in names if name not in hosts]
+    report("names of the admin listener", faults)
 
 
 def file_as_it_is():

@@ -63,12 +63,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The configuration as JSON, for the templates. */}}
 {{- define "a2abus.config" -}}
-{{- $config := include "a2abus.text" . | fromYaml }}
+{{- $config := include "a2abus.words" (include "a2abus.text" .) | fromYaml }}
 {{- if $config.Error }}{{ fail (printf "`configFile` is not YAML: %s" $config.Error) }}{{ end }}
 {{- $keys := .Files.Get "files/keys.json" | fromJson }}
 {{- $config = (include "a2abus.part" (dict "keys" $keys "value" $config "path" "" "shown" "") | fromJson).value }}
 {{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "`transports` of the configuration names no bus: write the configuration below `config`, or give your file by --set-file configFile=a2abus.yaml" }}{{ end }}
+{{- range $index, $binding := $config.bindings }}
+{{- if and (hasKey $binding "topics") (not (kindIs "slice" $binding.topics)) }}{{ fail (printf "`bindings[%d].topics` of the configuration must be a list: put it in brackets" $index) }}{{ end }}
+{{- end }}
 {{- toJson $config }}
+{{- end }}
+
+{{/* YAML in which `no`, `on` and their like are texts, as the bridge reads them; to Helm they are truth values. */}}
+{{- define "a2abus.words" -}}
+{{- regexReplaceAll "(?im)(^|[\\s\\[{,])(y|n|yes|no|on|off)([\\s\\]},]|$)" . "${1}!!str ${2}${3}" }}
 {{- end }}
 
 {{/*
@@ -88,6 +96,7 @@ bridge would refuse; files/keys.json has those of each section.
 {{- $shown := print $.shown "." $key | trimPrefix "." }}
 {{- if and $known (not (has $key $known)) }}{{ fail (printf "`%s` is not a key of the configuration: the keys there are %s" $shown (join ", " $known)) }}{{ end }}
 {{- if not (kindIs "invalid" $member) }}
+{{- if and $known (eq $key "enabled") (not (kindIs "bool" $member)) }}{{ fail (printf "`%s` of the configuration is %q: the bridge takes true or false" $shown (toString $member)) }}{{ end }}
 {{- $path := print $.path "." (ternary "<name>" $key $hasNames) | trimPrefix "." }}
 {{- $_ := set $kept $key (include "a2abus.part" (dict "keys" $.keys "value" $member "path" $path "shown" $shown) | fromJson).value }}
 {{- end }}
@@ -107,6 +116,13 @@ bridge would refuse; files/keys.json has those of each section.
 {{/* The parts of the configuration that need a restart: without those that a running bridge reads again. */}}
 {{- define "a2abus.restartingConfig" -}}
 {{- $config := omit (include "a2abus.config" . | fromJson) "routes" "default_route" "limits" }}
+{{- if or $config.agents (dig "registry" "enabled" false $config) }}
+{{- $attached := dict }}
+{{- range $name, $agent := $config.agents }}{{ if $agent.attach }}{{ $_ := set $attached $name (pick $agent "attach" "to") }}{{ end }}{{ end }}
+{{- /* Written even when it is empty: A2A is served. */}}
+{{- $config = set $config "agents" $attached }}
+{{- $config = set $config "a2a" (pick ($config.a2a | default dict) "push_notifications") }}
+{{- end }}
 {{- with $config.telemetry }}{{ $config = set $config "telemetry" (omit . "log") }}{{ end }}
 {{- with $config.workflows }}{{ $config = set $config "workflows" (omit . "apis" "credentials" "agents") }}{{ end }}
 {{- toJson $config }}
@@ -127,6 +143,12 @@ bridge would refuse; files/keys.json has those of each section.
 {{/* A list that may be written as text with commas, as JSON. */}}
 {{- define "a2abus.list" -}}
 {{- if kindIs "string" . }}{{ splitList "," . | toJson }}{{ else }}{{ . | default list | toJson }}{{ end }}
+{{- end }}
+
+{{/* The port of a broker, as text: of `host:9092`, `nats://host:4222/` or `[::1]:4222`. Empty where none is written. */}}
+{{- define "a2abus.port" -}}
+{{- $authority := regexFind "^[^/?#]*" (regexReplaceAll "^[A-Za-z][-+.A-Za-z0-9]*://" (trim .) "") }}
+{{- regexFind ":[0-9]+$" $authority | trimPrefix ":" }}
 {{- end }}
 
 {{/* The labels of pods that the NetworkPolicy admits as callers wherever others are named: that of `helm test`. */}}
@@ -183,6 +205,14 @@ Kubernetes gives by default. */}}
 
 {{- define "a2abus.adminHosts" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
-{{- $name := printf "%s-admin" (include "a2abus.fullname" .) }}
-{{- concat (dig "admin" "allowed_hosts" list $config) (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace)) | uniq | toJson }}
+{{- $service := printf "%s-admin" (include "a2abus.fullname" .) }}
+{{- $hosts := dig "admin" "allowed_hosts" list $config }}
+{{- /* The pods of a StatefulSet have names below that of the Service. */}}
+{{- range $name := .Values.persistence.enabled | ternary (list $service (print "$(POD_NAME)." $service)) (list $service) }}
+{{- range $end := list "" ".svc" ".svc.cluster.local" }}
+{{- if not $end }}{{ $hosts = append $hosts $name }}{{ end }}
+{{- $hosts = append $hosts (print $name "." $.Release.Namespace $end) }}
+{{- end }}
+{{- end }}
+{{- uniq $hosts | toJson }}
 {{- end }}

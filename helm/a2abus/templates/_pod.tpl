@@ -2,7 +2,6 @@
 {{- define "a2abus.container" -}}
 {{- $root := .root }}
 {{- $values := $root.Values }}
-{{- $config := include "a2abus.config" $root | fromJson }}
 name: a2abus
 image: {{ include "a2abus.image" $root }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
@@ -13,40 +12,7 @@ ports:
   {{- end }}
   - {name: admin, containerPort: {{ $values.ports.admin }}}
 env:
-  - name: POD_NAME
-    valueFrom: {fieldRef: {fieldPath: metadata.name}}
-  {{- if not (or $config.instance $values.existingConfigMap) }}
-  # The same for all replicas: a message keeps its `source` whichever of them reads it.
-  - {name: A2ABUS_INSTANCE, value: {{ include "a2abus.fullname" $root }}}
-  {{- end }}
-  - {name: A2ABUS_ADMIN__LISTEN, value: "{{ $values.listenAddress }}:{{ $values.ports.admin }}"}
-  {{- if not $values.existingConfigMap }}
-  - {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.adminHosts" $root | squote }}}
-  {{- end }}
-  {{- if include "a2abus.http" $root }}
-  - {name: A2ABUS_HTTP__LISTEN, value: "{{ .listen }}:{{ $values.ports.http }}"}
-  {{- if not $values.existingConfigMap }}
-  - {name: A2ABUS_HTTP__ALLOWED_HOSTS, value: {{ include "a2abus.allowedHosts" $root | squote }}}
-  {{- end }}
-  {{- end }}
-  {{- if not (or (dig "telemetry" "log_format" "" $config) $values.existingConfigMap) }}
-  - {name: A2ABUS_TELEMETRY__LOG_FORMAT, value: json}
-  {{- end }}
-  {{- if $values.persistence.enabled }}
-  - {name: A2ABUS_WORKFLOWS__DATA_DIRECTORY, value: /var/lib/a2abus/workflows}
-  {{- if eq "embedded" (dig "state" "log" "" $config) }}
-  - {name: A2ABUS_STATE__DIRECTORY, value: /var/lib/a2abus}
-  {{- end }}
-  # Each pod has a reply partition of its own.
-  - name: A2ABUS_CALLS__REPLICA
-    valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
-  {{- range $name, $transport := $config.transports }}
-  {{- if eq (toString $transport.type) "kafka" }}
-  # A pod that restarts keeps its partitions.
-  - {name: A2ABUS_TRANSPORTS__{{ include "a2abus.variable" $name }}__INSTANCE_ID, value: $(POD_NAME)}
-  {{- end }}
-  {{- end }}
-  {{- end }}
+  {{- include "a2abus.environment" . | nindent 2 }}
   {{- with $values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -84,6 +50,47 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
+{{/* The variables that the chart sets. Takes what the container takes. */}}
+{{- define "a2abus.environment" -}}
+{{- $root := .root }}
+{{- $values := $root.Values }}
+{{- $config := include "a2abus.config" $root | fromJson -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if not (or $config.instance $values.existingConfigMap) }}
+# The same for all replicas: a message keeps its `source` whichever of them reads it.
+- {name: A2ABUS_INSTANCE, value: {{ include "a2abus.fullname" $root }}}
+{{- end }}
+- {name: A2ABUS_ADMIN__LISTEN, value: "{{ $values.listenAddress }}:{{ $values.ports.admin }}"}
+{{- if not $values.existingConfigMap }}
+- {name: A2ABUS_ADMIN__ALLOWED_HOSTS, value: {{ include "a2abus.adminHosts" $root | squote }}}
+{{- end }}
+{{- if include "a2abus.http" $root }}
+- {name: A2ABUS_HTTP__LISTEN, value: "{{ .listen }}:{{ $values.ports.http }}"}
+{{- if not $values.existingConfigMap }}
+- {name: A2ABUS_HTTP__ALLOWED_HOSTS, value: {{ include "a2abus.allowedHosts" $root | squote }}}
+{{- end }}
+{{- end }}
+{{- if not (or (dig "telemetry" "log_format" "" $config) $values.existingConfigMap) }}
+- {name: A2ABUS_TELEMETRY__LOG_FORMAT, value: json}
+{{- end }}
+{{- if $values.persistence.enabled }}
+- {name: A2ABUS_WORKFLOWS__DATA_DIRECTORY, value: /var/lib/a2abus/workflows}
+{{- if eq "embedded" (dig "state" "log" "" $config) }}
+- {name: A2ABUS_STATE__DIRECTORY, value: /var/lib/a2abus}
+{{- end }}
+# Each pod has a reply partition of its own.
+- name: A2ABUS_CALLS__REPLICA
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+{{- range $name, $transport := $config.transports }}
+{{- if eq (toString $transport.type) "kafka" }}
+# A pod that restarts keeps its partitions.
+- {name: A2ABUS_TRANSPORTS__{{ include "a2abus.variable" $name }}__INSTANCE_ID, value: $(POD_NAME)}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The volumes of the container. */}}
 {{- define "a2abus.volumes" -}}
 - name: a2abus-config
@@ -111,6 +118,14 @@ checksum/config: {{ include "a2abus.restartingConfig" . | sha256sum }}
 {{- end }}
 {{- end }}
 
+{{/* Those of the pods of Deployment and StatefulSet. */}}
+{{- define "a2abus.podAnnotations" -}}
+kubectl.kubernetes.io/default-container: a2abus
+{{- with include "a2abus.annotations" . }}
+{{ . }}
+{{- end }}
+{{- end }}
+
 {{/* The pod template of Deployment and StatefulSet. */}}
 {{- define "a2abus.podTemplate" -}}
 metadata:
@@ -120,10 +135,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    kubectl.kubernetes.io/default-container: a2abus
-    {{- with include "a2abus.annotations" . }}
-    {{- . | nindent 4 }}
-    {{- end }}
+    {{- include "a2abus.podAnnotations" . | nindent 4 }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -3,7 +3,9 @@
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod ask the admin listener" }}{{ end }}
 {{- if eq (int .Values.ports.http) (int .Values.ports.admin) }}{{ fail (printf "`ports.http` and `ports.admin` are both %d" (int .Values.ports.http)) }}{{ end }}
+{{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service ask the pod at its own address: leave it at 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}
 {{- include "a2abus.checkNames" . }}
+{{- include "a2abus.checkEnvironment" . }}
 {{- include "a2abus.checkVolumes" . }}
 {{- if eq .Values.mode "workload" }}{{ include "a2abus.checkWorkload" . }}{{ else }}{{ include "a2abus.checkSidecar" . }}{{ end }}
 {{- if not .Values.persistence.enabled }}
@@ -26,6 +28,29 @@
 {{- $_ := set $taken $variable $name }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Of two variables with one name the later would win, and nothing would say so. */}}
+{{- define "a2abus.checkEnvironment" -}}
+{{- $ours := list }}
+{{- range include "a2abus.environment" (dict "root" . "listen" .Values.listenAddress) | fromYamlArray }}{{ $ours = append $ours .name }}{{ end }}
+{{- $names := list }}
+{{- range .Values.env }}
+{{- if has .name $ours }}{{ fail (printf "`env` has %s, which the chart sets: leave it out, and use `ports`, `listenAddress`, `persistence` or the configuration" .name) }}{{ end }}
+{{- if has .name $names }}{{ fail (printf "`env` has %s twice" .name) }}{{ end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end }}
+
+{{/* What the chart writes by itself cannot be written again. */}}
+{{- define "a2abus.checkLabels" -}}
+{{- $labels := include "a2abus.labels" . | fromYaml }}
+{{- $annotations := include "a2abus.podAnnotations" . | fromYaml }}
+{{- $sets := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboard.labels" .Values.dashboard.labels }}
+{{- range $name, $given := $sets }}
+{{- range $key, $_ := $given }}{{ if hasKey $labels $key }}{{ fail (printf "`%s` has %s, which the chart sets" $name $key) }}{{ end }}{{ end }}
+{{- end }}
+{{- range $key, $_ := .Values.podAnnotations }}{{ if hasKey $annotations $key }}{{ fail (printf "`podAnnotations` has %s, which the chart sets" $key) }}{{ end }}{{ end }}
 {{- end }}
 
 {{- define "a2abus.checkVolumes" -}}
@@ -82,6 +107,14 @@
 {{- end }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled .Values.serviceMonitor.enabled (not .Values.networkPolicy.monitoring) }}{{ fail "`networkPolicy` keeps Prometheus away from what `serviceMonitor` names: set `networkPolicy.monitoring`, as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]" }}{{ end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.callers) (include "a2abus.http" .) }}
+{{- $doors := list }}
+{{- range $name := list "ingress" "gateway" }}{{ if (get $.Values $name).enabled }}{{ $doors = append $doors $name }}{{ end }}{{ end }}
+{{- if ne .Values.service.type "ClusterIP" }}{{ $doors = append $doors (print "service.type: " .Values.service.type) }}{{ end }}
+{{- with $doors }}{{ fail (printf "`networkPolicy` without `callers` admits only pods of the namespace, and so keeps away what `%s` lets in: set `networkPolicy.callers` to where that comes from, as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}], with {podSelector: {}} for the pods of the namespace" (first .)) }}{{ end }}
+{{- end }}
+{{- if and .Values.keda.nats.monitoringEndpoint (not (regexMatch "^([^:/@\\s]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$" .Values.keda.nats.monitoringEndpoint)) }}{{ fail (printf "`keda.nats.monitoringEndpoint` is %q: write host and port alone, as nats:8222 (for https set `keda.nats.metadata.useHttps` to \"true\")" .Values.keda.nats.monitoringEndpoint) }}{{ end }}
+{{- include "a2abus.checkLabels" . }}
 {{- include "a2abus.checkDisruptions" . }}
 {{- end }}
 
@@ -104,7 +137,11 @@
 {{- if not (or (kindIs "invalid" $least) (kindIs "invalid" $budget.maxUnavailable)) }}{{ fail "`podDisruptionBudget` has both `minAvailable` and `maxUnavailable`: Kubernetes takes one" }}{{ end }}
 {{- $fewest := .Values.replicas }}
 {{- range $scaling := list .Values.autoscaling .Values.keda }}{{ if $scaling.enabled }}{{ $fewest = $scaling.minReplicas }}{{ end }}{{ end }}
-{{- $isAll := eq (toString $least) "100%" }}
-{{- if not (or (kindIs "invalid" $least) (kindIs "string" $least)) }}{{ $isAll = ge (int $least) (int $fewest) }}{{ end }}
+{{- $isAll := false }}
+{{- /* Kubernetes rounds a percentage up. */}}
+{{- if kindIs "string" $least }}{{ $isAll = ge (div (add (mul (trimSuffix "%" $least) (int $fewest)) 99) 100) (int64 $fewest) }}
+{{- else if not (kindIs "invalid" $least) }}{{ $isAll = ge (int $least) (int $fewest) }}
+{{- end }}
 {{- if and $budget.enabled $isAll }}{{ fail (printf "`podDisruptionBudget.minAvailable` (%v) is all of %d replicas: no node could ever be drained" $least (int $fewest)) }}{{ end }}
+{{- if and $budget.enabled (has (toString $budget.maxUnavailable) (list "0" "0%")) }}{{ fail (printf "`podDisruptionBudget.maxUnavailable` is %v: no node could ever be drained; set 1 or more, or `podDisruptionBudget.enabled=false`" $budget.maxUnavailable) }}{{ end }}
 {{- end }}
