@@ -4,7 +4,7 @@
 //! topic ─> Ask ─┬─ request ─> turn ─> claim ─> program ─> answer kept ─> published ─> settled
 //!               │                        └─ begun before: the kept answer ─┘
 //!               ├─ cancel ──> the request of this id
-//!               ├─ answer to a question, notification ─> program
+//!               ├─ answer to an open question, notification ─> program
 //!               └─ anything else ─> dead letter, and an error to whoever waits
 //! ```
 //!
@@ -19,11 +19,12 @@ mod postman;
 mod server;
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::jsonrpc;
+use a2abus_plugin::protocol::jsonrpc::{self, Id};
 use a2abus_plugin::{Event, Ids, MapContext, Text};
 use a2abus_transports::{Consumer, Delivery, TransportError};
 use bytes::Bytes;
@@ -36,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::ask::{Ask, Rejected, Request};
-use self::link::Parts;
+use self::link::{Gone, Parts};
 pub(crate) use self::postman::Postman;
 pub(crate) use self::server::Server;
 use self::server::Up;
@@ -84,6 +85,13 @@ struct Log {
     refused: Seldom,
     unanswered: Seldom,
     unclaimed: Seldom,
+}
+
+/// What became of a request.
+struct Worked {
+    answer: Bytes,
+    /// The program may have acted on it.
+    is_begun: bool,
 }
 
 /// Requests that are being served.
@@ -165,17 +173,23 @@ impl AttachedBinding {
             let (postman, inbox) = (&self.postman, inbox.as_ref());
             postman.requester(&self.intake, event, &held.message, inbox)
         };
+        let place = held.origin.as_ref();
         let take = |read| {
             let asked = match read {
                 Read::CloudEvent(event, _) => {
                     let inside = self.intake.inside(&event, &self.intake.hint, &limits);
                     let requester = requester(&event);
-                    Ask::of(&event, inside, requester, self.postman.agent())
+                    Ask::of(&event, inside, requester, (self.postman.agent(), place))
                 }
                 Read::Mapped(mapped) => {
                     let event = mapped.event.clone();
                     let requester = requester(&event);
-                    Ask::of(&event, Some(mapped), requester, self.postman.agent())
+                    Ask::of(
+                        &event,
+                        Some(mapped),
+                        requester,
+                        (self.postman.agent(), place),
+                    )
                 }
                 Read::Refused(refusal) => {
                     let requester = self.postman.unread(&held.message, inbox.as_ref());
@@ -192,7 +206,16 @@ impl AttachedBinding {
 
     fn begin<'a>(&'a self, asked: Result<Ask, Box<Rejected>>, held: Arc<Held>, work: &Work<'a>) {
         match asked {
-            Ok(Ask::Request(request)) => work.push(self.serve(request, held).boxed()),
+            Ok(Ask::Request(request)) => {
+                // Before the next message is read: that may be its cancel.
+                let entered = self.enter(&request.id);
+                work.push(self.serve(request, entered, held).boxed());
+            }
+            Ok(Ask::Expired(request)) => {
+                self.dropped(&held, "expired");
+                work.push(self.expired(request, held).boxed());
+            }
+            Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
             Ok(Ask::Cancel(id)) => {
                 self.cancel(&id);
                 held.done();
@@ -203,7 +226,28 @@ impl AttachedBinding {
         }
     }
 
-    /// Brings a notification, or the answer to a question, to the program.
+    /// Brings the answer to an open question to the program. Anybody who writes to the topic can send others.
+    async fn reply(&self, body: Bytes, id: Option<Id>, held: Arc<Held>) {
+        let is_open = match (self.server.now_up(), &id) {
+            // If it has ended meanwhile, its questions have too.
+            (Some(up), Some(id)) => up.link.reply(&body, id).await.unwrap_or(false),
+            _ => false,
+        };
+        if !is_open {
+            self.dropped(&held, "unasked_answer");
+        }
+        held.done();
+    }
+
+    /// Answers a request that comes too late. It is not done.
+    async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
+        let answer = late("the request came after its deadline, and was not begun");
+        let answer = answer.render(&request.recipient());
+        self.publish(&request, answer, &held).await;
+        held.done();
+    }
+
+    /// Brings a notification to the program.
     async fn pass_on(&self, message: Bytes, held: Arc<Held>) {
         match self.server.now_up() {
             // It has ended meanwhile, as if it were not up.
@@ -216,24 +260,20 @@ impl AttachedBinding {
     }
 
     /// Answers a request, then settles it.
-    async fn serve(&self, request: Box<Request>, held: Arc<Held>) {
-        let cancelled = CancellationToken::new();
-        let number = self.enter(&request.id, &cancelled);
+    async fn serve(
+        &self,
+        request: Box<Request>,
+        (number, cancelled): (u64, CancellationToken),
+        held: Arc<Held>,
+    ) {
         let left = request.left.unwrap_or(self.longest).min(self.longest);
         let until = Instant::now() + left;
-        let claim = request.claim(held.origin.as_ref(), left);
+        let claim = request.claim(left);
         let answered = self.answered(&request, claim.as_ref(), until);
         let answer = cancelled.run_until_cancelled(answered).await;
         self.leave(&request.id, number);
         match answer {
-            Some(answer) => {
-                let published = self
-                    .postman
-                    .answer(&self.intake, &request.requester, answer);
-                if let Err(error) = published.await {
-                    self.unanswered(&held, &error).await;
-                }
-            }
+            Some(answer) => self.publish(&request, answer, &held).await,
             None => {
                 tracing::debug!(binding = %self.intake.name, "a request was cancelled");
                 if let Some((key, claim)) = &claim {
@@ -242,6 +282,16 @@ impl AttachedBinding {
             }
         }
         held.done();
+    }
+
+    async fn publish(&self, request: &Request, answer: Bytes, held: &Held) {
+        let answer = (request.identity.as_ref(), answer);
+        let published = self
+            .postman
+            .answer(&self.intake, &request.requester, answer);
+        if let Err(error) = published.await {
+            self.unanswered(held, &error).await;
+        }
     }
 
     /// The answer to a request: that of the program, the one that it gave before, or why there is none.
@@ -265,7 +315,7 @@ impl AttachedBinding {
         match claim.filter(|_| !is_repeatable) {
             Some((key, claim)) => self.once(request, (key, claim), until).await,
             None => match timeout_at(until, self.turns.acquire()).await {
-                Ok(_turn) => self.worked(request, until).await,
+                Ok(_turn) => self.worked(request, until).await.answer,
                 Err(_) => failed(late(BUSY)),
             },
         }
@@ -280,7 +330,11 @@ impl AttachedBinding {
             };
             match self.results.claim(key, claim).await {
                 Ok(Standing::Ours) => {
-                    let answer = self.worked(request, until).await;
+                    let Worked { answer, is_begun } = self.worked(request, until).await;
+                    if !is_begun {
+                        self.results.release(key, &claim.call).await;
+                        return answer;
+                    }
                     let text = String::from_utf8_lossy(&answer).into_owned();
                     let kept = Kept {
                         status: 200,
@@ -291,7 +345,7 @@ impl AttachedBinding {
                     return answer;
                 }
                 // Another request, at a place that was used before.
-                Ok(Standing::Differs(_)) => return self.worked(request, until).await,
+                Ok(Standing::Differs(_)) => return self.worked(request, until).await.answer,
                 Ok(Standing::Answered(kept)) => return Bytes::from(kept.body.to_string()),
                 Ok(Standing::Running(call)) => {
                     drop(turn);
@@ -317,19 +371,15 @@ impl AttachedBinding {
     }
 
     /// What the program answers, while what it says before is published.
-    async fn worked(&self, request: &Request, until: Instant) -> Bytes {
+    async fn worked(&self, request: &Request, until: Instant) -> Worked {
         let (say, mut said) = mpsc::channel(QUEUE);
         let parts = Parts {
             say,
             takes_all: request.requester.is_call(),
+            reached: Arc::default(),
         };
-        let work = async {
-            let up: Arc<Up> = self.server.up().await?;
-            let gone = |_| Failure::new(failure::Reason::AgentUnavailable, GONE);
-            let message = &request.message;
-            let waiting = up.link.request(&request.body, message, parts).await;
-            waiting.map_err(gone)?.answer().await.map_err(gone)
-        };
+        let reached = Arc::clone(&parts.reached);
+        let work = self.with_program(request, parts);
         let publishing = async {
             while let Some(part) = said.recv().await {
                 let published = self.postman.part(&self.intake, &request.requester, part);
@@ -344,7 +394,30 @@ impl AttachedBinding {
             Ok(answer) => answer,
             Err(_) => Err(late("its program has not answered in time")),
         };
-        answer.unwrap_or_else(|failure| failure.render(&request.recipient()))
+        Worked {
+            answer: answer.unwrap_or_else(|failure| failure.render(&request.recipient())),
+            is_begun: reached.load(Ordering::Acquire),
+        }
+    }
+
+    /// The answer of the program. A run that ends before it has the request leaves it to the next one.
+    async fn with_program(&self, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
+        loop {
+            let up: Arc<Up> = self.server.up().await?;
+            let link = &up.link;
+            let waiting = link.request(&request.body, &request.message, parts.clone());
+            let answer = match waiting.await {
+                Ok(waiting) => waiting.answer().await,
+                Err(gone) => Err(gone),
+            };
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(Gone) if parts.reached.load(Ordering::Acquire) => {
+                    return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
+                }
+                Err(Gone) => {}
+            }
+        }
     }
 
     /// Makes a dead letter of what is no request for this agent; whoever waits gets the reason.
@@ -364,7 +437,8 @@ impl AttachedBinding {
         if requester.waits() {
             let id = id.unwrap_or(Text::from_static("null"));
             let error = failure.render(&Recipient::new(id, Dialect::Mcp));
-            let published = self.postman.answer(&self.intake, &requester, error);
+            let answer = (held.origin.as_ref(), error);
+            let published = self.postman.answer(&self.intake, &requester, answer);
             if let Err(error) = published.await {
                 tracing::debug!(binding = %self.intake.name, %error, "a refusal is not delivered");
             }
@@ -381,14 +455,13 @@ impl AttachedBinding {
         self.dead_letter(held, None, &error.reason()).await;
     }
 
+    /// Counts and logs a message that goes nowhere.
+    fn dropped(&self, held: &Held, reason: &'static str) {
+        self.intake.dead_letters.dropped(&undelivered(held), reason);
+    }
+
     async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        let of = Undelivered {
-            message: &held.message,
-            topic: &held.topic,
-            origin: held.origin.as_ref(),
-            agent: None,
-            call: None,
-        };
+        let of = undelivered(held);
         let letters = &self.intake.dead_letters;
         let letter = letters.dead_letter(&of, body, reason);
         let instead = |copy, error: &TransportError| letters.instead(copy, error);
@@ -396,13 +469,14 @@ impl AttachedBinding {
         drop(self.postman.publisher.until_settled(letter, instead).await);
     }
 
-    fn enter(&self, id: &Text, cancelled: &CancellationToken) -> u64 {
+    fn enter(&self, id: &Text) -> (u64, CancellationToken) {
+        let cancelled = CancellationToken::new();
         let mut running = self.running();
         running.last += 1;
         let number = running.last;
         let same = running.by_id.entry(id.clone()).or_default();
         same.insert(number, cancelled.clone());
-        number
+        (number, cancelled)
     }
 
     fn leave(&self, id: &Text, number: u64) {
@@ -440,6 +514,16 @@ const GONE: &str = "the program of this agent has ended while it worked on the r
 
 /// Why a request did not reach the program.
 const BUSY: &str = "the agent is busy with other requests";
+
+fn undelivered(held: &Held) -> Undelivered<'_> {
+    Undelivered {
+        message: &held.message,
+        topic: &held.topic,
+        origin: held.origin.as_ref(),
+        agent: None,
+        call: None,
+    }
+}
 
 fn late(why: &str) -> Failure {
     let message = format!("no answer before the deadline: {why}");

@@ -100,6 +100,7 @@ pub struct Metrics {
     workflows: WorkflowMetrics,
     state: StateFamilies,
     attached: IntCounterVec,
+    attached_drops: IntCounterVec,
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
@@ -205,6 +206,7 @@ impl Metrics {
             workflows: WorkflowMetrics::new(&mut on)?,
             state: StateFamilies::new(&mut on)?,
             attached: on.counters(ATTACHED)?,
+            attached_drops: on.counters(ATTACHED_DROPS)?,
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
             doors: DoorMetrics::new(&mut on)?,
@@ -353,6 +355,11 @@ impl Metrics {
     /// How often the program of an attached agent was started.
     pub(crate) fn attached_starts(&self, agent: &str) -> IntCounter {
         self.attached.with_label_values(&[agent])
+    }
+
+    /// Messages of the program of an attached agent that nobody gets.
+    pub(crate) fn attached_drops(&self, agent: &str) -> IntCounter {
+        self.attached_drops.with_label_values(&[agent])
     }
 
     /// Counts a task that has ended in this state.
@@ -508,6 +515,12 @@ const ATTACHED: Definition = Definition {
     unit: "starts",
     labels: &["agent"],
     help: "Starts of the program of an attached agent: 1, and one for each time it has ended.",
+};
+const ATTACHED_DROPS: Definition = Definition {
+    name: "a2abus_attached_dropped_total",
+    unit: "messages",
+    labels: &["agent"],
+    help: "Messages of the program of an attached agent that nobody gets: they name no call and can belong to none, or to several, or the bus takes no more.",
 };
 const RECEIVED: Definition = Definition {
     name: "a2abus_received_total",

@@ -194,7 +194,7 @@ impl Results {
         if let Some(suppressed) = self.lost.allow() {
             tracing::error!(
                 %call, %error, suppressed,
-                "the answer to a request with an Idempotency-Key was not kept: sent again, it gets an error"
+                "an answer that was to be kept was not: its request, sent again, gets an error"
             );
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ agents:
       env: {{ EFFECTS: {effects:?}{env} }}
       directory: {directory:?}
       {more}
-calls: {{ timeout: 15s }}
+calls: {{ timeout: 1m }}
 http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
 admin: {{ listen: '127.0.0.1:0' }}
 ",
@@ -65,6 +65,19 @@ admin: {{ listen: '127.0.0.1:0' }}
                 return;
             }
             assert!(begun.elapsed() < SOON, "{lines:?}, not {expected:?}");
+            sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until the metrics have this line.
+    async fn until_metric(&self, line: &str) {
+        let begun = Instant::now();
+        loop {
+            let metrics = self.front.admin("/metrics").await;
+            if metrics.lines().any(|it| it == line) {
+                return;
+            }
+            assert!(begun.elapsed() < SOON, "no {line} in {metrics}");
             sleep(std::time::Duration::from_millis(10)).await;
         }
     }
@@ -154,7 +167,6 @@ async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
     let attached = Attached::open("").await;
-    let begun = Instant::now();
     let (hangs, crashes) = tokio::join!(attached.call("/rpc/fixture", "hang"), async {
         attached.until_effects(&["begun"]).await;
         attached.call("/rpc/fixture", "crash").await
@@ -163,10 +175,6 @@ async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(message.contains("has ended while it worked"), "{answer}");
     }
-    assert!(
-        begun.elapsed().as_secs() < 15,
-        "they waited for their deadline"
-    );
     let answer = attached.call("/rpc/fixture", "echo").await;
     assert!(answer["result"].is_object(), "{answer}");
     let metrics = attached.front.admin("/metrics").await;
@@ -217,10 +225,38 @@ async fn the_program_gets_its_own_environment_and_directory() {
     attached.end().await;
 }
 
+/// Whether a process is there that has not ended.
+fn is_alive(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
+    state.is_some_and(|state| state != "Z")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_ignores_the_end_of_its_input_and_sigterm_is_killed() {
     let attached = Attached::open(", STUBBORN: yes").await;
-    assert!(attached.call("/rpc/fixture", "echo").await["result"].is_object());
+    let answer = attached.call("/rpc/fixture", "processes").await;
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    let processes: Vec<&str> = text.split(' ').collect();
+    assert_eq!(processes.len(), 2, "{answer}");
+    assert!(processes.iter().all(|it| is_alive(it)), "{answer}");
+    attached.end().await;
+    let begun = Instant::now();
+    while processes.iter().any(|it| is_alive(it)) {
+        assert!(begun.elapsed() < SOON, "{processes:?} are still there");
+        sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_comes_while_the_program_is_being_ended_is_done_by_its_next_run() {
+    let attached = Attached::open(", STUBBORN: yes").await;
+    let answer = attached.call("/rpc/fixture", "close").await;
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("has ended while it worked"), "{answer}");
+    let answer = attached.call("/rpc/fixture", "effect").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    attached.until_effects(&["effect"]).await;
     attached.end().await;
 }
 
@@ -274,5 +310,148 @@ async fn what_is_no_request_is_a_dead_letter_and_its_sender_hears_why() {
         !attached.effects().exists(),
         "a request that wants its answer elsewhere is not done"
     );
+    attached.end().await;
+}
+
+/// A producer of CloudEvents, and what comes back at its topic `answers`.
+struct Producer<'a> {
+    memory: &'a Memory,
+    answers: Consumer,
+}
+
+impl<'a> Producer<'a> {
+    async fn new(attached: &'a Attached) -> Self {
+        let memory: &Memory = &attached.front.memory;
+        let answers = memory.subscribe(Subscription {
+            topics: vec![TopicFilter::new("answers".to_owned()).unwrap()],
+            reading: Reading::Group("test".into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 100,
+        });
+        Self {
+            memory,
+            answers: answers.await.unwrap(),
+        }
+    }
+
+    /// Publishes a CloudEvent that names a call and wants an answer.
+    async fn publish(&self, body: &Value, more: &[(&'static str, &str)]) {
+        let mut message = Message::plain(body.to_string());
+        let own = [
+            ("ce_specversion", "1.0"),
+            ("ce_id", "e-1"),
+            ("ce_source", "/test"),
+            ("ce_type", "test"),
+            ("ce_callid", "c-1"),
+            ("ce_replyto", "answers"),
+            ("content-type", "application/json"),
+        ];
+        for (name, value) in own.iter().chain(more) {
+            message.headers.push(*name, (*value).to_owned());
+        }
+        let address = Address::topic(Topic::new("attached.fixture").unwrap());
+        let sent = self.memory.send(&address, message).await.unwrap();
+        sent.await.unwrap();
+    }
+
+    /// The id of the next event that comes back, and its data.
+    async fn next(&mut self) -> (String, Value) {
+        let answer = timeout(SOON, self.answers.recv()).await.unwrap().unwrap();
+        let id = answer.message.headers.get("ce_id").unwrap().clone();
+        let body = answer.message.body.clone().unwrap();
+        answer.acknowledger.settle(Outcome::Settled).unwrap();
+        let id = String::from_utf8(id.to_vec()).unwrap();
+        (id, serde_json::from_slice(&body).unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_after_its_deadline_is_not_done() {
+    let attached = Attached::open_with("", "reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    let long_ago = ("ce_expirytime", "2026-01-01T00:00:00Z");
+    producer.publish(&call("effect"), &[long_ago]).await;
+    let (_, answer) = producer.next().await;
+    assert_eq!(answer["error"]["data"]["reason"], "timeout", "{answer}");
+    producer.publish(&call("again"), &[]).await;
+    assert!(producer.next().await.1["result"].is_object());
+    attached.until_effects(&["again"]).await;
+    let metrics = attached.front.admin("/metrics").await;
+    let dropped = r#"a2abus_dropped_total{binding="agent-fixture",reason="expired"} 1"#;
+    assert!(metrics.contains(dropped), "{metrics}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_messages_are_two_requests_whatever_they_say_of_themselves() {
+    let attached = Attached::open_with("", "reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        // The answers have equal bodies. A stream that drops what has a known id must keep both.
+        let origin = ("ce_origin", "memory/elsewhere/0/7");
+        producer.publish(&call("effect"), &[origin]).await;
+        let (id, answer) = producer.next().await;
+        assert!(answer["result"].is_object(), "{answer}");
+        ids.push(id);
+    }
+    assert_ne!(ids[0], ids[1]);
+    attached.until_effects(&["effect", "effect"]).await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_client_that_was_asked_answers_a_question() {
+    let attached = Attached::open_with("", "concurrency: 1\n      reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("ask"), &[]).await;
+    let (_, question) = producer.next().await;
+    assert_eq!(question["method"], "sampling/createMessage", "{question}");
+    let answer =
+        |id: &Value, text: &str| json!({ "jsonrpc": "2.0", "id": id, "result": { "text": text } });
+    // The program's own id is 0, which anybody can guess.
+    for id in [json!(0), json!("0"), Value::Null] {
+        producer.publish(&answer(&id, "forged"), &[]).await;
+    }
+    producer
+        .publish(&answer(&question["id"], "mine"), &[])
+        .await;
+    producer
+        .publish(&answer(&question["id"], "more"), &[])
+        .await;
+    let (_, answer) = producer.next().await;
+    assert_eq!(answer["result"]["content"][0]["text"], "mine", "{answer}");
+    attached.until_effects(&["mine"]).await;
+    let dropped = r#"a2abus_dropped_total{binding="agent-fixture",reason="unasked_answer"} 4"#;
+    attached.until_metric(dropped).await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_cancelled_call_still_asks_goes_to_no_other_client() {
+    let attached = Attached::open_with("", "concurrency: 1\n      reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("linger"), &[]).await;
+    attached.until_effects(&["begun"]).await;
+    let params = json!({ "requestId": 1 });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+    producer.publish(&cancel, &[]).await;
+    // Until the other one ends, the first asks its question.
+    let mut poke = call("poke");
+    poke["id"] = json!(2);
+    producer.publish(&poke, &[]).await;
+    let (_, answer) = producer.next().await;
+    assert_eq!(
+        answer["result"]["content"][0]["text"], "done",
+        "a question of another call: {answer}"
+    );
+    attached.until_effects(&["begun", "refused"]).await;
+    attached
+        .until_metric(r#"a2abus_attached_dropped_total{agent="fixture"} 1"#)
+        .await;
+    // It has answered the cancelled call by now.
+    producer.publish(&call("ask"), &[]).await;
+    let (_, question) = producer.next().await;
+    assert_eq!(question["method"], "sampling/createMessage", "{question}");
     attached.end().await;
 }

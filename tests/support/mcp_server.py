@@ -3,15 +3,21 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 
+child = None
 if os.environ.get("STUBBORN"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A child inherits what is ignored.
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 if os.environ.get("BROKEN"):
     sys.exit("this server does not start")
 lock = threading.Lock()
 cancelled = {}
+answers = {}
+poked, lingered = threading.Event(), threading.Event()
 
 
 def say(message):
@@ -25,6 +31,14 @@ def effect(line):
         effects.write(line + "\n")
 
 
+def ask(number):
+    """Asks the client, and returns its answer."""
+    answered = answers[number] = [threading.Event(), None]
+    say({"id": number, "method": "sampling/createMessage", "params": {"messages": []}})
+    answered[0].wait()
+    return answered[1]
+
+
 def tool(name, **annotations):
     return {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}
 
@@ -33,6 +47,7 @@ TOOLS = [
     tool("echo", readOnlyHint=True),
     tool("again", idempotentHint=True),
     *map(tool, ["env", "effect", "hang", "crash", "progress", "garbage", "shout", "exact"]),
+    *map(tool, ["ask", "linger", "poke", "close", "processes"]),
 ]
 
 
@@ -55,6 +70,29 @@ def call(number, params):
         ended.wait()
         effect("cancelled")
         return None
+    if name == "ask":
+        said = ask(0)["result"]["text"]
+        effect(said)
+        return text(said)
+    if name == "linger":
+        # It goes on after its cancel, and answers at last.
+        effect("begun")
+        cancelled.setdefault(number, threading.Event()).wait()
+        poked.wait()
+        effect("asked" if "result" in ask(1) else "refused")
+        say({"id": number, "result": text("late")})
+        lingered.set()
+        return None
+    if name == "poke":
+        poked.set()
+        lingered.wait()
+        return text("done")
+    if name == "close":
+        os.close(1)
+        os.close(2)
+        return None
+    if name == "processes":
+        return text(f"{os.getpid()} {child.pid}")
     if name == "crash":
         effect("crash")
         os._exit(3)
@@ -111,6 +149,9 @@ for line in sys.stdin:
     message = json.loads(line)
     if message.get("method") == "notifications/cancelled":
         cancelled.setdefault(message["params"]["requestId"], threading.Event()).set()
+    elif "id" in message and "method" not in message:
+        answers[message["id"]][1] = message
+        answers[message["id"]][0].set()
     elif "id" in message:
         threading.Thread(target=serve, args=(message,), daemon=True).start()
 if os.environ.get("STUBBORN"):

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::jsonrpc::JsonRpc;
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc};
 use a2abus_plugin::{Event, Mapped, Text, extension};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -22,7 +22,11 @@ pub(super) enum Ask {
     Request(Box<Request>),
     /// The request with this id, a JSON token, is to end.
     Cancel(Text),
-    /// A message for the program, which has no answer.
+    /// A request that nobody waits for any more.
+    Expired(Box<Request>),
+    /// The answer to a question of the program, and its id.
+    Answer(Bytes, Option<Id>),
+    /// A notification for the program.
     Message(Bytes),
     /// About a session, in which no agent takes part.
     Nothing,
@@ -37,13 +41,11 @@ pub(super) struct Request {
     /// The requester's own id, as its JSON token.
     pub(super) id: Text,
     pub(super) requester: Requester,
-    /// How long the requester waits, where he says so.
+    /// How long the requester waits; `None` if the request does not say.
     pub(super) left: Option<Duration>,
-    /// The source, the id and the call of its event.
-    names: [Text; 3],
-    /// Where its event was read first.
-    origin: Option<Text>,
-    index: usize,
+    /// What this request is known by when it is delivered again, and no other one is; `None` of a message without a
+    /// position, which is not delivered again.
+    pub(super) identity: Option<Text>,
 }
 
 /// What is no request for the agent.
@@ -95,12 +97,12 @@ const REPEATABLE: [&str; 15] = [
 // === impl Ask ===
 
 impl Ask {
-    /// Reads what an event asks of `agent`; `inside` is what its data are.
+    /// Reads what an event asks of `agent`; `inside` is what its data are, `place` where its message was read.
     pub(super) fn of(
         event: &Event,
         inside: Option<Mapped>,
         requester: Requester,
-        agent: &Text,
+        (agent, place): (&Text, Option<&Text>),
     ) -> Result<Self, Box<Rejected>> {
         let found = inside.and_then(|it| Some((it.json_rpc?, it.bytes, it.index)));
         let Some((message, body, index)) = found else {
@@ -120,7 +122,7 @@ impl Ask {
             return Err(Rejected::new("other_agent", why, body, requester, id));
         }
         if !message.is_call() {
-            return Ok(Self::Message(body));
+            return Ok(Self::Answer(body, message.id));
         }
         let read: Message<'_> = serde_json::from_slice(&body).unwrap_or(Message {
             method: None,
@@ -135,19 +137,27 @@ impl Ask {
             let code = crate::calls::reply_place::Refused::REASON;
             return Err(Rejected::new(code, &why, body, requester, Some(id)));
         }
-        let [source, name] = [event.source(), event.id()].map(Text::clone);
-        let call = event.extension_text(extension::CALL_ID).cloned();
-        Ok(Self::Request(Box::new(Request {
-            names: [source, name, call.unwrap_or_default()],
-            origin: event.extension_text(extension::ORIGIN).cloned(),
+        // The place of the delivery itself: any other that the message names was chosen by its writer.
+        let identity = place.map(|place| {
+            let call = event.extension_text(extension::CALL_ID);
+            let names = [event.source(), event.id()].map(|name| name.as_bytes());
+            let call = call.map_or(&b""[..], |call| call.as_bytes());
+            let at = format!("{place}/{index}");
+            digest_of([names[0], names[1], call, at.as_bytes()])
+        });
+        let request = Box::new(Request {
+            identity,
             left: clock::time_left(event),
             body,
             message,
             method,
             id,
             requester,
-            index,
-        })))
+        });
+        if clock::is_expired(event) {
+            return Ok(Self::Expired(request));
+        }
+        Ok(Self::Request(request))
     }
 
     fn notified(method: &str, raw: Option<&RawValue>, body: Bytes) -> Self {
@@ -185,19 +195,15 @@ impl Request {
     }
 
     /// The claim of this request on the log, under its key: the same when it is delivered again, and of no other request.
-    /// A message without a position is not delivered again. `left` is how long its answer may take.
-    pub(super) fn claim(&self, place: Option<&Text>, left: Duration) -> Option<(String, Claim)> {
-        let place = format!("{}/{}", self.origin.as_ref().or(place)?, self.index);
-        let [source, id, call] = &self.names;
-        let names = [source, id, call].map(|name| name.as_bytes());
-        let [source, id, call] = names;
-        let name = digest_of([source, id, call, place.as_bytes()]);
+    /// `left` is how long its answer may take.
+    pub(super) fn claim(&self, left: Duration) -> Option<(String, Claim)> {
+        let key = key_of("attached", self.identity.as_ref()?);
         let claim = Claim {
             digest: digest_of([&self.body]),
             call: Text::from(&*clock::new_event_id()),
             until: clock::milliseconds(clock::now() + left),
         };
-        Some((key_of("attached", &name), claim))
+        Some((key, claim))
     }
 }
 

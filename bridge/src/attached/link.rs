@@ -1,15 +1,17 @@
 //! The messages between the bridge and one run of an attached program: newline-delimited JSON-RPC, as an MCP client.
 //!
-//! Every request gets a number of its own, because the ids of different requesters may be equal. Nothing else of a
-//! message changes.
+//! Every request gets a number of its own, because the ids of different requesters may be equal, and every question of
+//! the program gets a random id, so that nobody but its client can answer it. Nothing else of a message changes.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::jsonrpc::{JsonRpc, splice};
+use a2abus_plugin::json::place_of;
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
 use bytes::Bytes;
+use prometheus::IntCounter;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -20,7 +22,7 @@ use crate::seldom::Seldom;
 /// The way to the program, and the requests that it has not answered.
 #[derive(Debug)]
 pub(super) struct Link {
-    input: mpsc::Sender<Bytes>,
+    input: mpsc::Sender<Line>,
     open: Mutex<Open>,
     /// Tools that may be called twice.
     repeatable: Mutex<HashSet<Text>>,
@@ -35,14 +37,44 @@ pub(super) struct Link {
 pub(super) struct Log {
     pub(super) agent: Text,
     pub(super) strange: Seldom,
+    pub(super) dropped: Seldom,
     pub(super) stderr: Seldom,
+    /// Messages of the program that nobody gets.
+    pub(super) drops: IntCounter,
+}
+
+/// A message to the program.
+#[derive(Debug)]
+pub(super) struct Line {
+    bytes: Bytes,
+    /// The call that it begins.
+    call: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     calls: HashMap<u64, Call>,
+    /// What clients are asked, by the id that they get, as its JSON token.
+    questions: HashMap<Text, Question>,
+    /// Calls that nobody waits for any more, and that the program has not answered: it may still work on them.
+    abandoned: HashSet<u64>,
     last: u64,
     is_closed: bool,
+}
+
+/// A question of the program to the client of a call.
+#[derive(Debug)]
+struct Question {
+    call: u64,
+    /// The program's own id, as its JSON token.
+    id: Text,
+}
+
+/// Why a question goes to no client.
+#[derive(Debug)]
+struct Refused {
+    code: i32,
+    why: &'static str,
 }
 
 #[derive(Debug)]
@@ -61,6 +93,8 @@ pub(super) struct Parts {
     pub(super) say: mpsc::Sender<Bytes>,
     /// The requester takes messages that he has not asked for: log messages, questions.
     pub(super) takes_all: bool,
+    /// Set as the request is written: from then on the program may have acted on it.
+    pub(super) reached: Arc<AtomicBool>,
 }
 
 /// A request that waits for its answer. Dropped before that, it cancels its request.
@@ -74,6 +108,10 @@ pub(super) struct Waiting {
 /// The program has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gone;
+
+/// The most questions that are open, and the most abandoned calls that are told apart.
+const MOST_QUESTIONS: usize = 1_000;
+const MOST_ABANDONED: usize = 10_000;
 
 /// What is read of a message.
 #[derive(Debug, Deserialize)]
@@ -96,7 +134,7 @@ struct Params<'a> {
 
 impl Link {
     /// A link whose messages to the program go into `input`.
-    pub(super) fn new(input: mpsc::Sender<Bytes>, is_single: bool, log: Arc<Log>) -> Self {
+    pub(super) fn new(input: mpsc::Sender<Line>, is_single: bool, log: Arc<Log>) -> Self {
         Self {
             input,
             open: Mutex::default(),
@@ -121,7 +159,8 @@ impl Link {
         let own = (id.token().clone(), progress.map(|it| it.token().clone()));
         let waiting = self.begin(own, parts)?;
         let token = waiting.number.to_string();
-        self.send(with_token(body, id, progress, &token)).await?;
+        let bytes = with_token(body, id, progress, &token);
+        self.begin_with(bytes, &waiting).await?;
         Ok(waiting)
     }
 
@@ -131,18 +170,49 @@ impl Link {
         let parts = Parts {
             say,
             takes_all: false,
+            reached: Arc::default(),
         };
         let waiting = self.begin((Text::from_static("0"), None), parts)?;
         let number = waiting.number;
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
-        self.send(body.into()).await?;
+        self.begin_with(body.into(), &waiting).await?;
         waiting.answer().await
+    }
+
+    async fn begin_with(&self, bytes: Bytes, waiting: &Waiting) -> Result<(), Gone> {
+        let call = Some(waiting.number);
+        let sent = self.input.send(Line { bytes, call }).await;
+        sent.map_err(|_| Gone)
     }
 
     /// Sends what has no answer.
     pub(super) async fn send(&self, message: Bytes) -> Result<(), Gone> {
-        self.input.send(message).await.map_err(|_| Gone)
+        let line = Line {
+            bytes: message,
+            call: None,
+        };
+        self.input.send(line).await.map_err(|_| Gone)
+    }
+
+    /// The bytes of a message that is about to be written; `None` of a call that nobody waits for any more.
+    pub(super) fn written(&self, line: Line) -> Option<Bytes> {
+        if let Some(call) = line.call {
+            let open = self.open();
+            let reached = &open.calls.get(&call)?.parts.reached;
+            reached.store(true, Ordering::Release);
+        }
+        Some(line.bytes)
+    }
+
+    /// Brings the answer of a client to the program, under the program's own id; whether it answers an open question.
+    pub(super) async fn reply(&self, body: &Bytes, id: &Id) -> Result<bool, Gone> {
+        let question = self.open().questions.remove(id.token());
+        let Some(question) = question else {
+            return Ok(false);
+        };
+        self.send(splice(body, id.span(), &question.id)).await?;
+        Ok(true)
     }
 
     fn begin(
@@ -176,6 +246,7 @@ impl Link {
         let mut open = self.open();
         open.is_closed = true;
         open.calls.clear();
+        open.questions.clear();
     }
 
     /// Takes a line of the program.
@@ -188,16 +259,20 @@ impl Link {
                 ..
             }) => self.answered(line, id),
             Ok(message) if message.method.is_some() => self.said(line, &message),
-            Ok(_) => self.strange("a message with neither a method nor an id"),
-            Err(error) => self.strange(&format!("a line that is no JSON-RPC message: {error}")),
+            Ok(_) => self.strange(
+                "an attached program has written a message with neither a method nor an id",
+            ),
+            Err(error) => self.strange(&format!(
+                "an attached program has written a line that is no JSON-RPC message: {error}"
+            )),
         }
     }
 
     fn answered(&self, line: &Bytes, id: &RawValue) {
-        let call = number(id).and_then(|number| self.open().calls.remove(&number));
+        let call = number(id).and_then(|number| self.open().ended(number));
         match call {
             Some(call) => {
-                let answer = splice(line, span(line, id), &call.id);
+                let answer = splice(line, place_of(line, id.get()), &call.id);
                 // Without a receiver its deadline has just passed.
                 let _ = call.answer.send(answer);
             }
@@ -209,21 +284,21 @@ impl Link {
 
     fn said(&self, line: &Bytes, message: &Message<'_>) {
         match (message.method.as_deref().unwrap_or_default(), message.id) {
-            ("ping", Some(id)) => self.reply(&format!(r#""result":{{}},"id":{}"#, id.get())),
+            ("ping", Some(id)) => self.answer(result(id.get(), "{}")),
             (method, Some(id)) => {
-                if !self.pass_on(line) {
-                    let why = format!("no client of a call can be asked for {method}");
-                    let why = serde_json::json!({ "code": -32_601, "message": why });
-                    self.reply(&format!(r#""error":{why},"id":{}"#, id.get()));
+                if let Err(Refused { code, why }) = self.question(line, id) {
+                    let why = format!("no client of a call can be asked for {method}: {why}");
+                    self.dropped(method, code, &why);
+                    self.answer(refusal(id.get(), code, &why));
                 }
             }
             ("notifications/progress", None) => self.progressed(line, message),
             ("notifications/tools/list_changed", None) => self.lists_changed.notify_one(),
             (method, None) => {
-                if !self.pass_on(line) {
-                    let said = String::from_utf8_lossy(line);
-                    let said: String = said.chars().take(1_000).collect();
-                    tracing::debug!(agent = %self.log.agent, method, said, "a notification that belongs to no call");
+                let open = self.open();
+                match open.only(self.is_single) {
+                    Ok((_, call)) => drop(self.part(call, line.clone())),
+                    Err(Refused { code, why }) => self.dropped(method, code, why),
                 }
             }
         }
@@ -238,39 +313,65 @@ impl Link {
         if let Some(call) = call
             && let Some(own) = &call.progress
         {
-            self.part(call, splice(line, span(line, token), own));
+            self.part(call, splice(line, place_of(line, token.get()), own));
         }
     }
 
-    /// Passes on what names no call, if it can belong to one only that takes it.
-    fn pass_on(&self, line: &Bytes) -> bool {
-        let open = self.open();
-        let mut calls = open.calls.values().filter(|call| call.parts.takes_all);
-        let (Some(call), None, true) = (calls.next(), calls.next(), self.is_single) else {
-            return false;
+    /// Passes a question on to the client of the call that it belongs to, under an id that nobody can guess.
+    fn question(&self, line: &Bytes, id: &RawValue) -> Result<(), Refused> {
+        let mut open = self.open();
+        let (number, call) = open.only(self.is_single)?;
+        if open.questions.len() >= MOST_QUESTIONS {
+            return Err(Refused::now("too many questions are not answered yet"));
+        }
+        let mut random = [0; 16];
+        let drawn = getrandom::fill(&mut random);
+        drawn.map_err(|_| Refused::now("the system gives no random number for its id"))?;
+        let shown = Text::from(format!("\"{:032x}\"", u128::from_be_bytes(random)));
+        if !self.part(call, splice(line, place_of(line, id.get()), &shown)) {
+            return Err(Refused::now("more messages come than the bus takes"));
+        }
+        let question = Question {
+            call: number,
+            id: id.get().into(),
         };
-        self.part(call, line.clone());
-        true
+        open.questions.insert(shown, question);
+        Ok(())
     }
 
-    fn part(&self, call: &Call, part: Bytes) {
-        if call.parts.say.try_send(part).is_err() {
-            self.strange("more messages before an answer than the bus takes: some are lost");
+    /// Queues what comes before an answer; whether there is room.
+    fn part(&self, call: &Call, part: Bytes) -> bool {
+        let is_queued = call.parts.say.try_send(part).is_ok();
+        if !is_queued {
+            self.log.drops.inc();
+            self.strange("an attached program writes more messages before an answer than the bus takes: some are lost");
+        }
+        is_queued
+    }
+
+    fn answer(&self, bytes: Bytes) {
+        if self.input.try_send(Line { bytes, call: None }).is_err() {
+            self.strange(
+                "an attached program asks more than it reads answers: one question is not answered",
+            );
         }
     }
 
-    fn reply(&self, members: &str) {
-        let reply = Bytes::from(format!(r#"{{"jsonrpc":"2.0",{members}}}"#));
-        if self.input.try_send(reply).is_err() {
-            self.strange("more requests than it reads answers: one is not answered");
+    fn dropped(&self, method: &str, code: i32, why: &str) {
+        self.log.drops.inc();
+        if code == Refused::NEVER {
+            tracing::debug!(agent = %self.log.agent, method, why, "a message of an attached program that names no call goes to nobody");
+        } else if let Some(suppressed) = self.log.dropped.allow() {
+            let agent = &self.log.agent;
+            tracing::warn!(%agent, method, why, suppressed, "a message of an attached program that names no call goes to nobody");
         }
     }
 
-    /// Notes something that the program should not have written.
+    /// Logs a mistake of the program.
     pub(super) fn strange(&self, what: &str) {
         if let Some(suppressed) = self.log.strange.allow() {
             let agent = &self.log.agent;
-            tracing::warn!(%agent, suppressed, "an attached program has written {what}");
+            tracing::warn!(%agent, suppressed, "{what}");
         }
     }
 
@@ -305,28 +406,108 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.link.open().calls.remove(&self.number).is_none() {
-            return;
-        }
+        let asked = {
+            let mut open = self.link.open();
+            let Some(call) = open.calls.remove(&self.number) else {
+                return;
+            };
+            if !call.parts.reached.load(Ordering::Acquire) {
+                // The program never gets it.
+                return;
+            }
+            open.abandon(self.number);
+            open.asked_by(self.number)
+        };
         let cancel = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
             self.number
         );
-        if self.link.input.try_send(cancel.into()).is_err() {
+        let line = Line {
+            bytes: cancel.into(),
+            call: None,
+        };
+        if self.link.input.try_send(line).is_err() {
             self.link
-                .strange("nothing for so long that a cancel cannot be sent to it");
+                .strange("an attached program has not read its input for so long that a cancel cannot be sent to it");
+        }
+        for id in asked {
+            self.link
+                .answer(refusal(&id, Refused::NOW, "the call has ended"));
         }
     }
 }
 
-fn number(id: &RawValue) -> Option<u64> {
-    id.get().parse().ok()
+// === impl Open ===
+
+impl Open {
+    /// The program has answered a call.
+    fn ended(&mut self, number: u64) -> Option<Call> {
+        self.abandoned.remove(&number);
+        drop(self.asked_by(number));
+        self.calls.remove(&number)
+    }
+
+    /// Nobody waits for the answer to a call any more.
+    fn abandon(&mut self, number: u64) {
+        if self.abandoned.len() < MOST_ABANDONED {
+            self.abandoned.insert(number);
+        } else {
+            // No call has this number, so that it stays until the program ends.
+            self.abandoned.insert(0);
+        }
+    }
+
+    /// Closes the questions of a call: the program's own ids of them.
+    fn asked_by(&mut self, call: u64) -> Vec<Text> {
+        let closed = self
+            .questions
+            .extract_if(|_, question| question.call == call);
+        closed.map(|(_, question)| question.id).collect()
+    }
+
+    /// The call that a message belongs to which names none, if it can belong to one only that takes it.
+    fn only(&self, is_single: bool) -> Result<(u64, &Call), Refused> {
+        if !is_single {
+            let why = "the agent may work on several calls at a time, and the message names none";
+            return Err(Refused::never(why));
+        }
+        if !self.abandoned.is_empty() {
+            let why = "the program has not answered a call that was cancelled or too late, and the message may belong to that";
+            return Err(Refused::now(why));
+        }
+        let mut calls = self.calls.iter().filter(|(_, call)| call.parts.takes_all);
+        match (calls.next(), calls.next()) {
+            (Some((number, call)), None) => Ok((*number, call)),
+            _ => Err(Refused::never("there is no call whose client takes it")),
+        }
+    }
 }
 
-/// Where a token stands in the line that it was read from.
-fn span(line: &Bytes, token: &RawValue) -> Range<usize> {
-    let start = token.get().as_ptr() as usize - line.as_ptr() as usize;
-    start..start + token.get().len()
+// === impl Refused ===
+
+impl Refused {
+    /// JSON-RPC: method not found, internal error.
+    const NEVER: i32 = -32_601;
+    const NOW: i32 = -32_603;
+
+    fn never(why: &'static str) -> Self {
+        let code = Self::NEVER;
+        Self { code, why }
+    }
+
+    fn now(why: &'static str) -> Self {
+        let code = Self::NOW;
+        Self { code, why }
+    }
+}
+
+fn refusal(id: &str, code: i32, why: &str) -> Bytes {
+    let why = serde_json::json!({ "code": code, "message": why });
+    error(id, &why.to_string())
+}
+
+fn number(id: &RawValue) -> Option<u64> {
+    id.get().parse().ok()
 }
 
 /// Every change leaves it whole, so that a lock poisoned by a panic elsewhere is as good as any.

@@ -137,18 +137,18 @@ impl Postman {
         }
     }
 
-    /// Publishes an answer until the bus has confirmed it. Its id is the same however often it is published.
+    /// Publishes an answer until the bus has confirmed it. `identity` is that of its request: an answer to the same request
+    /// has the same id when it is published again, and that to another one has another.
     pub(super) async fn answer(
         &self,
         intake: &Intake,
         requester: &Requester,
-        body: Bytes,
+        (identity, body): (Option<&Text>, Bytes),
     ) -> Result<(), Undeliverable> {
-        let call = requester
-            .call
-            .as_ref()
-            .map_or(&b""[..], |call| call.as_bytes());
-        let id = digest_of([call, &body]);
+        let id = match identity {
+            Some(identity) => digest_of([identity.as_bytes(), &body]),
+            None => clock::new_event_id().into(),
+        };
         let event = self.event(intake, requester, (id, Kind::Response), body);
         self.publish(intake, requester, event).await
     }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use super::link::{Gone, Link, Log};
+use super::link::{Gone, Line, Link, Log};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachConfig;
@@ -65,7 +65,8 @@ pub(super) struct Up {
 enum Ended {
     /// The bridge ends.
     Stopped,
-    Failed(String),
+    /// Why, and whether it was up before.
+    Failed(String, bool),
 }
 
 /// Messages that wait until the program reads them.
@@ -105,11 +106,13 @@ impl Server {
             starts: metrics.attached_starts(agent),
             log: Arc::new(Log {
                 agent: agent.clone(),
-                strange: log.seldom_of(
+                strange: log.seldom_of(agent, Level::WARN, "more mistakes of its program"),
+                dropped: log.seldom_of(
                     agent,
                     Level::WARN,
-                    "more lines of its program were strange",
+                    "more messages of its program went to nobody",
                 ),
+                drops: metrics.attached_drops(agent),
                 stderr: log.seldom_of(agent, Level::INFO, "more lines of its program's log"),
             }),
         }
@@ -146,21 +149,18 @@ impl Server {
         loop {
             let began = Instant::now();
             self.starts.inc();
-            let Ended::Failed(why) = self.once(&stop).await else {
+            let Ended::Failed(why, was_up) = self.once(&stop).await else {
                 return;
             };
-            let was_up = self.now_up().is_some();
             if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
             let agent = &self.agent;
             tracing::error!(%agent, why, pause_ms = pause.as_millis(), "the program of an attached agent has ended: its calls fail, and it is started again");
-            self.state.send_replace(if was_up {
-                State::Starting
-            } else {
+            if !was_up {
                 let why = format!("the program of this agent does not start: {why}");
-                State::Failing(why.into())
-            });
+                self.state.send_replace(State::Failing(why.into()));
+            }
             if stop
                 .run_until_cancelled(sleep(jittered(pause)))
                 .await
@@ -178,13 +178,13 @@ impl Server {
             Ok(child) => child,
             Err(error) => {
                 let program = self.config.command.first().map_or("", String::as_str);
-                return Ended::Failed(format!("{program:?} cannot be started: {error}"));
+                return Ended::Failed(format!("{program:?} cannot be started: {error}"), false);
             }
         };
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-            return Ended::Failed("it has no pipes".to_owned());
+            return Ended::Failed("it has no pipes".to_owned(), false);
         };
         let (input, queue) = mpsc::channel(QUEUE);
         let link = Link::new(input, self.config.concurrency == 1, Arc::clone(&self.log));
@@ -193,14 +193,15 @@ impl Server {
         // It may end before it is waited for again.
         let mut listening = std::pin::pin!(listening.map(drop).fuse());
         // At the end of this its input is closed.
-        let ended = tokio::select! {
-            () = stop.cancelled() => Ended::Stopped,
-            status = child.wait() => Ended::Failed(shown(status)),
-            () = &mut listening => Ended::Failed("it has closed its output".to_owned()),
-            error = write(stdin, queue) => Ended::Failed(format!("it does not read its input: {error}")),
-            why = self.greet(&link) => Ended::Failed(why),
+        let why = tokio::select! {
+            () = stop.cancelled() => None,
+            status = child.wait() => Some(shown(status)),
+            () = &mut listening => Some("it has closed its output".to_owned()),
+            error = write(stdin, queue, &link) => Some(format!("it does not read its input: {error}")),
+            why = self.greet(&link) => Some(why),
         };
-        if matches!(ended, Ended::Failed(_)) && !listening.is_terminated() {
+        let ended = self.down(why);
+        if matches!(ended, Ended::Failed(..)) && !listening.is_terminated() {
             // Its last answers.
             let _ = timeout(LAST_LINES, &mut listening).await;
         }
@@ -214,6 +215,23 @@ impl Server {
             () = heard => {}
         }
         ended
+    }
+
+    /// No call is for this run any more: those that come now wait for the next one.
+    fn down(&self, why: Option<String>) -> Ended {
+        let Some(why) = why else {
+            let message = "the program of this agent is ended with the bridge";
+            self.state.send_replace(State::Failing(message.into()));
+            return Ended::Stopped;
+        };
+        let was_up = self.state.send_if_modified(|state| {
+            let was_up = matches!(state, State::Up(_));
+            if was_up {
+                *state = State::Starting;
+            }
+            was_up
+        });
+        Ended::Failed(why, was_up)
     }
 
     fn spawn(&self) -> std::io::Result<Child> {
@@ -378,7 +396,9 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
     let mut lines = Lines::new(stdout, MOST);
     while let Ok(Some(line)) = lines.next().await {
         if line.is_cut {
-            link.strange(&format!("a line of more than {MOST} bytes"));
+            link.strange(&format!(
+                "an attached program has written a line of more than {MOST} bytes"
+            ));
         } else if !line.bytes.trim_ascii().is_empty() {
             link.hear(&line.bytes);
         }
@@ -386,8 +406,15 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
 }
 
 /// Writes one message on each line; why that is not possible any more.
-async fn write(mut stdin: ChildStdin, mut queue: mpsc::Receiver<Bytes>) -> std::io::Error {
-    while let Some(message) = queue.recv().await {
+async fn write(
+    mut stdin: ChildStdin,
+    mut queue: mpsc::Receiver<Line>,
+    link: &Link,
+) -> std::io::Error {
+    while let Some(line) = queue.recv().await {
+        let Some(message) = link.written(line) else {
+            continue;
+        };
         // Between the tokens of JSON, the only place where it can have line ends, a space means the same.
         let ends = |byte: &u8| matches!(byte, b'\r' | b'\n');
         let mut line: Vec<u8> = message.to_vec();
